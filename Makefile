@@ -5,8 +5,10 @@ PYTHON ?= python3
 TORCH := torch==2.13.0
 TRAINER_LIBRARIES := jax>=0.4.35 zeus==0.16.0
 FUZZER := atheris>=3
-# What these two generate runs on every protobuf from 5.29 on; newer ones raise every trainer's floor.
-PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.7.0 setuptools<81
+# What it generates runs on every protobuf from 5.29 on; newer ones raise every trainer's floor.
+PROTO_TOOLS := grpcio-tools==1.71.2 setuptools<81
+# Of the types. Apart, because it needs a newer protobuf; what it writes needs none.
+TYPES_TOOL := mypy-protobuf==5.1.0
 
 SBOM_TOOL := cyclonedx-bom>=7,<8
 AUDIT_TOOL := pip-audit>=2.10,<3
@@ -16,6 +18,7 @@ MUTATION_TOOL := mutmut==3.8.1
 VENV := .venv
 BIN := $(VENV)/bin
 PROTOS_VENV := .venv-protos
+TYPES_VENV := $(PROTOS_VENV)/types
 TRAINERS_VENV := .venv-trainers
 MUTANTS_VENV := .venv-mutants
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -26,7 +29,7 @@ DATABASE := sqlite
 # What each database of the demo needs.
 DEMO_sqlite := demo
 DEMO_postgres := demo-postgres
-PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
+PROTOC := PATH="$(CURDIR)/$(TYPES_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
 TYPESCRIPT_STUBS := client/typescript/src/stubs
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
@@ -206,4 +209,6 @@ $(MUTANTS_VENV)/.done: pyproject.toml Makefile | $(VENV)/bin/python
 $(PROTOS_VENV)/.done: Makefile | $(VENV)/bin/python
 	$(BIN)/python -m venv $(PROTOS_VENV)
 	$(PROTOS_VENV)/bin/python $(PIP_INSTALL) $(patsubst %,'%',$(PROTO_TOOLS))
+	$(BIN)/python -m venv $(TYPES_VENV)
+	$(TYPES_VENV)/bin/python $(PIP_INSTALL) '$(TYPES_TOOL)'
 	@touch $@

@@ -10,8 +10,9 @@ import uvloop
 from wattwise import v1
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Limits
-from wattwise_server.domain import EndReason, TrialStatus
+from wattwise_server.domain import EndReason
 from wattwise_server.rpc import convert
+from wattwise_server.store.base import TrialList
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.optimizer import Optimizer
 
@@ -51,8 +52,7 @@ async def _measure(database: Path) -> float:
             await asyncio.sleep(0)
             pauses.append(time.perf_counter() - start)
         await stopping
-        ends = await store.trials(spec.job_id, TrialStatus.SUCCEEDED, None, 0, TRIALS)
-        if not any(trial.end_reason is EndReason.COST_BOUND for trial in ends):
+        if not await store.count_trials(TrialList(spec.job_id, end_reason=EndReason.COST_BOUND)):
             raise RuntimeError("no trial was stopped")
         return max(pauses)
 

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from google.rpc import status_pb2
 from wattwise import v1
 from wattwise_server.clock import steady_clock
+from wattwise_server.config import Factors
 from wattwise_server.errors import ServiceError
 from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import PageTokens
@@ -28,6 +29,7 @@ from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
+from wattwise_server.usecases.statistics import Statistics
 
 from tests.conformance.refusal import Refused, refusal_of
 from tests.conformance.replay import Replay
@@ -54,7 +56,14 @@ class InProcess:
             self.optimizer, Importer(store, clock), PowerLimitProfiler(store, clock), streams
         )
         control = Control(store, clock)
-        self.people = JobAdminService(Administration(store, clock), control, streams, PageTokens(b""))
+        self.people = JobAdminService(
+            Administration(store, clock),
+            control,
+            Statistics(store, Factors()),
+            streams=streams,
+            tokens=PageTokens(b""),
+            start_time=clock(),
+        )
 
     async def call(self, method: str, request: Message) -> Any:
         service = next(s for s in (self.trainers, self.people) if method in type(s).__dict__)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -231,6 +231,9 @@ def changed(request: Message, way: Sequence[FieldDescriptor], value: object) -> 
         inner = getattr(inner, field.name)
         if hasattr(inner, "add"):
             inner = inner[0] if inner else inner.add()
+    if isinstance(inner, MutableMapping):
+        inner[value if way[-1].name == "key" else "key"] = value
+        return message
     last = getattr(inner, way[-1].name)
     if hasattr(last, "append"):
         last.append(value)

@@ -1,6 +1,9 @@
 #include "wattwise.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
@@ -104,6 +107,9 @@ v1::GetNextBatchSizeRequest launch_request(const std::string& job_id, const std:
   v1::GetNextBatchSizeRequest request;
   request.set_job_id(job_id);
   request.set_request_id(request_id);
+  std::array<char, 256> host{};
+  // For people who look at the trial.
+  if (gethostname(host.data(), host.size() - 1) == 0) (*request.mutable_labels())["host"] = host.data();
   return request;
 }
 

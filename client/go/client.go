@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -190,6 +191,10 @@ func (c *Client) ResumeTrial(ctx context.Context, jobID, requestID string) (resp
 }
 
 func (c *Client) next(ctx context.Context, request *v1.GetNextBatchSizeRequest) (response *v1.GetNextBatchSizeResponse, err error) {
+	if host, err := os.Hostname(); err == nil {
+		// For people who look at the trial.
+		request.Labels = map[string]string{"host": host}
+	}
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
 		response, err = c.Trainer.GetNextBatchSize(ctx, request)
 		return err

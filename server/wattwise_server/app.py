@@ -35,6 +35,7 @@ from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
+from wattwise_server.usecases.statistics import Statistics
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +197,10 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             trainers = BatchSizeOptimizerService(optimizer, importer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
             control, tokens = Control(store, clock, watch.observer), PageTokens(store.page_token_key)
-            admins = JobAdminService(administration, control, streams, tokens)
+            statistics = Statistics(store, config.factors)
+            admins = JobAdminService(
+                administration, control, statistics, streams=streams, tokens=tokens, start_time=clock()
+            )
             v1.add_JobAdminServicer_to_server(admins, methods.registry)
             sweep_seconds = _SHARED_SWEEP_SECONDS if store.shared else _SWEEP_SECONDS
             sweeping = _repeating(optimizer.expire_leases, sweep_seconds, "expire leases")

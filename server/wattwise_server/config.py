@@ -7,6 +7,7 @@ from pathlib import Path
 
 from wattwise_server.errors import StartError
 
+_JOULES_PER_KWH = 3_600_000.0
 LARGEST_EPOCHS_KEPT = 50_000
 """The most epochs that fit into one response of GetTrial."""
 
@@ -34,6 +35,8 @@ class Limits:
         keep_measurements_days: Days after the end of a trial until its per-epoch measurements are deleted; the trial,
             its last measurement and what was learned from it are kept. 90 is usual on small disks; with a day or less
             there is nothing left to look at after a failed night. 0 keeps them forever.
+        keep_events_days: Days until the events of ListEvents are deleted. 365 is usual; they are few and small, unless
+            trials crash all the time. 0 keeps them forever.
     """
 
     max_jobs_per_prefix: int = 100_000
@@ -42,6 +45,7 @@ class Limits:
     max_streams: int = 10_000
     max_connections: int = 10_000
     keep_measurements_days: float = 0.0
+    keep_events_days: float = 365.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,46 @@ class Security:
     tls_client_ca: Path | None = None
     tokens: Path | None = None
     insecure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What energy and hours cost where the jobs run. Nothing is built in: without them there are joules and seconds.
+
+    Attributes:
+        electricity_price: Price of a kilowatt-hour, in `currency`. None, the default: energy costs no money, as for
+            those who rent GPUs by the hour.
+        gpu_hour_price: Price of one GPU for an hour, in `currency`. None, the default: time costs no money, as for
+            those who own their GPUs and only pay for energy.
+        currency: The currency of both, such as "EUR".
+        carbon_intensity: Grams of CO2 equivalent for a kilowatt-hour: 20 to 50 where electricity is mostly nuclear or
+            hydroelectric, 700 and more where it is mostly coal. None, the default, shows no carbon.
+        pue: Power usage effectiveness: the data center's power over that of its computers. 1.0, the default, counts no
+            overhead; 1.1 is good, 1.6 usual. Money and carbon count it; energy in joules is as measured.
+        factors_source: Where the factors come from and of when they are, shown beside what was computed with them.
+    """
+
+    electricity_price: float | None = None
+    gpu_hour_price: float | None = None
+    currency: str = ""
+    carbon_intensity: float | None = None
+    pue: float = 1.0
+    factors_source: str = ""
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether money can be computed."""
+        return self.electricity_price is not None or self.gpu_hour_price is not None
+
+    @property
+    def prices(self) -> tuple[float, float]:
+        """The money for a joule, overhead included, and for a second of one GPU."""
+        return self.pue * (self.electricity_price or 0.0) / _JOULES_PER_KWH, (self.gpu_hour_price or 0.0) / 3600
+
+    @property
+    def grams_per_joule(self) -> float | None:
+        """Grams of CO2 equivalent for a joule, overhead included; None if the carbon intensity is unknown."""
+        return None if self.carbon_intensity is None else self.pue * self.carbon_intensity / _JOULES_PER_KWH
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +138,7 @@ class Config:
             those of Kubernetes; port 0 takes a free one, empty disables it. It tells anyone whether this server serves.
         security: Who may connect.
         limits: How much is accepted and kept.
+        factors: What energy and hours cost.
     """
 
     address: str = "127.0.0.1:50051"
@@ -106,6 +151,7 @@ class Config:
     health_address: str = ""
     security: Security = Security()
     limits: Limits = Limits()
+    factors: Factors = Factors()
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -8,6 +8,7 @@ Units are joules, seconds and watts throughout; times are UTC.
 from __future__ import annotations
 
 import math
+import operator
 import unicodedata
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -77,6 +78,30 @@ class EventKind(Enum):
     REVIVED = "REVIVED"
     BANNED = "BANNED"
     ALLOWED = "ALLOWED"
+
+
+class HistoryKind(Enum):
+    """What an entry of the history is about."""
+
+    JOB_REGISTERED = "JOB_REGISTERED"
+    JOB_DELETED = "JOB_DELETED"
+    JOB_RESET = "JOB_RESET"
+    JOB_PAUSED = "JOB_PAUSED"
+    JOB_RESUMED = "JOB_RESUMED"
+    POLICY_CHANGED = "POLICY_CHANGED"
+    BASELINE_REQUESTED = "BASELINE_REQUESTED"
+    BATCH_SIZE_PINNED = "BATCH_SIZE_PINNED"
+    BATCH_SIZE_BANNED = "BATCH_SIZE_BANNED"
+    BATCH_SIZE_ALLOWED = "BATCH_SIZE_ALLOWED"
+    TRIAL_EXCLUDED = "TRIAL_EXCLUDED"
+    TRIAL_INCLUDED = "TRIAL_INCLUDED"
+    TRIAL_FAILED = "TRIAL_FAILED"
+    TRIAL_REVIVED = "TRIAL_REVIVED"
+    TRIAL_IMPORTED = "TRIAL_IMPORTED"
+    TRIAL_WARNED = "TRIAL_WARNED"
+    BATCH_SIZE_STATUS_CHANGED = "BATCH_SIZE_STATUS_CHANGED"
+    BEST_KNOWN_CHANGED = "BEST_KNOWN_CHANGED"
+    POWER_PROFILED = "POWER_PROFILED"
 
 
 class WarningReason(Enum):
@@ -405,18 +430,53 @@ class Job:
         return replace(self, power_limits=tuple(sorted((*others, changed), key=lambda state: state.batch_size)))
 
 
+class Activity(NamedTuple):
+    """What the trials of a job are doing.
+
+    Attributes:
+        num_running: Running ones.
+        last_time: When one was last dispatched, has reported or has ended; None if there is none.
+        needs_attention: Whether no batch size is left to try, there are warnings, or the newest three trials that ended
+            have failed; a preemption is no failure.
+    """
+
+    num_running: int
+    last_time: datetime | None
+    needs_attention: bool
+
+
 class ListedJob(NamedTuple):
     """A job as a list shows it.
 
     Attributes:
-        position: Its place in the order of registration.
+        position: Its place in the list.
+        key: Its key in the store, by which its figures are found.
         job: The job; its search has no arms, and no power limits are known.
         surviving: The batch sizes that are neither pruned, excluded nor banned, ascending.
+        activity: What its trials are doing; None if the list was not asked for it.
     """
 
     position: int
+    key: int
     job: Job
     surviving: tuple[int, ...]
+    activity: Activity | None = None
+
+
+class Usage(NamedTuple):
+    """What training took: seconds, joules as measured, and cost in joules, which may follow from computed ones."""
+
+    time_seconds: float = 0.0
+    energy_joules: float = 0.0
+    cost: float = 0.0
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum."""
+        return Usage(*map(operator.add, self, other))
+
+    def times(self, factor: float) -> Usage:
+        """A multiple."""
+        return Usage(*(factor * each for each in self))
 
 
 class TrialKey(NamedTuple):
@@ -485,6 +545,20 @@ class MetricSpan(NamedTuple):
         return MetricSpan(self.epochs + 1, first, least, metric if self.most is None else max(self.most, metric))
 
 
+class Launch(NamedTuple):
+    """What is known of the launch of a trial.
+
+    Attributes:
+        reason: Why it got its batch size; empty if it was not dispatched, or by an older server.
+        labels: What it has said about itself: pairs of key and value.
+        token_id: Id of the token that it was dispatched or imported with.
+    """
+
+    reason: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    token_id: str = ""
+
+
 class Trial(NamedTuple):
     """One launch of a job.
 
@@ -500,6 +574,7 @@ class Trial(NamedTuple):
         power_limit_watts: The GPU power limit of its newest report that had one.
         warnings: What looks wrong about it, without the warning that follows from `other_monitor`.
         profile: Of the power limits that it has profiled.
+        launch: Of its launch; stored with the trial's creation, and never changed.
     """
 
     job_id: str
@@ -528,6 +603,7 @@ class Trial(NamedTuple):
     power_limit_watts: float | None = None
     warnings: tuple[TrialWarning, ...] = ()
     profile: PowerProfile | None = None
+    launch: Launch = Launch()
 
     @property
     def key(self) -> TrialKey:
@@ -553,6 +629,7 @@ class Trial(NamedTuple):
             power_limit_watts=self.power_limit_watts,
             warnings=self.warnings,
             profile=self.profile,
+            launch=self.launch,
         )
 
     @property
@@ -589,6 +666,28 @@ class JobEvent(NamedTuple):
     kind: EventKind
     batch_size: int
     trial: Trial | None = None
+
+
+class HistoryEntry(NamedTuple):
+    """Something that happened to a job and that people want to know later.
+
+    Attributes:
+        time: When.
+        kind: What.
+        job_id: The job, which may have been deleted since.
+        message: One sentence.
+        trial_number: The trial that it is about; 0 if none.
+        batch_size: The batch size that it is about; 0 if none.
+        token_id: Id of the token of the call that caused it; empty if no call did, or without tokens.
+    """
+
+    time: datetime
+    kind: HistoryKind
+    job_id: str
+    message: str
+    trial_number: int = 0
+    batch_size: int = 0
+    token_id: str = ""
 
 
 class Decision(NamedTuple):

@@ -49,7 +49,10 @@ def check_file(database: Path, ledger: Ledger) -> None:
 def read_job(connection: sqlite3.Connection, job_id: str) -> Kept:
     """What the file contains of a job."""
     (key,) = connection.execute("SELECT job_key FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
-    trials = connection.execute("SELECT * FROM trials WHERE job_key = ? ORDER BY trial_number", (key,))
+    trials = connection.execute(
+        "SELECT * FROM trials LEFT JOIN launches USING (job_key, trial_number) WHERE job_key = ? ORDER BY trial_number",
+        (key,),
+    )
     kept = {row["trial_number"]: read_trial(row, job_id) for row in trials}
     measured: dict[int, dict[int, Measurement]] = {number: {} for number in kept}
     for row in connection.execute("SELECT * FROM measurements WHERE job_key = ? ORDER BY epoch", (key,)):

@@ -1,6 +1,7 @@
 /** The server's calls as methods, with deadlines, retries and typed errors. */
 
 import { randomUUID } from "node:crypto";
+import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
   type CallOptions as GrpcOptions,
@@ -215,13 +216,20 @@ export class Client implements TrialCalls {
   /**
    * Dispatches the next trial. Calls with the same `requestId` return the same trial; by default it is random.
    * With `resume`, the launch continues from a checkpoint: a trial that was preempted or lost is dispatched again.
+   * `labels` say something about the launch to people who look at the trial; its host is among them unless they name one.
    */
   getNextBatchSize(
     jobId: string,
-    options?: CallOptions & { requestId?: string; resume?: boolean },
+    options?: CallOptions & { requestId?: string; resume?: boolean; labels?: Record<string, string> },
   ): Promise<GetNextBatchSizeResponse> {
     const { requestId, resume } = options ?? {};
-    const request = { jobId, requestId: requestId || randomUUID(), resume: resume ?? false, unconnectedRanks: 0 };
+    const request = {
+      jobId,
+      requestId: requestId || randomUUID(),
+      resume: resume ?? false,
+      unconnectedRanks: 0,
+      labels: { host: hostname(), ...options?.labels },
+    };
     return this.#call(TRAINER, (stub) => stub.getNextBatchSize, request, options);
   }
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+_LONGEST_LABEL = 200
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -79,19 +80,31 @@ def whole_number(metavar: str, least: int, most: int, more: str = "") -> Kind:
     return Kind(metavar, parse)
 
 
-def amount(metavar: str, most: float, unit: str, more: str = "") -> Kind:
-    """A number from 0 to `most`; `more` is added to the error."""
+def optional(kind: Kind) -> Kind:
+    """A value, or nothing for an empty text, such as that of a variable that is set to nothing."""
+    return Kind(kind.metavar, lambda text: kind.parse(text) if text else None)
+
+
+def amount(metavar: str, most: float, unit: str, more: str = "", least: float = 0) -> Kind:
+    """A number from `least` to `most`; `more` is added to the error."""
 
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = -1.0
-        if not 0 <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is invalid; use 0 to {most:g} {unit}{more}")
+        if not least <= value <= most:
+            bounds = f"{least:g} to {most:g} {unit}".rstrip()
+            raise argparse.ArgumentTypeError(f"{text!r} is invalid; use {bounds}{more}")
         return value
 
     return Kind(metavar, parse)
+
+
+def _label(text: str) -> str:
+    if not text.isprintable() or len(text) > _LONGEST_LABEL:
+        raise argparse.ArgumentTypeError(f"{text!r} is invalid; use at most {_LONGEST_LABEL} printable characters")
+    return text
 
 
 def _path(text: str) -> Path | None:
@@ -109,7 +122,7 @@ def _url(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r}: the file cannot be read: {why}") from None
 
 
-ADDRESS, URL, FILE = Kind("HOST:PORT", str), Kind("URL", _url), Kind("FILE", _path)
+ADDRESS, URL, FILE, LABEL = Kind("HOST:PORT", str), Kind("URL", _url), Kind("FILE", _path), Kind("TEXT", _label)
 """Addresses and URLs are checked where they are used; an empty file name means no file."""
 
 DATABASE_HELP = "the database, as sqlite:///FILE, postgresql://USER@HOST/DATABASE, or @FILE for a file with the URL"

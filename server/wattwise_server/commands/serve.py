@@ -14,14 +14,16 @@ from wattwise_server.commands.options import (
     ADDRESS,
     DATABASE_HELP,
     FILE,
+    LABEL,
     URL,
     add_option,
     add_switch,
     amount,
     one_of,
+    optional,
     whole_number,
 )
-from wattwise_server.config import LARGEST_EPOCHS_KEPT, Config, Limits, Security
+from wattwise_server.config import LARGEST_EPOCHS_KEPT, Config, Factors, Limits, Security
 from wattwise_server.errors import StartError
 from wattwise_server.observability.logs import FORMATS, configure, log_event
 
@@ -53,15 +55,16 @@ class ServeCommand:
         _security_options(parser)
         _observability_options(parser, usual)
         _limit_options(parser, usual.limits)
+        _factor_options(parser, usual.factors)
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until a signal stops it; returns 0, or 1 if it cannot start."""
-        config = config_of(args)
-        configure(config.log_level, config.log_format)
+        configure(args.log_level, args.log_format)
         try:
+            config = config_of(args)
             uvloop.run(run(config, _announce))
         except StartError as error:
-            if config.log_format == "json":
+            if args.log_format == "json":
                 log_event(log, logging.ERROR, "cannot start", message=str(error))
             else:
                 print(f"wattwise serve: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
@@ -126,6 +129,28 @@ def _limit_options(parser: argparse.ArgumentParser, usual: Limits) -> None:
     add_option(group, "max_epochs_kept", epochs, usual.max_epochs_kept, "how many of a trial's newest epochs are kept")
     text = "days after a trial's end until its per-epoch measurements are deleted; 0: never"
     add_option(group, "keep_measurements_days", days, usual.keep_measurements_days, text)
+    text = "days until the events of jobs are deleted; 0: never"
+    add_option(group, "keep_events_days", days, usual.keep_events_days, text)
+
+
+def _factor_options(parser: argparse.ArgumentParser, usual: Factors) -> None:
+    group = parser.add_argument_group(
+        "savings",
+        "What energy and hours cost, for the figures of jobs. Without these there are joules and seconds only.",
+    )
+    price = optional(amount("PRICE", 1e6, "of the currency"))
+    text = "price of a kilowatt-hour; those who rent GPUs by the hour leave it out"
+    add_option(group, "electricity_price", price, usual.electricity_price, text)
+    text = "price of one GPU for an hour; those who own their GPUs leave it out"
+    add_option(group, "gpu_hour_price", price, usual.gpu_hour_price, text)
+    add_option(group, "currency", LABEL, usual.currency, "currency of the prices, such as EUR")
+    grams = optional(amount("GRAMS", 10_000, "grams of CO2 equivalent"))
+    text = "grams of CO2 equivalent for a kilowatt-hour"
+    add_option(group, "carbon_intensity", grams, usual.carbon_intensity, text)
+    text = "power usage effectiveness, 1 or more: the data center's power over that of its computers"
+    add_option(group, "pue", amount("RATIO", 10, "", least=1), usual.pue, text)
+    text = "where the prices and the carbon intensity come from, shown beside what was computed with them"
+    add_option(group, "factors_source", LABEL, usual.factors_source, text)
 
 
 def config_of(args: argparse.Namespace) -> Config:
@@ -153,5 +178,21 @@ def config_of(args: argparse.Namespace) -> Config:
             max_streams=args.max_streams,
             max_connections=args.max_connections,
             keep_measurements_days=args.keep_measurements_days,
+            keep_events_days=args.keep_events_days,
         ),
+        factors=_factors(args),
     )
+
+
+def _factors(args: argparse.Namespace) -> Factors:
+    factors = Factors(
+        electricity_price=args.electricity_price,
+        gpu_hour_price=args.gpu_hour_price,
+        currency=args.currency,
+        carbon_intensity=args.carbon_intensity,
+        pue=args.pue,
+        factors_source=args.factors_source,
+    )
+    if factors.has_prices and not factors.currency:
+        raise StartError("a price needs its currency: add --currency, such as --currency EUR")
+    return factors

@@ -44,6 +44,7 @@ class Call:
         named: What a stream of requests turned out to be about.
         token_id: The id of the token; "(none)" if the call was refused for the lack of one, empty if none is needed.
         reach: The job ids that the token may access start with this; empty: every job, or no token is needed.
+        role: The name of the token's role; empty if no token is needed.
     """
 
     # Class attributes instead of assignments in `__init__`, which runs for every call.
@@ -53,6 +54,7 @@ class Call:
     named: Subject | None = None
     token_id = ""
     reach = ""
+    role = ""
     _peer = ""
     _request_id = ""
 

@@ -9,6 +9,8 @@ from functools import partial
 from wattwise_server.domain import EndReason, JobSpec, Trial, TrialStatus, TrialWarning
 from wattwise_server.observability.call import current_call
 from wattwise_server.observability.events import (
+    BatchSizeStatusChanged,
+    BestKnownChanged,
     EpochReported,
     Event,
     JobChanged,
@@ -88,11 +90,22 @@ def _log(event: Event) -> None:
             _log_warning(trial, warning)
         case PriorDiffers() | PriorUnused():
             _log_prior(event)
-        case JobChanged(job, change, batch_size, trial_number):
-            about = {"change": change, "batch_size": batch_size, "trial": trial_number, "policy": job.spec.policy}
-            log_event(log, logging.INFO, "job changed", job=job.spec.job_id, **about)
+        case JobChanged() | BatchSizeStatusChanged() | BestKnownChanged():
+            _log_change(event)
         case PowerProfiled(trial, limits, cheapest):
             _log_trial(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
+
+
+def _log_change(event: JobChanged | BatchSizeStatusChanged | BestKnownChanged) -> None:
+    name, about = "job changed", dict[str, object]()
+    match event:
+        case JobChanged(job, change, _, trial_number):
+            about = {"change": change, "trial": trial_number, "policy": job.spec.policy}
+        case BatchSizeStatusChanged(_, _, status, why):
+            name, about = "batch size status changed", {"status": status, "why": why}
+        case BestKnownChanged(cost=cost):
+            name, about = "best known changed", {"cost_joules": cost}
+    log_event(log, logging.INFO, name, job=event.job.spec.job_id, batch_size=event.batch_size, **about)
 
 
 def _log_prior(event: PriorDiffers | PriorUnused) -> None:

@@ -115,6 +115,25 @@ class JobChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSizeStatusChanged:
+    """The search ruled a batch size out, set it aside, or may choose it again; `why` says the cause."""
+
+    job: Job
+    batch_size: int
+    status: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BestKnownChanged:
+    """Another batch size has the lowest cost, in joules."""
+
+    job: Job
+    batch_size: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
 class PowerProfiled:
     """A trial reported a profile of this many power limits; `cheapest` is the best known for its batch size."""
 
@@ -137,6 +156,8 @@ Event: TypeAlias = (
     | PriorDiffers
     | PriorUnused
     | JobChanged
+    | BatchSizeStatusChanged
+    | BestKnownChanged
     | PowerProfiled
 )
 

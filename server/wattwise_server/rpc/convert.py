@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
@@ -10,12 +11,16 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
 
+from wattwise_server.config import Factors
 from wattwise_server.domain import (
+    MAX_ID_LENGTH,
     Arm,
     ComputedUsage,
     Decision,
     EndReason,
     GpuConfig,
+    HistoryEntry,
+    HistoryKind,
     Job,
     JobSpec,
     ListedJob,
@@ -37,14 +42,27 @@ from wattwise_server.errors import (
     jobs_command,
 )
 from wattwise_server.policy.base import ArmBelief
+from wattwise_server.policy.explorer import next_exploration
 from wattwise_server.policy.failures import Status, advice, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.savings import Savings as Claim
+from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
+from wattwise_server.usecases.administration import Preview, ShownTrial
 from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.monitors import warnings_of
 from wattwise_server.usecases.power_limits import MAX_SAMPLES, KnownLimit
 from wattwise_server.usecases.report import Report
+from wattwise_server.usecases.statistics import (
+    MAX_BUCKETS,
+    Amount,
+    JobStatistics,
+    Savings,
+    Summary,
+    Totals,
+    TrialStatistics,
+)
 
 
 def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
@@ -214,18 +232,99 @@ def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:
     return EndReason(v1.EndReason.Name(reason).removeprefix("END_REASON_"))
 
 
-def status_filter(status: v1.TrialStatus.ValueType) -> TrialStatus | None:
-    """A status to filter by; None for any.
+def _choice(value: int, wire: Any, prefix: str, field: str) -> str | None:
+    """The name of an enum's value without its prefix; None if it is unspecified.
 
     Raises:
-        InvalidRequestError: the status is unknown.
+        InvalidRequestError: the value is unknown.
     """
-    if status == v1.TRIAL_STATUS_UNSPECIFIED:
+    if not value:
         return None
-    if status not in v1.TrialStatus.values():
-        known = ", ".join(v1.TrialStatus.keys()[1:])
-        raise InvalidRequestError(Violation("status", f"{status} is not a status; use one of {known}"))
-    return TrialStatus(v1.TrialStatus.Name(status).removeprefix("TRIAL_STATUS_"))
+    if value not in wire.values():
+        known = ", ".join(wire.keys()[1:])
+        raise InvalidRequestError(Violation(field, f"{value} is unknown; use one of {known}"))
+    return str(wire.Name(value)).removeprefix(prefix)
+
+
+def job_list(request: v1.ListJobsRequest) -> JobList:
+    """Which jobs a list has.
+
+    Raises:
+        InvalidRequestError: a value is unknown or too long.
+    """
+    order = _choice(request.order, v1.JobOrder, "JOB_ORDER_", "order")
+    state = _choice(request.state, v1.JobState, "JOB_STATE_", "state")
+    if len(request.contains) > MAX_ID_LENGTH:
+        raise InvalidRequestError(
+            Violation("contains", f"has more than {MAX_ID_LENGTH} characters; use at most so many")
+        )
+    return JobList(
+        request.job_id_prefix,
+        request.contains,
+        JobState(state) if state else None,
+        JobOrder(order) if order else JobOrder.OLDEST,
+        request.with_summaries,
+    )
+
+
+def trial_list(request: v1.ListTrialsRequest) -> TrialList:
+    """Which trials a list has.
+
+    Raises:
+        InvalidRequestError: a value is unknown, or fields contradict each other.
+    """
+    status = _choice(request.status, v1.TrialStatus, "TRIAL_STATUS_", "status")
+    reason = _choice(request.end_reason, v1.EndReason, "END_REASON_", "end_reason")
+    of_several = request.HasField("job_id_prefix")
+    faults = []
+    if request.batch_size < 0:
+        faults.append(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
+    if request.from_trial_number < 0:
+        faults.append(Violation("from_trial_number", f"is {request.from_trial_number}; use 1 or more, or 0 for all"))
+    if of_several and request.job_id:
+        faults.append(Violation("job_id", "is set together with job_id_prefix; set one of them"))
+    if of_several and request.from_trial_number:
+        faults.append(Violation("from_trial_number", "needs a job_id; trials of several jobs have no common numbers"))
+    if faults:
+        raise InvalidRequestError(*faults)
+    return TrialList(
+        None if of_several else request.job_id,
+        request.job_id_prefix,
+        TrialStatus(status) if status else None,
+        EndReason(reason) if reason else None,
+        request.batch_size or None,
+        request.newest_first,
+    )
+
+
+def first_place(request: v1.ListTrialsRequest) -> Place:
+    """The place behind which the first page of trials begins."""
+    number = request.from_trial_number
+    if not number:
+        return ()
+    return (number + 1,) if request.newest_first else (number - 1,)
+
+
+def history_list(request: v1.ListEventsRequest) -> HistoryList:
+    """Which entries of the history a list has.
+
+    Raises:
+        InvalidRequestError: the kind is unknown.
+    """
+    kind = _choice(request.kind, v1.EventKind, "EVENT_KIND_", "kind")
+    return HistoryList(request.job_id or None, request.job_id_prefix, HistoryKind(kind) if kind else None)
+
+
+def num_buckets(request: v1.GetJobStatisticsRequest) -> int:
+    """How many ranges of trials are requested.
+
+    Raises:
+        InvalidRequestError: it is negative or too large.
+    """
+    if not 0 <= request.num_buckets <= MAX_BUCKETS:
+        fault = f"is {request.num_buckets}; use 0 to {MAX_BUCKETS}"
+        raise InvalidRequestError(Violation("num_buckets", fault))
+    return request.num_buckets
 
 
 def fill_decision(message: v1.Decision, decision: Decision) -> None:
@@ -258,9 +357,185 @@ def job(known: Job) -> v1.Job:
     return message
 
 
-def listed_job(known: ListedJob) -> v1.Job:
+def listed_job(known: ListedJob, summary: Summary | None) -> v1.Job:
     """A job of a list."""
-    return _job(known.job, known.surviving)
+    message = _job(known.job, known.surviving)
+    if summary is not None:
+        message.summary.CopyFrom(_summary(summary))
+    return message
+
+
+def _summary(known: Summary) -> v1.JobSummary:
+    return v1.JobSummary(
+        num_running_trials=known.activity.num_running,
+        last_activity_time=timestamp(known.activity.last_time),
+        num_deliveries=known.num_deliveries,
+        spent=_amount(known.spent),
+        savings=_savings(known.savings),
+        needs_attention=known.activity.needs_attention,
+    )
+
+
+def _amount(known: Amount) -> v1.Usage:
+    return v1.Usage(**known.usage._asdict(), money=known.money, carbon_grams=known.carbon_grams)
+
+
+def _saving(known: Claim | None) -> v1.Saving | None:
+    if known is None:
+        return None
+    baseline = known.baseline
+    return v1.Saving(
+        spent=known.spent,
+        baseline=baseline.mean if baseline else None,
+        saved=known.saved,
+        at_least=known.at_least,
+        cautious_baseline=baseline.cautious if baseline else None,
+        least_baseline=baseline.least if baseline else None,
+    )
+
+
+def _savings(known: Savings) -> v1.Savings:
+    return v1.Savings(
+        verdict=v1.SavingsVerdict.Value(f"SAVINGS_VERDICT_{known.verdict.value}"),
+        advice=known.advice,
+        cost=_saving(known.cost),
+        energy=_saving(known.energy),
+        time=_saving(known.time),
+        money=_saving(known.money),
+        carbon=_saving(known.carbon),
+        num_deliveries=known.num_deliveries,
+        num_baseline_trials=known.num_baseline_trials,
+        newest_baseline_time=timestamp(known.newest_baseline_time),
+        break_even_trial=known.break_even_trial,
+    )
+
+
+def job_statistics(known: JobStatistics) -> v1.JobStatistics:
+    """The figures of a job."""
+    return v1.JobStatistics(
+        trials=map(_trial_statistics, known.trials),
+        spent=_amount(known.spent),
+        savings=_savings(known.savings),
+        num_excluded=known.num_excluded,
+        buckets=[
+            v1.TrialBucket(
+                first_trial=found.first,
+                last_trial=found.last,
+                batch_size=bucket.batch_size,
+                num_trials=bucket.num_trials,
+                num_deliveries=bucket.num_deliveries,
+                num_failed=bucket.num_failed,
+                least_cost=bucket.least_cost,
+                median_cost=bucket.median_cost,
+                most_cost=bucket.most_cost,
+            )
+            for found in known.ranges
+            for bucket in found.buckets
+        ],
+        savings_points=[
+            v1.SavingsPoint(
+                trial_number=found.last,
+                num_deliveries=found.num_deliveries,
+                spent_cost=found.spent_cost,
+                saved_cost=found.saved_cost,
+                saved_cost_at_least=found.saved_at_least,
+            )
+            for found in known.ranges
+        ],
+        power_profiles=[
+            _power_profile(known.spec, profile.trial_number, profile.batch_size, profile.samples)
+            for profile in known.profiles
+        ],
+    )
+
+
+def _trial_statistics(known: TrialStatistics) -> v1.TrialStatistics:
+    return v1.TrialStatistics(
+        batch_size=known.batch_size,
+        type=v1.TrialType.Value(f"TRIAL_TYPE_{known.type.value}"),
+        num_trials=known.num_trials,
+        num_running=known.num_running,
+        num_deliveries=known.num_deliveries,
+        num_missed=known.num_missed,
+        num_failed=known.num_failed,
+        spent=_amount(known.spent),
+        mean_delivery=None if known.mean_delivery is None else _amount(known.mean_delivery),
+        log_cost_deviation=math.sqrt(known.logs.variance),
+        mean_epochs=known.mean_epochs,
+        least_epochs=known.least_epochs,
+        most_epochs=known.most_epochs,
+    )
+
+
+def power_profile(spec: JobSpec, known: Trial, samples: Sequence[PowerSample]) -> v1.PowerProfile:
+    """The power limits that a trial has profiled."""
+    return _power_profile(spec, known.number, known.batch_size, samples)
+
+
+def _power_profile(spec: JobSpec, number: int, batch_size: int, samples: Sequence[PowerSample]) -> v1.PowerProfile:
+    limits = [
+        v1.ProfiledLimit(
+            power_limit_watts=sample.power_limit_watts,
+            time_seconds_per_step=sample.time_seconds / sample.steps,
+            energy_joules_per_step=sample.energy_joules / sample.steps,
+            cost_per_step=cost_per_step(spec, sample),
+        )
+        for sample in samples
+    ]
+    return v1.PowerProfile(trial_number=number, batch_size=batch_size, limits=limits)
+
+
+def totals(known: Totals) -> v1.Totals:
+    """Figures of several jobs."""
+    return v1.Totals(
+        num_jobs=known.num_jobs,
+        num_running_trials=known.num_running_trials,
+        num_deliveries=known.num_deliveries,
+        spent=_amount(known.spent),
+        saved=None if known.saved is None else _amount(known.saved),
+        saved_at_least=None if known.saved_at_least is None else _amount(known.saved_at_least),
+        num_jobs_with_savings=known.num_jobs_with_savings,
+        num_jobs_needing_attention=known.num_jobs_needing_attention,
+    )
+
+
+def preview(known: Preview) -> v1.PreviewNextResponse:
+    """What the next launch would get."""
+    choices = [
+        v1.PreviewedChoice(
+            batch_size=each.choice.batch_size,
+            probability=each.num_chosen / known.num_samples,
+            type=v1.TrialType.Value(f"TRIAL_TYPE_{each.choice.type.value}"),
+            reason=each.choice.reason,
+        )
+        for each in known.choices
+    ]
+    return v1.PreviewNextResponse(choices=choices, num_samples=known.num_samples)
+
+
+def event(known: HistoryEntry) -> v1.Event:
+    """An entry of the history."""
+    return v1.Event(
+        time=timestamp(known.time),
+        kind=v1.EventKind.Value(f"EVENT_KIND_{known.kind.value}"),
+        job_id=known.job_id,
+        trial_number=known.trial_number,
+        batch_size=known.batch_size,
+        message=known.message,
+        token_id=known.token_id,
+    )
+
+
+def factors(known: Factors) -> v1.Factors:
+    """The operator's prices and carbon intensity."""
+    return v1.Factors(
+        electricity_price_per_kwh=known.electricity_price,
+        gpu_hour_price=known.gpu_hour_price,
+        currency=known.currency,
+        carbon_intensity_grams_per_kwh=known.carbon_intensity,
+        pue=known.pue,
+        source=known.factors_source,
+    )
 
 
 def _job(known: Job, surviving: Sequence[int]) -> v1.Job:
@@ -272,7 +547,7 @@ def _job(known: Job, surviving: Sequence[int]) -> v1.Job:
         surviving_batch_sizes=surviving,
         min_cost=search.min_cost,
         min_cost_batch_size=search.min_cost_batch_size,
-        create_time=_timestamp(known.create_time),
+        create_time=timestamp(known.create_time),
         num_trials=known.num_trials,
         monitor=_monitor(known.monitor),
         other_monitor=_monitor(known.other_monitor),
@@ -281,7 +556,7 @@ def _job(known: Job, surviving: Sequence[int]) -> v1.Job:
         baseline_requested=known.baseline_requested,
         warnings=map(_warning, known.warnings),
         reset_after=known.reset_after,
-        reset_time=_timestamp(known.reset_time),
+        reset_time=timestamp(known.reset_time),
     )
 
 
@@ -311,14 +586,16 @@ def _arms(search: Search, beliefs: Sequence[ArmBelief]) -> list[v1.Arm]:
 
 def _batch_size_states(job: Job, beliefs: Sequence[ArmBelief]) -> list[v1.BatchSizeState]:
     by_size = {belief.batch_size: belief for belief in beliefs}
-    return [_batch_size_state(job, arm, by_size.get(arm.batch_size)) for arm in job.search.arms]
+    exploring = next_exploration(job.search) if job.search.exploring is not None else None
+    explored = exploring.batch_size if exploring is not None and exploring.running else None
+    return [_batch_size_state(job, arm, by_size.get(arm.batch_size), explored) for arm in job.search.arms]
 
 
 def _pinned(job: Job, reason: str) -> str:
     return f"pinned: every launch gets it until {jobs_command('unpin', job.spec.job_id)}; {reason}"
 
 
-def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None) -> v1.BatchSizeState:
+def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None, explored: int | None) -> v1.BatchSizeState:
     known = state(job.search, arm, job.spec.job_id)
     if arm.batch_size == job.pinned:
         known = known._replace(status=Status.PINNED, reason=_pinned(job, known.reason))
@@ -333,7 +610,17 @@ def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None) -> v1.BatchS
         num_missed=arm.num_succeeded - arm.num_converged,
         num_failed=arm.num_failed,
         num_running=arm.running,
+        round_cost=arm.round_cost if job.search.stage is Stage.PRUNING else None,
+        exploring=explored == arm.batch_size,
     )
+
+
+def shown_trial(known: ShownTrial) -> v1.Trial:
+    """A trial as people see it."""
+    message = trial(known.trial)
+    message.decision_message = known.decision
+    message.recurrence = known.recurrence
+    return message
 
 
 def trial(known: Trial) -> v1.Trial:
@@ -346,21 +633,28 @@ def trial(known: Trial) -> v1.Trial:
         end_reason=v1.EndReason.Value(f"END_REASON_{known.end_reason.value}")
         if known.end_reason
         else v1.END_REASON_UNSPECIFIED,
-        start_time=_timestamp(known.start_time),
-        end_time=_timestamp(known.end_time),
+        start_time=timestamp(known.start_time),
+        end_time=timestamp(known.end_time),
         time_seconds=last.time_seconds if last else 0.0,
         energy_joules=last.energy_joules if last else 0.0,
         cost=known.cost,
         converged=known.converged,
         last_epoch=last.epoch if last else 0,
         last_metric=last.metric if last else None,
-        lease_expire_time=_timestamp(known.lease_expire_time),
+        lease_expire_time=timestamp(known.lease_expire_time),
         monitor=_monitor(known.monitor),
         other_monitor=_monitor(known.other_monitor),
         excluded=known.excluded,
         computed=_computed(last),
         power_limit_watts=known.power_limit_watts,
         warnings=map(_warning, warnings_of(known)),
+        reason=known.launch.reason,
+        cost_bound=known.cost_bound,
+        target_reached=known.target_reached,
+        pruning_round=known.pruning_round,
+        labels=dict(known.launch.labels),
+        token_id=known.launch.token_id,
+        last_report_time=timestamp(last.report_time) if last else None,
     )
 
 
@@ -375,12 +669,13 @@ def measurement(known: Measurement) -> v1.Measurement:
         time_seconds=known.time_seconds,
         energy_joules=known.energy_joules,
         metric=known.metric,
-        report_time=_timestamp(known.report_time),
+        report_time=timestamp(known.report_time),
         computed=_computed(known),
     )
 
 
-def _timestamp(time: datetime | None) -> Timestamp | None:
+def timestamp(time: datetime | None) -> Timestamp | None:
+    """A time as a message."""
     if time is None:
         return None
     stamp = Timestamp()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from datetime import datetime
+from importlib.metadata import version
 
 from wattwise import v1
 
@@ -19,8 +21,10 @@ from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
+from wattwise_server.usecases.statistics import Statistics
 
 _MEASUREMENTS_AT_A_TIME = 1_000
+_WATCH_JOBS_SECONDS = 1.0
 
 
 class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
@@ -45,7 +49,11 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     ) -> v1.GetNextBatchSizeResponse:
         """Dispatches a trial."""
         trial, reason = await self._optimizer.next_trial(
-            request.job_id, request.request_id, resume=request.resume, unconnected_ranks=request.unconnected_ranks
+            request.job_id,
+            request.request_id,
+            resume=request.resume,
+            unconnected_ranks=request.unconnected_ranks,
+            labels=request.labels,
         )
         return v1.GetNextBatchSizeResponse(trial=convert.trial(trial), reason=reason)
 
@@ -94,9 +102,18 @@ class JobAdminService(v1.JobAdminServicer):
     """The calls of people and tools."""
 
     def __init__(
-        self, administration: Administration, control: Control, streams: StreamLimit, tokens: PageTokens
+        self,
+        administration: Administration,
+        control: Control,
+        statistics: Statistics,
+        *,
+        streams: StreamLimit,
+        tokens: PageTokens,
+        start_time: datetime,
     ) -> None:
         self._administration = administration
+        self._statistics = statistics
+        self._start_time = start_time
         self._tokens = tokens
         self._control = control
         self._streams = streams
@@ -108,41 +125,46 @@ class JobAdminService(v1.JobAdminServicer):
 
     async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
         """A page of jobs."""
-        size, after = page_size(request.page_size), self._tokens.place(request)
-        page = v1.ListJobsResponse()
+        size, place = page_size(request.page_size), self._tokens.place(request)
+        after = place[0] if place else 0
+        wanted, page = convert.job_list(request), v1.ListJobsResponse()
+        if request.with_total_size:
+            page.total_size = await self._administration.count_jobs(wanted)
         while len(page.jobs) < size and page.ByteSize() < PAGE_BYTES:
-            wanted = min(size - len(page.jobs), JOBS_AT_A_TIME)
-            found = await self._administration.jobs(request.job_id_prefix, after, wanted + 1)
-            page.jobs.extend(map(convert.listed_job, found[:wanted]))
-            if len(found) <= wanted:
+            asked = min(size - len(page.jobs), JOBS_AT_A_TIME)
+            found = await self._administration.jobs(wanted, after, asked + 1)
+            listed = found[:asked]
+            summaries = await self._statistics.summaries(listed) if wanted.with_activity else [None] * len(listed)
+            page.jobs.extend(map(convert.listed_job, listed, summaries))
+            if len(found) <= asked:
                 return page
-            after = found[wanted - 1].position
-        page.next_page_token = self._tokens.token(request, after)
+            after = found[asked - 1].position
+        page.next_page_token = self._tokens.token(request, (after,))
         return page
 
     async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
-        """A page of a job's trials."""
-        size, after = page_size(request.page_size), self._tokens.place(request)
-        if request.batch_size < 0:
-            raise InvalidRequestError(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
-        status = convert.status_filter(request.status)
+        """A page of trials."""
+        size, wanted = page_size(request.page_size), convert.trial_list(request)
+        after = self._tokens.place(request) or convert.first_place(request)
         page = v1.ListTrialsResponse()
+        if request.with_total_size:
+            page.total_size = await self._administration.count_trials(wanted)
         while len(page.trials) < size and page.ByteSize() < PAGE_BYTES:
-            wanted = min(size - len(page.trials), TRIALS_AT_A_TIME)
-            found = await self._administration.trials(
-                request.job_id, status, request.batch_size or None, after, wanted + 1
-            )
-            page.trials.extend(map(convert.trial, found[:wanted]))
-            if len(found) <= wanted:
+            asked = min(size - len(page.trials), TRIALS_AT_A_TIME)
+            found = await self._administration.trials(wanted, after, asked + 1)
+            page.trials.extend(map(convert.shown_trial, found[:asked]))
+            if len(found) <= asked:
                 return page
-            after = found[wanted - 1].number
+            after = found[asked - 1].place
         page.next_page_token = self._tokens.token(request, after)
         return page
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
         """One trial with its measurements."""
-        trial, measurements = await self._administration.trial(convert.shown_trial_key(request))
-        response = v1.GetTrialResponse(trial=convert.trial(trial))
+        found = await self._administration.trial(convert.shown_trial_key(request))
+        response, measurements = v1.GetTrialResponse(trial=convert.shown_trial(found.shown)), found.measurements
+        if found.samples:
+            response.power_profile.CopyFrom(convert.power_profile(found.spec, found.shown.trial, found.samples))
         for begin in range(0, len(measurements), _MEASUREMENTS_AT_A_TIME):
             response.measurements.extend(
                 map(convert.measurement, measurements[begin : begin + _MEASUREMENTS_AT_A_TIME])
@@ -150,6 +172,15 @@ class JobAdminService(v1.JobAdminServicer):
             # There may be tens of thousands: others are served in between.
             await asyncio.sleep(0)
         return response
+
+    async def ListEvents(self, request: v1.ListEventsRequest, context: Context) -> v1.ListEventsResponse:
+        """A page of events."""
+        size, after, wanted = page_size(request.page_size), self._tokens.place(request), convert.history_list(request)
+        found = await self._administration.history(wanted, after, size + 1)
+        page = v1.ListEventsResponse(events=[convert.event(each.entry) for each in found[:size]])
+        if len(found) > size:
+            page.next_page_token = self._tokens.token(request, found[size - 1].place)
+        return page
 
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
         """Deletes a job."""
@@ -205,3 +236,51 @@ class JobAdminService(v1.JobAdminServicer):
                 async for job in states:
                     yield v1.WatchJobResponse(job=convert.job(job))
                     await pause()
+
+    async def WatchTrials(
+        self, request: v1.WatchTrialsRequest, context: Context
+    ) -> AsyncGenerator[v1.WatchTrialsResponse, None]:
+        """The running trials of a job, then those that change."""
+        with self._streams.opened(), self._pace.opened() as pause:
+            async with aclosing(self._administration.watch_trials(request.job_id)) as changes:
+                async for trials in changes:
+                    yield v1.WatchTrialsResponse(trials=map(convert.shown_trial, trials))
+                    await pause()
+
+    async def WatchJobs(
+        self, request: v1.WatchJobsRequest, context: Context
+    ) -> AsyncGenerator[v1.WatchJobsResponse, None]:
+        """Which jobs change."""
+        with self._streams.opened():
+            async with aclosing(self._administration.watch_jobs(request.job_id_prefix)) as changes:
+                async for job_ids, others in changes:
+                    yield v1.WatchJobsResponse(job_ids=job_ids, all_jobs=others)
+                    await asyncio.sleep(_WATCH_JOBS_SECONDS)
+
+    async def GetJobStatistics(
+        self, request: v1.GetJobStatisticsRequest, context: Context
+    ) -> v1.GetJobStatisticsResponse:
+        """The figures of a job."""
+        buckets = convert.num_buckets(request)
+        found = await self._statistics.job(request.job_id, buckets)
+        return v1.GetJobStatisticsResponse(statistics=convert.job_statistics(found))
+
+    async def GetTotals(self, request: v1.GetTotalsRequest, context: Context) -> v1.GetTotalsResponse:
+        """The figures of several jobs."""
+        return v1.GetTotalsResponse(totals=convert.totals(await self._statistics.totals(request.job_id_prefix)))
+
+    async def PreviewNext(self, request: v1.PreviewNextRequest, context: Context) -> v1.PreviewNextResponse:
+        """What the next launch would get."""
+        return convert.preview(await self._administration.preview(request.job_id))
+
+    async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
+        """What a client can know about the server."""
+        call = current_call.get()
+        return v1.GetServerInfoResponse(
+            version=version("wattwise"),
+            role=v1.Role.Value(f"ROLE_{call.role}") if call and call.role else v1.ROLE_UNSPECIFIED,
+            token_id=call.token_id if call else "",
+            job_id_prefix=call.reach if call else "",
+            factors=convert.factors(self._statistics.factors),
+            start_time=convert.timestamp(self._start_time),
+        )

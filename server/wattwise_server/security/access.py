@@ -18,14 +18,14 @@ class Access:
     """What a method requires of a token.
 
     Attributes:
-        role: The lowest role that may call it; None means every caller, without a token.
+        roles: The roles that may call it; None means every caller, without a token.
         job_ids: The job ids of a message; each must start with the token's prefix.
-        lists: Whether it lists jobs by prefix; the list is then narrowed to the token's prefix.
+        lists: Whether a message is about all jobs with a prefix, which is then narrowed to the token's.
     """
 
-    role: Role | None
+    roles: frozenset[Role] | None
     job_ids: JobIds
-    lists: bool = False
+    lists: Callable[[Any], bool] = lambda _message: False
 
 
 def _nothing(_message: Any) -> tuple[str, ...]:
@@ -60,40 +60,68 @@ def _listed(message: Any) -> tuple[str, ...]:
     return (message.job_id_prefix,)
 
 
+def _always(_message: Any) -> bool:
+    return True
+
+
+def _of_several(message: Any) -> bool:
+    return bool(message.HasField("job_id_prefix"))
+
+
+def _listed_trials(message: Any) -> tuple[str, ...]:
+    return _listed(message) if _of_several(message) else _job(message)
+
+
+def _listed_events(message: Any) -> tuple[str, ...]:
+    return (*_listed(message), *((message.job_id,) if message.job_id else ()))
+
+
 _SHOWN = 200
 """Characters of a client's text that an error repeats: the maximum length of an id."""
+
+_TRAINER = frozenset({Role.TRAINER, Role.OPERATOR, Role.ADMIN})
+_VIEWER = frozenset({Role.VIEWER, Role.OPERATOR, Role.ADMIN})
+_OPERATOR = frozenset({Role.OPERATOR, Role.ADMIN})
+_ANY = frozenset(Role)
 
 _TRAINERS = "/wattwise.v1.BatchSizeOptimizer/"
 _ADMINS = "/wattwise.v1.JobAdmin/"
 
 ACCESS: Mapping[str, Access] = {
-    f"{_TRAINERS}RegisterJob": Access(Role.TRAINER, _registered),
-    f"{_TRAINERS}GetNextBatchSize": Access(Role.TRAINER, _job),
-    f"{_TRAINERS}ReportResult": Access(Role.TRAINER, _result),
-    f"{_TRAINERS}StreamResults": Access(Role.TRAINER, _event),
-    f"{_TRAINERS}Heartbeat": Access(Role.TRAINER, _trial),
-    f"{_TRAINERS}EndTrial": Access(Role.TRAINER, _trial),
-    f"{_TRAINERS}ImportTrial": Access(Role.TRAINER, _job),
-    f"{_TRAINERS}GetPowerLimit": Access(Role.TRAINER, _job),
-    f"{_TRAINERS}ReportPowerProfile": Access(Role.TRAINER, _trial),
-    f"{_ADMINS}GetJob": Access(Role.OPERATOR, _job),
-    f"{_ADMINS}ListJobs": Access(Role.OPERATOR, _listed, lists=True),
-    f"{_ADMINS}ListTrials": Access(Role.OPERATOR, _job),
-    f"{_ADMINS}GetTrial": Access(Role.OPERATOR, _trial),
-    f"{_ADMINS}DeleteJob": Access(Role.OPERATOR, _job),
-    f"{_ADMINS}ResetJob": Access(Role.OPERATOR, _job),
-    f"{_ADMINS}SetTrialExcluded": Access(Role.OPERATOR, _trial),
-    f"{_ADMINS}SetBatchSizeState": Access(Role.OPERATOR, _job),
-    f"{_ADMINS}SetJobPaused": Access(Role.OPERATOR, _job),
-    f"{_ADMINS}RequestBaseline": Access(Role.OPERATOR, _job),
-    f"{_ADMINS}SetJobPolicy": Access(Role.OPERATOR, _job),
-    f"{_ADMINS}WatchJob": Access(Role.OPERATOR, _job),
+    f"{_TRAINERS}RegisterJob": Access(_TRAINER, _registered),
+    f"{_TRAINERS}GetNextBatchSize": Access(_TRAINER, _job),
+    f"{_TRAINERS}ReportResult": Access(_TRAINER, _result),
+    f"{_TRAINERS}StreamResults": Access(_TRAINER, _event),
+    f"{_TRAINERS}Heartbeat": Access(_TRAINER, _trial),
+    f"{_TRAINERS}EndTrial": Access(_TRAINER, _trial),
+    f"{_TRAINERS}ImportTrial": Access(_TRAINER, _job),
+    f"{_TRAINERS}GetPowerLimit": Access(_TRAINER, _job),
+    f"{_TRAINERS}ReportPowerProfile": Access(_TRAINER, _trial),
+    f"{_ADMINS}GetJob": Access(_VIEWER, _job),
+    f"{_ADMINS}ListJobs": Access(_VIEWER, _listed, lists=_always),
+    f"{_ADMINS}ListTrials": Access(_VIEWER, _listed_trials, lists=_of_several),
+    f"{_ADMINS}GetTrial": Access(_VIEWER, _trial),
+    f"{_ADMINS}DeleteJob": Access(_OPERATOR, _job),
+    f"{_ADMINS}ResetJob": Access(_OPERATOR, _job),
+    f"{_ADMINS}SetTrialExcluded": Access(_OPERATOR, _trial),
+    f"{_ADMINS}SetBatchSizeState": Access(_OPERATOR, _job),
+    f"{_ADMINS}SetJobPaused": Access(_OPERATOR, _job),
+    f"{_ADMINS}RequestBaseline": Access(_OPERATOR, _job),
+    f"{_ADMINS}SetJobPolicy": Access(_OPERATOR, _job),
+    f"{_ADMINS}WatchJob": Access(_VIEWER, _job),
+    f"{_ADMINS}WatchTrials": Access(_VIEWER, _job),
+    f"{_ADMINS}WatchJobs": Access(_VIEWER, _listed, lists=_always),
+    f"{_ADMINS}GetJobStatistics": Access(_VIEWER, _job),
+    f"{_ADMINS}GetTotals": Access(_VIEWER, _listed, lists=_always),
+    f"{_ADMINS}PreviewNext": Access(_VIEWER, _job),
+    f"{_ADMINS}ListEvents": Access(_VIEWER, _listed_events, lists=_always),
+    f"{_ADMINS}GetServerInfo": Access(_ANY, _nothing),
     # Probes have no token and learn only whether the server is serving.
     "/grpc.health.v1.Health/Check": Access(None, _nothing),
     "/grpc.health.v1.Health/List": Access(None, _nothing),
     "/grpc.health.v1.Health/Watch": Access(None, _nothing),
     # The protos are public, but which services run here need not be.
-    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Access(Role.TRAINER, _nothing),
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Access(_ANY, _nothing),
 }
 
 
@@ -104,10 +132,11 @@ def check_role(token: Token, method: str) -> None:
         PermissionDeniedError: the role may not call it.
     """
     access = ACCESS.get(method)
-    if access is None or access.role is None:
+    if access is None or access.roles is None:
         raise _denied(token, f"may not call {method}: the server's access table has no entry for it")
-    if token.role < access.role:
-        role = access.role.name.lower()
+    if token.role not in access.roles:
+        # An operator's token may do what each of the lesser ones may.
+        role = min(access.roles).name.lower()
         raise _denied(token, f"may not call {method}: it needs the role {role}; ask for a token with that role")
 
 
@@ -118,7 +147,7 @@ def check_reach(token: Token, method: str, message: Any) -> None:
         PermissionDeniedError: a job is outside the token's prefix, whether it exists or not.
     """
     access, prefix = ACCESS[method], token.prefix
-    if access.lists and prefix.startswith(message.job_id_prefix):
+    if access.lists(message) and prefix.startswith(message.job_id_prefix):
         message.job_id_prefix = prefix
     outside = next((name for name in access.job_ids(message) if not name.startswith(prefix)), None)
     if outside is not None:

@@ -31,7 +31,7 @@ class Authorization:
             PermissionDeniedError: the token's role may not call the method.
         """
         access = ACCESS.get(call.method)
-        if access is not None and access.role is None:
+        if access is not None and access.roles is None:
             return None
         authorization = call.metadata(_KEY)
         try:
@@ -44,7 +44,7 @@ class Authorization:
         except PermissionDeniedError:
             _note_refusal(call, None, token.id)
             raise
-        call.token_id, call.reach = token.id, token.prefix
+        call.token_id, call.reach, call.role = token.id, token.prefix, token.role.name
         return Caller(call, token, self._tokens)
 
 

@@ -32,16 +32,19 @@ _NO_HASH = "0" * 64
 
 
 class Role(IntEnum):
-    """What a token may call; each role includes the ones before it."""
+    """What a token may call; an operator may do what a viewer and a trainer may."""
+
+    VIEWER = 0
+    """The calls of JobAdmin that change nothing. Its prefix may be empty, which gives access to every job."""
 
     TRAINER = 1
     """The calls of BatchSizeOptimizer."""
 
     OPERATOR = 2
-    """Also the calls of JobAdmin."""
+    """The calls of both services."""
 
     ADMIN = 3
-    """All calls; the only role that may have an empty prefix, which gives access to every job."""
+    """All calls; its prefix may be empty as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Token:
     Attributes:
         id: Names it in the log and on the command line.
         role: What it may call.
-        prefix: The job ids that it may access start with this; empty, for admins only, means every job.
+        prefix: The job ids that it may access start with this; empty, for admins and viewers only, means every job.
         sha256: Hash of the token, in hexadecimal digits.
         created: When it was created.
         expires: When it expires; None means never.
@@ -71,8 +74,8 @@ class Token:
 
 def prefix_fault(prefix: str, role: Role) -> str | None:
     """What is wrong with a prefix for a role; None if it is valid."""
-    if not prefix and role is not Role.ADMIN:
-        return f"is empty, which only an admin token may have; give a token of role {role.name.lower()} a prefix"
+    if not prefix and role not in (Role.ADMIN, Role.VIEWER):
+        return f"is empty, which only an admin or viewer token may have; give one of role {role.name.lower()} a prefix"
     return identifier_fault(prefix)
 
 

@@ -28,19 +28,225 @@ succeeded; the same call may succeed later. Anything else that is raised is a bu
 full one. What is known of the lease of a trial that another server serves may be too early, so that `lease_expired` is
 the way to ask: the commit then fails if the lease was renewed.
 
-**Lists.** `jobs` and `trials` return durable data, each call as of one moment.
+**Lists.** `jobs`, `trials` and `history` return durable data, each call as of one moment. A page begins behind the
+place of the last item of the page before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import Protocol
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeAlias
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, JobEvent, ListedJob, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
-from wattwise_server.store.subscriptions import Subscription
+from wattwise_server.domain import (
+    EndReason,
+    HistoryEntry,
+    HistoryKind,
+    Job,
+    JobEvent,
+    ListedJob,
+    Measurement,
+    MetricSpan,
+    Moments,
+    PowerSample,
+    Trial,
+    TrialKey,
+    TrialStatus,
+    TrialType,
+    Usage,
+)
+from wattwise_server.store.subscriptions import JobsSubscription, Subscription
+
+Place: TypeAlias = tuple[int, ...]
+"""Where an item is in a list; empty is before the first one."""
+
+
+class JobOrder(Enum):
+    """The order of a list of jobs."""
+
+    OLDEST = "OLDEST"
+    NEWEST = "NEWEST"
+    LAST_ACTIVITY = "LAST_ACTIVITY"
+    ATTENTION = "ATTENTION"
+    ID = "ID"
+
+
+class JobState(Enum):
+    """What a list of jobs is limited to."""
+
+    RUNNING = "RUNNING"
+    IDLE = "IDLE"
+    NEW = "NEW"
+    HELD = "HELD"
+    ATTENTION = "ATTENTION"
+
+
+class JobList(NamedTuple):
+    """Which jobs a list has.
+
+    Attributes:
+        prefix: Their ids start with it.
+        contains: Their ids contain it, whatever the case of ASCII letters.
+        state: Their state; None is any.
+        order: Their order.
+        with_activity: Whether the items have their activity.
+    """
+
+    prefix: str = ""
+    contains: str = ""
+    state: JobState | None = None
+    order: JobOrder = JobOrder.OLDEST
+    with_activity: bool = False
+
+
+class TrialList(NamedTuple):
+    """Which trials a list has.
+
+    Attributes:
+        job_id: The job, whose trials are listed by number; None: of several jobs, by the time of their start.
+        prefix: The ids of these jobs start with it.
+        status: None is any.
+        end_reason: None is any.
+        batch_size: None is any.
+        newest_first: Whether the order is reversed.
+    """
+
+    job_id: str | None = None
+    prefix: str = ""
+    status: TrialStatus | None = None
+    end_reason: EndReason | None = None
+    batch_size: int | None = None
+    newest_first: bool = False
+
+
+class HistoryList(NamedTuple):
+    """Which entries of the history a list has.
+
+    Attributes:
+        job_id: The job; None: any.
+        prefix: The ids of the jobs start with it.
+        kind: None is any.
+    """
+
+    job_id: str | None = None
+    prefix: str = ""
+    kind: HistoryKind | None = None
+
+
+class ListedTrial(NamedTuple):
+    """A trial of a list, and its place."""
+
+    place: Place
+    trial: Trial
+
+
+class ListedEntry(NamedTuple):
+    """An entry of the history, and its place."""
+
+    place: Place
+    entry: HistoryEntry
+
+
+class Delivered(NamedTuple):
+    """Moments of the natural logarithm of what deliveries took, of those that took more than nothing, by quantity."""
+
+    cost: Moments = Moments()
+    energy: Moments = Moments()
+    time: Moments = Moments()
+    money: Moments = Moments()
+
+
+class TrialGroup(NamedTuple):
+    """Trials of one job that count, of one batch size and type.
+
+    Attributes:
+        batch_size: The batch size.
+        type: The type.
+        own: Whether they ran since the job was registered, or it is unknown when they did.
+        delivered: Whether they reached the target.
+        running: Whether they are running; then only their number and usage are known.
+        num_trials: Their number.
+        num_failed: Those of them that failed.
+        usage: What they took together.
+        money: What that cost.
+        epochs: Their epochs together.
+        least_epochs: Of one of them.
+        most_epochs: Of one of them.
+        newest_end: When the newest one ended.
+        logs: Of their logarithms, if they delivered.
+    """
+
+    batch_size: int
+    type: TrialType
+    own: bool = True
+    delivered: bool = False
+    running: bool = False
+    num_trials: int = 0
+    num_failed: int = 0
+    usage: Usage = Usage()
+    money: float = 0.0
+    epochs: int = 0
+    least_epochs: int = 0
+    most_epochs: int = 0
+    newest_end: datetime | None = None
+    logs: Delivered = Delivered()
+
+
+class Prices(NamedTuple):
+    """Money for a joule, and for a second of one GPU."""
+
+    joule: float = 0.0
+    gpu_second: float = 0.0
+
+
+class JobVersion(NamedTuple):
+    """What tells whether figures of a job are out of date.
+
+    Attributes:
+        key: The job's key.
+        num_events: Its events so far: figures change with them.
+        reset_after: Trials up to this number do not count.
+        excluded: The numbers of its excluded trials, as a JSON array.
+        default_batch_size: Its default batch size.
+        num_gpus: Of a trial.
+        needs_attention: See `Activity`.
+    """
+
+    key: int
+    num_events: int
+    reset_after: int
+    excluded: str | None
+    default_batch_size: int
+    num_gpus: int
+    needs_attention: bool
+
+
+class Bucket(NamedTuple):
+    """Trials of one batch size in a range of numbers; see `TrialBucket` in the protos.
+
+    Attributes:
+        place: The range's, from 0.
+    """
+
+    place: int
+    batch_size: int
+    num_trials: int
+    num_deliveries: int
+    num_failed: int
+    least_cost: float
+    median_cost: float
+    most_cost: float
+
+
+class Spent(NamedTuple):
+    """Deliveries, and the cost of all trials, in a range of numbers."""
+
+    place: int
+    num_deliveries: int
+    cost: float
 
 
 class Transaction(Protocol):
@@ -92,6 +298,18 @@ class Transaction(Protocol):
 
     def save_trial(self, trial: Trial) -> None:
         """Creates the trial, or saves what changed except `last`, which `add_measurement` saves."""
+
+    def add_launch(self, trial: Trial) -> None:
+        """Saves `trial.launch` of a trial that this block creates."""
+
+    def save_samples(self, trial: Trial, samples: Sequence[PowerSample]) -> None:
+        """Saves the samples of a trial's profile, in place of earlier ones."""
+
+    async def samples(self, number: int) -> Sequence[PowerSample]:
+        """The samples of a trial's profile by ascending limit; empty if it has none, or an older server saved it."""
+
+    def add_history(self, entry: HistoryEntry) -> None:
+        """Adds an entry to the history."""
 
     def add_measurement(self, trial: Trial) -> None:
         """Saves `trial.last` as the trial's newest measurement."""
@@ -154,13 +372,52 @@ class Store(Protocol):
         With `started`, also whether a job of this id existed at that time and was deleted since.
         """
 
-    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
-        """Jobs whose id starts with `prefix`, oldest first; only those after the position `after`."""
+    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+        """A page of jobs behind the place `after`, which is 0 for the first page."""
 
-    async def trials(
-        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
-    ) -> Sequence[Trial]:
-        """Trials of a job by number, only those above `after`, of one status and batch size if given."""
+    async def count_jobs(self, wanted: JobList) -> int:
+        """How many jobs a list has."""
+
+    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
+        """A page of trials."""
+
+    async def count_trials(self, wanted: TrialList) -> int:
+        """How many trials a list has."""
+
+    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
+        """How many trials of a job had delivered a model at a time, and when others did from then until another one."""
+
+    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
+        """A page of the history, newest first."""
+
+    async def job_versions(
+        self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
+    ) -> Sequence[JobVersion]:
+        """The jobs whose ids start with a prefix, the one of an id, or those of some keys."""
+
+    async def trial_groups(self, keys: Sequence[int], prices: Prices) -> Mapping[int, Sequence[TrialGroup]]:
+        """The ended trials of jobs, by key."""
+
+    async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
+        """The running trials of jobs, by key; None: of all jobs that have any."""
+
+    async def num_excluded(self, key: int, after: int) -> int:
+        """How many trials of a job above a number are excluded."""
+
+    async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+        """The ended trials of a job that count, in ranges of `width` numbers from `first` on."""
+
+    async def deliveries_since(self, key: int, time: datetime) -> int:
+        """How many trials of a job have delivered a model after a time."""
+
+    async def break_even(self, key: int, baseline: float) -> int | None:
+        """The trial from which the deliveries times `baseline` have exceeded the cost of all trials; None: not yet."""
+
+    async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
+        """The newest profile of each batch size, ascending: trial number, batch size and samples."""
+
+    async def forget_history(self, before: datetime) -> None:
+        """Deletes older entries, in small steps."""
 
     async def prune(self, ended_before: datetime) -> None:
         """Deletes measurements of trials that ended before a time, in small steps that delay no other call.
@@ -173,10 +430,13 @@ class Store(Protocol):
         """Running trials whose lease has expired; of several servers one at a time learns of a trial."""
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
-        """Notifies of every durable change of the job, or of one trial's start, end and revival.
+        """Notifies of every durable change of the job, or of one trial's start, end and revival; of trial 0: of epochs.
 
         Where servers share the database, it also notifies when something may have changed.
         """
+
+    def subscribe_jobs(self, prefix: str) -> AbstractContextManager[JobsSubscription]:
+        """Notifies of every durable change of a job whose id starts with a prefix, of its trials and their epochs."""
 
     async def close(self) -> None:
         """Waits for pending commits and closes the storage."""

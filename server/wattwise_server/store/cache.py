@@ -16,7 +16,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,12 +25,35 @@ from types import TracebackType
 from zlib import crc32
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, JobEvent, ListedJob, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import (
+    HistoryEntry,
+    Job,
+    JobEvent,
+    ListedJob,
+    Measurement,
+    MetricSpan,
+    PowerSample,
+    Trial,
+    TrialKey,
+)
 from wattwise_server.errors import ConflictError, ServiceError
 from wattwise_server.store import rows
+from wattwise_server.store.base import (
+    Bucket,
+    HistoryList,
+    JobList,
+    JobVersion,
+    ListedEntry,
+    ListedTrial,
+    Place,
+    Prices,
+    Spent,
+    TrialGroup,
+    TrialList,
+)
 from wattwise_server.store.queries import Queries, readable
 from wattwise_server.store.statements import Statement
-from wattwise_server.store.subscriptions import Subscription, Subscriptions, Topic
+from wattwise_server.store.subscriptions import REPORTS, JobsSubscription, Subscription, Subscriptions, Topic
 from wattwise_server.store.writer import Submission, Writer, failure_of
 
 CACHED_JOBS = 4096
@@ -41,6 +64,8 @@ _DROPPED_AT_ONCE = 4
 
 _MOST_CHECKSUMS = 500
 """Trials of a job whose request ids are remembered as checksums, so that a new one is known to be new."""
+
+_FORGET_PAUSE_SECONDS = 0.05
 
 _CACHED_ENDED_TRIALS = 4
 """Ended trials cached per job: their trainers are about to call EndTrial."""
@@ -287,21 +312,89 @@ class CachedStore(ABC):
             await cached.durable()
         return await self.queries.was_launch_deleted(job_id, request_id, started)
 
-    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
-        """Jobs by place."""
+    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+        """A page of jobs."""
         self.check_calls()
-        return await self.queries.jobs(prefix, after, limit)
+        return await self.queries.jobs(wanted, after, limit)
 
-    async def trials(
-        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
-    ) -> Sequence[Trial]:
-        """Trials by number."""
+    async def count_jobs(self, wanted: JobList) -> int:
+        """How many jobs a list has."""
         self.check_calls()
-        return await self.queries.trials(job_id, status, batch_size, after, limit)
+        return await self.queries.count_listed_jobs(wanted)
+
+    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
+        """A page of trials."""
+        self.check_calls()
+        return await self.queries.trials(wanted, after, limit)
+
+    async def count_trials(self, wanted: TrialList) -> int:
+        """How many trials a list has."""
+        self.check_calls()
+        return await self.queries.count_trials(wanted)
+
+    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
+        """How many trials had delivered a model, and when others did."""
+        self.check_calls()
+        return await self.queries.deliveries_before(job_id, first, last)
+
+    async def job_versions(
+        self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
+    ) -> Sequence[JobVersion]:
+        """What tells whether figures are out of date."""
+        self.check_calls()
+        return await self.queries.job_versions(prefix, job_id, keys)
+
+    async def trial_groups(self, keys: Sequence[int], prices: Prices) -> Mapping[int, Sequence[TrialGroup]]:
+        """The ended trials of jobs."""
+        return await self.queries.trial_groups(keys, prices)
+
+    async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
+        """The running trials of jobs."""
+        self.check_calls()
+        return await self.queries.running_groups(keys)
+
+    async def num_excluded(self, key: int, after: int) -> int:
+        """How many trials are excluded."""
+        return await self.queries.num_excluded(key, after)
+
+    async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+        """The ended trials in ranges of numbers."""
+        return await self.queries.buckets(key, first, width)
+
+    async def deliveries_since(self, key: int, time: datetime) -> int:
+        """How many trials have delivered a model after a time."""
+        return await self.queries.deliveries_since(key, time)
+
+    async def break_even(self, key: int, baseline: float) -> int | None:
+        """The trial from which the deliveries have been worth more than they cost."""
+        return await self.queries.break_even(key, baseline)
+
+    async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
+        """The newest profile of each batch size."""
+        return await self.queries.profiles(key)
+
+    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
+        """A page of the history."""
+        self.check_calls()
+        return await self.queries.history(wanted, after, limit)
+
+    async def forget_history(self, before: datetime) -> None:
+        """Deletes old entries of the history."""
+        while await self.queries.has_history(before):
+            await self._forget_history(before)
+            await asyncio.sleep(_FORGET_PAUSE_SECONDS)
+
+    @abstractmethod
+    async def _forget_history(self, before: datetime) -> None:
+        """Deletes some of them, in one commit."""
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
         """Notifies of changes."""
         return self._subscriptions.subscribe((job_id, trial_number))
+
+    def subscribe_jobs(self, prefix: str) -> AbstractContextManager[JobsSubscription]:
+        """Notifies of changes of several jobs."""
+        return self._subscriptions.subscribe_jobs(prefix)
 
     async def close(self) -> None:
         """Waits for pending commits."""
@@ -477,11 +570,29 @@ class CachedTransaction:
         self.changed[trial.number] = trial
         self.topics.add((self.job_id, trial.number))
 
+    def add_launch(self, trial: Trial) -> None:
+        """Saves what is known of the launch of a new trial."""
+        self.statements.append(rows.add_launch(self.key, trial))
+
+    def save_samples(self, trial: Trial, samples: Sequence[PowerSample]) -> None:
+        """Saves the samples of a trial's profile."""
+        self.statements.append(rows.save_samples(self.key, trial.number, samples))
+
+    async def samples(self, number: int) -> Sequence[PowerSample]:
+        """The samples of a trial's profile."""
+        await self.cached.durable()
+        return await self.store.queries.samples(self.key, number)
+
+    def add_history(self, entry: HistoryEntry) -> None:
+        """Adds an entry to the history."""
+        self.statements.append(rows.add_history(entry))
+
     def add_measurement(self, trial: Trial) -> None:
         """Keeps `trial.last`."""
         if trial.last is not None:
             self.statements.append(rows.add_measurement(self.key, trial.number, trial.last))
         self.changed[trial.number] = trial
+        self.topics.add((self.job_id, REPORTS))
 
     def keep_measurements(self, trial: Trial, newest: int) -> None:
         """Drops all but a trial's newest measurements."""

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -22,18 +22,36 @@ from wattwise_server.domain import (
     Measurement,
     MetricSpan,
     Observation,
+    PowerSample,
     Trial,
     TrialKey,
-    TrialStatus,
 )
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store import aggregates, lists
+from wattwise_server.store.base import (
+    Bucket,
+    HistoryList,
+    JobList,
+    JobVersion,
+    ListedEntry,
+    ListedTrial,
+    Place,
+    Prices,
+    Spent,
+    TrialGroup,
+    TrialList,
+)
+from wattwise_server.store.lists import Dialect, Query
 from wattwise_server.store.rows import (
     Row,
+    from_micros,
     read_arm,
     read_events,
+    read_history,
     read_job,
     read_listed_job,
     read_measurement,
+    read_samples,
     read_trial,
     to_micros,
 )
@@ -48,6 +66,7 @@ TRIALS, OF_TRIALS = (
            t.other_monitor_kinds, t.other_monitor_estimated, t.other_monitor_partly,
            t.excluded, t.dispatch_event, t.end_event,
            t.power_limit_watts, t.warnings, t.start_known, t.profile,
+           l.reason, l.labels, l.token_id,
            coalesce(t.last_epoch, m.epoch) AS last_epoch,
            coalesce(t.last_time_seconds, m.time_seconds) AS last_time_seconds,
            coalesce(t.last_energy_joules, m.energy_joules) AS last_energy_joules,
@@ -58,24 +77,19 @@ TRIALS, OF_TRIALS = (
            coalesce(t.last_computed_power_limit_watts, m.computed_power_limit_watts)
                AS last_computed_power_limit_watts""",
     """
-    FROM trials t LEFT JOIN measurements m
+    FROM trials t LEFT JOIN launches l ON l.job_key = t.job_key AND l.trial_number = t.trial_number
+    LEFT JOIN measurements m
       ON t.status = 'DISPATCHED' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
      AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
 """,
 )
 _ARMS = "SELECT * FROM arms LEFT JOIN power_limits USING (job_key, batch_size) WHERE job_key = $1 ORDER BY batch_size"
-# The order of keys is that of registration.
-_JOBS = """
-    SELECT *,
-           (SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
-           (SELECT {json_array}(batch_size) FROM arms a
-            WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS surviving
-    FROM {jobs} job_key > $2 ORDER BY job_key LIMIT $3
-"""
 _PREFIXED = "jobs j WHERE job_id >= $1 AND job_id < $1 || {greatest}"
 _MEASUREMENTS = """
     SELECT * FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch < $3 ORDER BY epoch DESC LIMIT $4
 """
+_PLACE = ("start_time", "job_key", "trial_number")
+_DELIVERIES = "FROM trials WHERE job_key = (SELECT job_key FROM jobs WHERE job_id = $1) AND target_reached"
 _PIECES = 50
 _MEASUREMENTS_AT_A_TIME = LARGEST_EPOCHS_KEPT // _PIECES
 _METRIC_SPAN = """
@@ -134,9 +148,16 @@ def readable(job_id: str) -> Iterator[None]:
         ) from error
 
 
-def _listed(row: Row) -> ListedJob:
+def _listed(row: Row, position: int) -> ListedJob:
     with readable(row["job_id"]):
-        return read_listed_job(row)
+        return read_listed_job(row, position)
+
+
+def _by_job(rows: Iterable[Row], read: Callable[[Row], TrialGroup]) -> Mapping[int, Sequence[TrialGroup]]:
+    found: defaultdict[int, list[TrialGroup]] = defaultdict(list)
+    for row in rows:
+        found[row["job_key"]].append(read(row))
+    return found
 
 
 class StoredJob(NamedTuple):
@@ -152,15 +173,13 @@ class Queries(ABC):
 
     Attributes:
         job_sql: A job's row by its id, with its version.
-        trials_sql: Rows of trials, to which conditions are added.
-        json_array: The aggregate function that makes a JSON array.
-        greatest: A text that is greater than any continuation of an id.
+        trial_columns: What is read of trials.
+        dialect: What the databases spell differently.
     """
 
     job_sql = "SELECT *, 0 AS version FROM jobs WHERE job_id = $1"
-    trials_sql = TRIALS + OF_TRIALS
-    json_array: str
-    greatest: str
+    trial_columns = TRIALS
+    dialect: Dialect
 
     @abstractmethod
     async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
@@ -169,6 +188,11 @@ class Queries(ABC):
         Raises:
             StorageUnavailableError: the database cannot be read.
         """
+
+    @property
+    def _trials_sql(self) -> str:
+        """Rows of trials, to which conditions are added."""
+        return self.trial_columns + OF_TRIALS
 
     def _trial(self, row: Row, job_id: str) -> Trial:
         return read_trial(row, job_id)
@@ -183,28 +207,30 @@ class Queries(ABC):
         job = read_job(row, await self._with_histories(row, list(map(read_arm, arms))), arms)
         return StoredJob(row["job_key"], row["version"], job)
 
-    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
-        """Jobs by key."""
-        jobs = "jobs j WHERE $1 = '' AND "
-        if prefix:
-            # By the index of ids.
-            jobs = f"{_PREFIXED.format(greatest=self.greatest)} AND +"
-        found = await self._all(_JOBS.format(jobs=jobs, json_array=self.json_array), prefix, after, limit)
-        return [_listed(row) for row in found]
+    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+        """A page of jobs."""
+        sql, parameters = lists.jobs(wanted, after, limit, self.dialect)
+        found = await self._all(sql, *parameters)
+        by_key = wanted.order in lists.BY_KEY
+        return [_listed(row, row["job_key"] if by_key else place) for place, row in enumerate(found, after + 1)]
+
+    async def count_listed_jobs(self, wanted: JobList) -> int:
+        """How many jobs a list has."""
+        return await self._count(lists.count_jobs(wanted, self.dialect))
 
     async def running(self, job_id: str, key: int) -> Sequence[Trial]:
         """A job's dispatched trials by number."""
-        sql = f"{self.trials_sql} WHERE t.job_key = $1 AND t.status = 'DISPATCHED' ORDER BY t.trial_number"
+        sql = f"{self._trials_sql} WHERE t.job_key = $1 AND t.status = 'DISPATCHED' ORDER BY t.trial_number"
         return [self._trial(row, job_id) for row in await self._all(sql, key)]
 
     async def trial(self, job_id: str, key: int, number: int) -> Trial | None:
         """One trial."""
-        found = await self._all(f"{self.trials_sql} WHERE t.job_key = $1 AND t.trial_number = $2", key, number)
+        found = await self._all(f"{self._trials_sql} WHERE t.job_key = $1 AND t.trial_number = $2", key, number)
         return self._trial(found[0], job_id) if found else None
 
     async def trial_of_request(self, job_id: str, key: int, request_id: str) -> Trial | None:
         """The trial that a request dispatched."""
-        found = await self._all(f"{self.trials_sql} WHERE t.job_key = $1 AND t.request_id = $2", key, request_id)
+        found = await self._all(f"{self._trials_sql} WHERE t.job_key = $1 AND t.request_id = $2", key, request_id)
         return self._trial(found[0], job_id) if found else None
 
     async def request_ids(self, key: int) -> Sequence[str]:
@@ -212,25 +238,96 @@ class Queries(ABC):
         found = await self._all("SELECT request_id FROM trials WHERE job_key = $1 AND request_id IS NOT NULL", key)
         return [row["request_id"] for row in found]
 
-    async def trials(
-        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
-    ) -> Sequence[Trial]:
-        """Trials by number."""
-        conditions = ["t.job_key = (SELECT job_key FROM jobs WHERE job_id = $1)", "t.trial_number > $2"]
-        parameters: list[object] = [job_id, after]
-        if status is not None:
-            parameters.append(status.value)
-            conditions.append(f"t.status = ${len(parameters)}")
-        if batch_size is not None:
-            parameters.append(batch_size)
-            conditions.append(f"t.batch_size = ${len(parameters)}")
-        place = f"ORDER BY t.trial_number LIMIT ${len(parameters) + 1}"
-        sql = f"{self.trials_sql} WHERE {' AND '.join(conditions)} {place}"
-        return [self._trial(row, job_id) for row in await self._all(sql, *parameters, limit)]
+    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
+        """A page of trials."""
+        sql, parameters = lists.trials(
+            wanted, after, limit, columns=self.trial_columns, tables=OF_TRIALS, dialect=self.dialect
+        )
+        rows = await self._all(sql, *parameters)
+        if wanted.job_id is not None:
+            return [ListedTrial((row["trial_number"],), self._trial(row, wanted.job_id)) for row in rows]
+        return [ListedTrial(tuple(row[name] for name in _PLACE), self._trial(row, row["job_id"])) for row in rows]
+
+    async def count_trials(self, wanted: TrialList) -> int:
+        """How many trials a list has."""
+        return await self._count(lists.count_trials(wanted, self.dialect))
+
+    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
+        """How many trials of a job had delivered a model at a time, and when others did until another one."""
+        begin, end = to_micros(first), to_micros(last)
+        ((count,),) = await self._all(f"SELECT count(*) {_DELIVERIES} AND end_time <= $2", job_id, begin)
+        between = f"SELECT end_time {_DELIVERIES} AND end_time > $2 AND end_time <= $3 ORDER BY end_time"
+        rows = await self._all(between, job_id, begin, end)
+        return int(count), [from_micros(row["end_time"]) for row in rows]
+
+    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
+        """A page of the history."""
+        sql, parameters = lists.history(wanted, after, limit, self.dialect)
+        return [ListedEntry((row["entry"],), read_history(row)) for row in await self._all(sql, *parameters)]
+
+    async def has_history(self, before: datetime) -> bool:
+        """Whether the history has entries from before a time."""
+        return bool(await self._all("SELECT 1 FROM history WHERE time < $1 LIMIT 1", to_micros(before)))
+
+    async def job_versions(self, prefix: str, job_id: str | None, keys: Sequence[int] | None) -> Sequence[JobVersion]:
+        """What tells whether figures are out of date."""
+        sql, parameters = lists.versions(prefix, job_id, keys, self.dialect)
+        rows = await self._figures(sql, *parameters)
+        return [JobVersion(**{name: row[name] for name in JobVersion._fields}) for row in rows]
+
+    async def trial_groups(self, keys: Sequence[int], prices: Prices) -> Mapping[int, Sequence[TrialGroup]]:
+        """The ended trials of jobs."""
+        rows = await self._figures(aggregates.GROUPS.format(jobs=aggregates.of_jobs(keys)), *prices)
+        return _by_job(rows, aggregates.read_group)
+
+    async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
+        """The running trials of jobs."""
+        rows = await self._figures(aggregates.RUNNING.format(jobs=aggregates.of_jobs(keys)))
+        return _by_job(rows, aggregates.read_running)
+
+    async def num_excluded(self, key: int, after: int) -> int:
+        """How many trials are excluded."""
+        return await self._count(Query(aggregates.NUM_EXCLUDED, (key, after)))
+
+    async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+        """The ended trials in ranges of numbers."""
+        buckets = await self._figures(aggregates.BUCKETS, key, first, width)
+        spent = await self._figures(aggregates.POINTS, key, first, width)
+        return (
+            [Bucket(**{name: row[name] for name in Bucket._fields}) for row in buckets],
+            [Spent(**{name: row[name] for name in Spent._fields}) for row in spent],
+        )
+
+    async def deliveries_since(self, key: int, time: datetime) -> int:
+        """How many trials have delivered a model after a time."""
+        sql = "SELECT count(*) AS found FROM trials WHERE job_key = $1 AND target_reached AND end_time > $2"
+        return await self._count(Query(sql, (key, to_micros(time))))
+
+    async def break_even(self, key: int, baseline: float) -> int | None:
+        """The trial from which the deliveries have been worth more than they cost."""
+        ((found,),) = await self._figures(aggregates.BREAK_EVEN, key, 0, 1, baseline)
+        return None if found is None else int(found)
+
+    async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
+        """The newest profile of each batch size."""
+        rows = await self._figures(aggregates.PROFILES, key)
+        return [(row["trial_number"], row["batch_size"], read_samples(row)) for row in rows]
+
+    async def _figures(self, sql: str, *parameters: object) -> Sequence[Row]:
+        """As `_all`, for queries that may take long, so that others need not wait for them."""
+        return await self._all(sql, *parameters)
+
+    async def samples(self, key: int, trial_number: int) -> Sequence[PowerSample]:
+        """The samples of a trial's profile."""
+        sql = "SELECT samples FROM power_samples WHERE job_key = $1 AND trial_number = $2"
+        return [sample for row in await self._all(sql, key, trial_number) for sample in read_samples(row)]
+
+    async def _count(self, query: Query) -> int:
+        return int((await self._all(query.sql, *query.parameters))[0]["found"])
 
     async def events(self, job_id: str, key: int) -> Sequence[JobEvent]:
         """All events of a job in their order."""
-        trials = await self._all(f"{self.trials_sql} WHERE t.job_key = $1", key)
+        trials = await self._all(f"{self._trials_sql} WHERE t.job_key = $1", key)
         rows = await self._all("SELECT * FROM events WHERE job_key = $1 ORDER BY event", key)
         # Of thousands of trials: other jobs' calls go on meanwhile.
         return await asyncio.to_thread(read_events, job_id, trials, rows)
@@ -255,7 +352,7 @@ class Queries(ABC):
 
     async def count_jobs(self, prefix: str, limit: int) -> int:
         """The number of jobs whose id starts with a prefix, or the limit if there are more."""
-        prefixed = _PREFIXED.format(greatest=self.greatest)
+        prefixed = _PREFIXED.format(greatest=self.dialect.greatest)
         sql = f"SELECT count(*) AS found FROM (SELECT 1 FROM {prefixed} LIMIT $2) AS listed"  # noqa: S608
         return int((await self._all(sql, prefix, limit))[0]["found"])
 

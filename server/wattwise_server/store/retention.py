@@ -24,6 +24,11 @@ FORGET = """
 """
 """Deletes some of a trial's oldest measurements: its job's key, its number, the last epoch and the number of rows."""
 
+FORGET_HISTORY = """
+    DELETE FROM history WHERE entry IN (SELECT entry FROM history WHERE time < $1 ORDER BY time LIMIT 500)
+"""
+"""Deletes some of the oldest entries of the history from before a time."""
+
 Forget = Callable[[Sequence[Sequence[int]]], Awaitable[None]]
 """Commits `FORGET` with each of several lists of parameters."""
 

@@ -11,14 +11,18 @@ from operator import itemgetter
 from typing import Any
 
 from wattwise_server.domain import (
+    Activity,
     Arm,
     ComputedUsage,
     EndReason,
     EventKind,
     GpuConfig,
+    HistoryEntry,
+    HistoryKind,
     Job,
     JobEvent,
     JobSpec,
+    Launch,
     ListedJob,
     Measurement,
     Moments,
@@ -41,6 +45,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 Row = Mapping[str, Any]
 """A row by column name."""
+
+_NO_LAUNCH = Launch()
 
 
 def to_micros(time: datetime) -> int:
@@ -212,6 +218,21 @@ _ADD_COMPUTED = Sql(
     row=_COMPUTED_ROW,
     name="computed",
     columns=(*_MEASUREMENT, *_COMPUTED),
+)
+_LAUNCH = ("job_key", "trial_number", "reason", "labels", "token_id")
+_ADD_LAUNCH = Sql(
+    f"INSERT INTO launches ({', '.join(_LAUNCH)}) VALUES ({', '.join('?' * len(_LAUNCH))})",  # noqa: S608
+    rank=6,
+    name="launches",
+    columns=_LAUNCH,
+)
+_SAVE_SAMPLES = _upserting("power_samples", "trial_number", ("samples",), 6)
+_HISTORY = ("job_id", "time", "kind", "trial_number", "batch_size", "message", "token_id")
+_ADD_HISTORY = Sql(
+    f"INSERT INTO history ({', '.join(_HISTORY)}) VALUES ({', '.join('?' * len(_HISTORY))})",  # noqa: S608
+    rank=8,
+    name="history",
+    columns=_HISTORY,
 )
 _KEEP_MEASUREMENTS = Sql(
     """
@@ -392,6 +413,41 @@ def add_event(key: int, event: JobEvent) -> Statement:
     return Statement(_ADD_EVENT, (key, event.number, event.kind.value, event.batch_size, *about, *last))
 
 
+def add_launch(key: int, trial: Trial) -> Statement:
+    """Saves what is known of a trial's launch."""
+    reason, labels, token_id = trial.launch
+    return Statement(_ADD_LAUNCH, (key, trial.number, reason, json.dumps(labels) if labels else "", token_id))
+
+
+def save_samples(key: int, trial_number: int, samples: Sequence[PowerSample]) -> Statement:
+    """Saves all samples of a trial's profile."""
+    return Statement(_SAVE_SAMPLES, (key, trial_number, json.dumps(samples)))
+
+
+def read_samples(row: Row) -> Sequence[PowerSample]:
+    """The samples of a row of power_samples, by ascending limit."""
+    return sorted(PowerSample(*sample) for sample in json.loads(row["samples"]))
+
+
+def add_history(entry: HistoryEntry) -> Statement:
+    """Adds an entry to the history."""
+    time, kind, job_id, message, number, size, token_id = entry
+    return Statement(_ADD_HISTORY, (job_id, to_micros(time), kind.value, number, size, message, token_id))
+
+
+def read_history(row: Row) -> HistoryEntry:
+    """A row of history."""
+    return HistoryEntry(
+        from_micros(row["time"]),
+        HistoryKind(row["kind"]),
+        row["job_id"],
+        row["message"],
+        row["trial_number"],
+        row["batch_size"],
+        row["token_id"],
+    )
+
+
 def keep_measurements(key: int, trial_number: int, newest: int) -> Statement:
     """Deletes all but a trial's newest measurements."""
     return Statement(_KEEP_MEASUREMENTS, (key, trial_number, newest))
@@ -409,10 +465,14 @@ def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
     return replace(job, power_limits=tuple(map(_read_power_limit, known)))
 
 
-def read_listed_job(row: Row) -> ListedJob:
-    """A job of a list from its row and the columns `batch_sizes` and `surviving`."""
+def read_listed_job(row: Row, position: int) -> ListedJob:
+    """A job of a list from its row and the columns `batch_sizes`, `surviving` and those of its activity."""
     batch_sizes, surviving = (tuple(sorted(json.loads(row[name] or "[]"))) for name in ("batch_sizes", "surviving"))
-    return ListedJob(row["job_key"], _read_job(row, batch_sizes, ()), surviving)
+    activity = None
+    if row["num_running"] is not None:
+        last_time = from_micros(row["active_time"]) if row["active_time"] else None
+        activity = Activity(row["num_running"], last_time, bool(row["attention"]))
+    return ListedJob(position, row["job_key"], _read_job(row, batch_sizes, ()), surviving, activity)
 
 
 def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> Job:
@@ -524,7 +584,15 @@ def read_trial(row: Row, job_id: str) -> Trial:
         power_limit_watts=row["power_limit_watts"],
         warnings=_read_warnings(row),
         profile=_read_profile(row["profile"]),
+        launch=_read_launch(row),
     )
+
+
+def _read_launch(row: Row) -> Launch:
+    if row["reason"] is None:
+        return _NO_LAUNCH
+    labels = tuple((key, value) for key, value in json.loads(row["labels"])) if row["labels"] else ()
+    return Launch(row["reason"], labels, row["token_id"])
 
 
 def _read_profile(stored: str) -> PowerProfile | None:

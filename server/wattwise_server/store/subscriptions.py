@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 Topic = tuple[str, int | None]
-"""A job's id, and a trial's number or None for the job itself."""
+"""A job's id, and a trial's number, None for the job itself, or `REPORTS`."""
+
+REPORTS = 0
+"""In place of a trial's number: the epochs that any trial of the job reports."""
 
 
 class Subscription:
@@ -26,11 +29,43 @@ class Subscription:
         self._changed.clear()
 
 
+class JobsSubscription(Subscription):
+    """Wakes its owner after a change of a job whose id starts with a prefix, and knows which jobs have changed.
+
+    Attributes:
+        prefix: The prefix.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self._job_ids: set[str] = set()
+        self._all = False
+
+    def note(self, job_id: str) -> None:
+        """Notes that a job has changed."""
+        if job_id.startswith(self.prefix):
+            self._job_ids.add(job_id)
+            self.notify()
+
+    def note_all(self) -> None:
+        """Notes that any job may have changed."""
+        self._all = True
+        self.notify()
+
+    def take(self) -> tuple[set[str], bool]:
+        """The jobs that have changed since the last call, and whether others may have changed too."""
+        taken = self._job_ids, self._all
+        self._job_ids, self._all = set(), False
+        return taken
+
+
 class Subscriptions:
     """All subscriptions of one process."""
 
     def __init__(self) -> None:
         self._by_topic: dict[Topic, set[Subscription]] = {}
+        self._of_jobs: set[JobsSubscription] = set()
 
     @contextmanager
     def subscribe(self, topic: Topic) -> Iterator[Subscription]:
@@ -45,6 +80,21 @@ class Subscriptions:
             if not others:
                 del self._by_topic[topic]
 
+    @contextmanager
+    def subscribe_jobs(self, prefix: str) -> Iterator[JobsSubscription]:
+        """A subscription to several jobs for as long as the block lasts."""
+        subscription = JobsSubscription(prefix)
+        self._of_jobs.add(subscription)
+        try:
+            yield subscription
+        finally:
+            self._of_jobs.discard(subscription)
+
+    def publish_unknown(self) -> None:
+        """Wakes all who have subscribed to several jobs, any of which may have changed."""
+        for subscription in self._of_jobs:
+            subscription.note_all()
+
     def job_ids(self) -> set[str]:
         """The jobs of all topics."""
         return {job_id for job_id, _ in self._by_topic}
@@ -53,8 +103,14 @@ class Subscriptions:
         """Wakes all subscribers to a job and to its trials."""
         for topic in [topic for topic in self._by_topic if topic[0] == job_id]:
             self.publish(topic)
+        self._note(job_id)
 
     def publish(self, topic: Topic) -> None:
         """Wakes the topic's subscribers."""
         for subscription in self._by_topic.get(topic, ()):
             subscription.notify()
+        self._note(topic[0])
+
+    def _note(self, job_id: str) -> None:
+        for subscription in self._of_jobs:
+            subscription.note(job_id)

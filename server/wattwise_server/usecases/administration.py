@@ -2,15 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, ListedJob, Measurement, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import Job, JobSpec, ListedJob, Measurement, PowerSample, Trial, TrialKey
+from wattwise_server.errors import JobNotFoundError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
-from wattwise_server.store.base import Store
+from wattwise_server.policy.base import Choice, Exhausted
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.requests import requested
+from wattwise_server.policy.thompson import generator
+from wattwise_server.store.base import HistoryList, JobList, ListedEntry, Place, Store, TrialList
+from wattwise_server.store.subscriptions import JobsSubscription
 from wattwise_server.usecases.lifecycle import Lifecycle
-from wattwise_server.usecases.lookup import find_job, find_trial, with_current_cost
+from wattwise_server.usecases.lookup import decision_for, find_job, find_trial, with_current_cost
 from wattwise_server.usecases.retries import retried
+
+_PREVIEW_SAMPLES = 200
+"""So that a share of one half is off by 0.1 once in two hundred previews."""
+
+
+class ShownTrial(NamedTuple):
+    """A trial as people see it.
+
+    Attributes:
+        trial: The trial, with its current cost and bound.
+        decision: The message of the decision that its trainer gets.
+        recurrence: Which need for a model it served, from 1; 0 if that is unknown.
+        place: Its place in a list.
+    """
+
+    trial: Trial
+    decision: str
+    recurrence: int = 0
+    place: Place = ()
+
+
+class TrialDetails(NamedTuple):
+    """A trial with all that was measured.
+
+    Attributes:
+        shown: The trial.
+        measurements: Its newest ones, by epoch.
+        samples: Of its power profile, by ascending limit.
+        spec: The job's configuration.
+    """
+
+    shown: ShownTrial
+    measurements: Sequence[Measurement]
+    samples: Sequence[PowerSample]
+    spec: JobSpec
+
+
+class PreviewedChoice(NamedTuple):
+    """What the next launch may get, and in how many of the samples it was chosen."""
+
+    choice: Choice
+    num_chosen: int
+
+
+class Preview(NamedTuple):
+    """What the next launch of a job would get.
+
+    Attributes:
+        choices: The most frequent first, one for each batch size; empty if no batch size is left.
+        num_samples: How often the policy was asked; 1 if its choice depends on no random number.
+    """
+
+    choices: Sequence[PreviewedChoice]
+    num_samples: int
+
+
+def shown_trial(job: Job, trial: Trial, recurrence: int = 0, place: Place = ()) -> ShownTrial:
+    """A trial as people see it."""
+    return ShownTrial(with_current_cost(job, trial), decision_for(job, trial).message, recurrence, place)
 
 
 class Administration:
@@ -30,32 +101,72 @@ class Administration:
         async with self._store.transaction(job_id) as tx:
             return find_job(tx, job_id)
 
-    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
-        """Jobs whose id starts with a prefix, oldest first; only those after the position `after`."""
-        return await self._store.jobs(prefix, after, limit)
+    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+        """A page of jobs; only those behind the place `after`."""
+        return await self._store.jobs(wanted, after, limit)
 
-    async def trials(
-        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
-    ) -> Sequence[Trial]:
-        """Trials of a job by number, only those above `after`.
+    async def count_jobs(self, wanted: JobList) -> int:
+        """How many jobs a list has."""
+        return await self._store.count_jobs(wanted)
+
+    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ShownTrial]:
+        """A page of trials; only those behind the place `after`.
 
         Raises:
             JobNotFoundError: there is no such job.
         """
-        job = await self.job(job_id)
-        found = await self._store.trials(job_id, status, batch_size, after, limit)
-        return [with_current_cost(job, trial) for trial in found]
+        jobs: dict[str, Job] = {}
+        if wanted.job_id is not None:
+            jobs[wanted.job_id] = await self.job(wanted.job_id)
+        listed = await self._store.trials(wanted, after, limit)
+        recurrences = await self._recurrences(wanted.job_id, [each.trial for each in listed])
+        shown = []
+        for place, trial in listed:
+            if trial.job_id not in jobs:
+                try:
+                    jobs[trial.job_id] = await self.job(trial.job_id)
+                except JobNotFoundError:
+                    # It was deleted since the list was read.
+                    continue
+            shown.append(shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number, 0), place))
+        return shown
 
-    @retried
-    async def trial(self, key: TrialKey) -> tuple[Trial, Sequence[Measurement]]:
-        """A trial with its measurements.
+    async def count_trials(self, wanted: TrialList) -> int:
+        """How many trials a list has."""
+        return await self._store.count_trials(wanted)
+
+    async def trial(self, key: TrialKey) -> TrialDetails:
+        """A trial with all that was measured.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
         """
+        job, trial, measurements, samples = await self._trial(key)
+        recurrences = await self._recurrences(trial.job_id, [trial])
+        return TrialDetails(shown_trial(job, trial, recurrences.get(trial.number, 0)), measurements, samples, job.spec)
+
+    @retried
+    async def _trial(self, key: TrialKey) -> tuple[Job, Trial, Sequence[Measurement], Sequence[PowerSample]]:
         async with self._store.transaction(key.job_id) as tx:
-            trial = with_current_cost(*await find_trial(tx, key))
-            return trial, await tx.measurements(trial.number)
+            job, trial = await find_trial(tx, key)
+            samples = await tx.samples(trial.number)
+            if trial.profile and not samples:
+                # From an older server, which kept two.
+                samples = sorted(set(trial.profile))
+            return job, trial, await tx.measurements(trial.number), samples
+
+    async def _recurrences(self, job_id: str | None, trials: Sequence[Trial]) -> Mapping[int, int]:
+        """Which need for a model each trial of one job served, by its number, as far as its start is known."""
+        starts = {trial.number: trial.start_time for trial in trials if trial.start_time is not None}
+        if job_id is None or not starts:
+            return {}
+        first, last = min(starts.values()), max(starts.values())
+        before, delivered = await self._store.deliveries_before(job_id, first, last)
+        return {number: before + bisect_right(delivered, start) + 1 for number, start in starts.items()}
+
+    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
+        """A page of the history, newest first; only entries behind the place `after`."""
+        return await self._store.history(wanted, after, limit)
 
     @retried
     async def delete_job(self, job_id: str) -> tuple[Job, Sequence[Trial]]:
@@ -67,6 +178,15 @@ class Administration:
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
             return job, self._lifecycle.delete(tx, job)
+
+    async def preview(self, job_id: str) -> Preview:
+        """What the next launch of a job would get; nothing is dispatched.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        # Other calls go on meanwhile.
+        return await asyncio.to_thread(_preview, await self.job(job_id))
 
     async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
         """The job now and after every change, until it is deleted.
@@ -83,3 +203,69 @@ class Administration:
                     shown = job
                     yield job
                 await changes.wait()
+
+    async def watch_trials(self, job_id: str) -> AsyncGenerator[Sequence[ShownTrial], None]:
+        """The running trials of a job, then those that are new or have changed, until the job is deleted.
+
+        Raises:
+            JobNotFoundError: there is no such job, or it was deleted.
+        """
+        shown: dict[int, ShownTrial] = {}
+        with self._store.subscribe_jobs(job_id) as changes:
+            first = True
+            while True:
+                trials = await self._changed_trials(job_id, shown)
+                found = [trial for trial in trials if shown.get(trial.trial.number) != trial]
+                if found or first:
+                    first = False
+                    yield found
+                shown = {trial.trial.number: trial for trial in trials if trial.trial.running}
+                await _wait_for(changes, job_id)
+
+    @retried
+    async def _changed_trials(self, job_id: str, known: Iterable[int]) -> Sequence[ShownTrial]:
+        """The running trials of a job, and those of these numbers, by number."""
+        async with self._store.transaction(job_id) as tx:
+            job = find_job(tx, job_id)
+            trials = {trial.number: trial for trial in tx.running()}
+            for number in known:
+                if number not in trials and (ended := await tx.trial(number)) is not None:
+                    trials[number] = ended
+            return [shown_trial(job, trial) for _, trial in sorted(trials.items())]
+
+    async def watch_jobs(self, prefix: str) -> AsyncGenerator[tuple[Sequence[str], bool], None]:
+        """Ids of jobs that have changed, and whether others may have changed too, which is so at the beginning."""
+        with self._store.subscribe_jobs(prefix) as changes:
+            yield (), True
+            while True:
+                await changes.wait()
+                job_ids, others = changes.take()
+                yield sorted(job_ids), others
+
+
+def _preview(job: Job) -> Preview:
+    """Asks the policy, with other random numbers each time, unless its choice depends on none."""
+    policy, number = POLICIES[job.spec.policy], job.num_trials + 1
+    first: dict[int, Choice] = {}
+    counts: Counter[int] = Counter()
+    for sample in range(_PREVIEW_SAMPLES):
+        rng = np.random.default_rng([sample, number])
+        if job.spec.mab_seed is not None:
+            rng = generator(job.spec, number)
+        before = rng.bit_generator.state
+        choice = requested(policy, job, number) or policy.next(job.spec, job.search, number, rng)
+        if not isinstance(choice, Exhausted):
+            first.setdefault(choice.batch_size, choice)
+            counts[choice.batch_size] += 1
+        if job.spec.mab_seed is not None or rng.bit_generator.state == before:
+            break
+    return Preview([PreviewedChoice(first[size], count) for size, count in counts.most_common()], sample + 1)
+
+
+async def _wait_for(changes: JobsSubscription, job_id: str) -> None:
+    """Waits for a change of one job, among those of jobs whose ids begin with its id."""
+    while True:
+        await changes.wait()
+        job_ids, others = changes.take()
+        if others or job_id in job_ids:
+            return

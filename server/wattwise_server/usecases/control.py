@@ -16,6 +16,7 @@ from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lifecycle import after
 from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial, with_current_cost
 from wattwise_server.usecases.power_limits import with_counted_profiles
+from wattwise_server.usecases.publishing import Publisher
 from wattwise_server.usecases.rebuild import rebuilt
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import with_warnings_of_imports, without_warnings_of
@@ -30,7 +31,7 @@ class Control:
     def __init__(self, store: Store, clock: Clock, observer: Observer = NO_OBSERVERS) -> None:
         self._store = store
         self._clock = clock
-        self._observer = observer
+        self._publisher = Publisher(clock, observer)
 
     @retried
     async def reset(self, job_id: str) -> Job:
@@ -169,9 +170,12 @@ class Control:
     def _save(
         self, tx: Transaction, job: Job, change: str, batch_size: int | None = None, trial: Trial | None = None
     ) -> Job:
+        before = tx.job
         tx.save_job(job)
         number = None if trial is None else trial.number
-        tx.after_commit(self._observer.prepare(JobChanged(job, change, batch_size, number)))
+        self._publisher.publish(tx, JobChanged(job, change, batch_size, number))
+        if before is not None:
+            self._publisher.publish_best(tx, before, job)
         return job
 
 

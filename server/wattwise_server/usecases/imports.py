@@ -14,6 +14,7 @@ from wattwise_server.domain import (
     EndReason,
     Job,
     JobSpec,
+    Launch,
     Measurement,
     MonitorKinds,
     Trial,
@@ -22,13 +23,14 @@ from wattwise_server.domain import (
     identifier_fault,
 )
 from wattwise_server.errors import DeletedTrialError, InvalidRequestError, Violation
-from wattwise_server.observability.events import NO_OBSERVERS, Event, Observer, TrialImported
+from wattwise_server.observability.events import NO_OBSERVERS, Observer, TrialImported
 from wattwise_server.policy.base import Dispatched
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lifecycle import Lifecycle, after
 from wattwise_server.usecases.lookup import batch_size_fault, bound_of, find_job
 from wattwise_server.usecases.monitors import monitor_fault
+from wattwise_server.usecases.publishing import Publisher, caller_token
 from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, power_limit_fault, shrink_faults
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import in_report, of_power
@@ -90,6 +92,7 @@ class Importer:
         self._clock = clock
         self._limits = limits
         self._observer = observer
+        self._publisher = Publisher(clock, observer)
         self._lifecycle = Lifecycle(clock, observer)
 
     @retried
@@ -170,12 +173,14 @@ class Importer:
             power_limit_watts=imported.power_limit_watts,
             excluded=start is not None and job.reset_time is not None and start < job.reset_time,
             dispatch_event=job.num_events + 1,
+            launch=Launch(token_id=caller_token()),
         )
         job = after(job, Dispatched(trial))
         tx.save_job(job)
         # Its measurements refer to it.
         tx.save_trial(trial)
-        self._publish(tx, TrialImported(trial, len(measured)))
+        tx.add_launch(trial)
+        self._publisher.publish(tx, TrialImported(trial, len(measured)))
         return job, trial
 
     def _add(
@@ -201,11 +206,8 @@ class Importer:
             previous = measurement
         tx.keep_measurements(trial, self._limits.max_epochs_kept)
         if self._observer.wants_reports:
-            self._publish(tx, epoch_reported(job, trial, before, measured[-1]))
+            self._publisher.publish(tx, epoch_reported(job, trial, before, measured[-1]))
         return job, trial
-
-    def _publish(self, tx: Transaction, event: Event) -> None:
-        tx.after_commit(self._observer.prepare(event))
 
 
 _END_FAULT = (

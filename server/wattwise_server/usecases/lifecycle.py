@@ -18,7 +18,6 @@ from wattwise_server.domain import (
     TrialType,
     TrialWarning,
 )
-from wattwise_server.observability.events import Event as PublishedEvent
 from wattwise_server.observability.events import (
     JobDeleted,
     MonitorsDiffer,
@@ -34,6 +33,7 @@ from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lookup import bound_of, is_best_known, with_current_cost
 from wattwise_server.usecases.monitors import monitor_warning, with_monitor
+from wattwise_server.usecases.publishing import Publisher
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import (
     LEAST_EPOCHS_TO_MOVE_AWAY,
@@ -52,7 +52,7 @@ class Lifecycle:
 
     def __init__(self, clock: Clock, observer: Observer) -> None:
         self._clock = clock
-        self._observer = observer
+        self._publisher = Publisher(clock, observer)
         # By job, the running trials that `stop_others` compares with the bound.
         self._unchecked: dict[str, Sequence[int]] = {}
 
@@ -128,7 +128,7 @@ class Lifecycle:
         revived = revived._replace(type=TrialType.CONCURRENT if lost_slot else trial.type)
         tx.save_job(job)
         tx.save_trial(revived)
-        self._publish(tx, TrialRevived(revived))
+        self._publisher.publish(tx, TrialRevived(revived))
         return job, revived
 
     def monitor(self, tx: Transaction, job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, Trial]:
@@ -138,7 +138,7 @@ class Lifecycle:
             return job, trial
         if trial_now.other_monitor.kinds:
             job_now = with_job_warnings(job_now, trial_now, [monitor_warning(trial_now)])
-            self._publish(tx, MonitorsDiffer(trial_now))
+            self._publisher.publish(tx, MonitorsDiffer(trial_now))
         if job_now != job:
             tx.save_job(job_now)
         tx.save_trial(trial_now)
@@ -151,7 +151,7 @@ class Lifecycle:
             tx.save_job(job)
             tx.save_trial(trial)
             for warning in new:
-                self._publish(tx, TrialWarned(trial, warning))
+                self._publisher.publish(tx, TrialWarned(trial, warning))
         return job, trial
 
     async def warn_of_miss(self, tx: Transaction, job: Job, trial: Trial, *new: float) -> tuple[Job, Trial]:
@@ -176,8 +176,8 @@ class Lifecycle:
         """Deletes a job; returns its running trials, which will be stopped."""
         stopped = [self._ended(job, trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
         for trial in stopped:
-            self._publish(tx, TrialEnded(trial))
-        self._publish(tx, JobDeleted(job, len(stopped)))
+            self._publisher.publish(tx, TrialEnded(trial))
+        self._publisher.publish(tx, JobDeleted(job, len(stopped)))
         return stopped
 
     async def free_slot(self, tx: Transaction, job: Job) -> Job:
@@ -188,14 +188,12 @@ class Lifecycle:
         return job
 
     def _save(self, tx: Transaction, job: Job, trial: Trial, event: Event) -> tuple[Job, Trial]:
-        job = without_contradicted(after(job, event), trial)
+        before, job = job, without_contradicted(after(job, event), trial)
         tx.save_job(job)
         tx.save_trial(trial)
-        self._publish(tx, TrialEnded(trial))
+        self._publisher.publish(tx, TrialEnded(trial))
+        self._publisher.publish_search(tx, before, job)
         return job, trial
-
-    def _publish(self, tx: Transaction, event: PublishedEvent) -> None:
-        tx.after_commit(self._observer.prepare(event))
 
     def _ended(self, job: Job, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
         imported = trial.last if trial.type is TrialType.IMPORTED else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,6 +15,7 @@ from wattwise_server.domain import (
     Decision,
     EndReason,
     Job,
+    Launch,
     Measurement,
     Trial,
     TrialKey,
@@ -31,7 +33,6 @@ from wattwise_server.errors import (
 )
 from wattwise_server.observability.events import (
     NO_OBSERVERS,
-    Event,
     JobRegistered,
     Observer,
     PriorDiffers,
@@ -45,8 +46,9 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
 from wattwise_server.policy.stopping import decide, judge, why_unbounded
 from wattwise_server.policy.thompson import generator
-from wattwise_server.store.base import Store, Transaction
+from wattwise_server.store.base import Store, Transaction, TrialList
 from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve
+from wattwise_server.usecases.labels import NO_LABELS, label_faults
 from wattwise_server.usecases.lifecycle import Lifecycle, after
 from wattwise_server.usecases.lookup import (
     bound_of,
@@ -58,6 +60,7 @@ from wattwise_server.usecases.lookup import (
     with_current_cost,
     with_notes,
 )
+from wattwise_server.usecases.publishing import Publisher, caller_token
 from wattwise_server.usecases.report import Report, epoch_reported, to_measurement
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import in_report, of_unconnected_ranks
@@ -80,6 +83,7 @@ class Optimizer:
         self._store = store
         self._clock = clock
         self._observer = observer
+        self._publisher = Publisher(clock, observer)
         self._lifecycle = Lifecycle(clock, observer)
         self._limits = limits
 
@@ -118,7 +122,7 @@ class Optimizer:
             search = POLICIES[spec.policy].register(spec, [evidence for _, evidence in priors])
             job = Job(spec, search, self._clock(), first_notes=search.notes if priors else "")
             tx.save_job(job)
-            self._publish(tx, JobRegistered(job))
+            self._publisher.publish(tx, JobRegistered(job))
             for prior, evidence in priors:
                 self._warn_of_prior(tx, job, prior, evidence)
             return job, True
@@ -127,20 +131,20 @@ class Optimizer:
         """What a prior job tells about a new one."""
         beliefs = POLICIES[job.spec.policy].belief(job.spec, job.search)
         after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
-        trials = await self._store.trials(job.spec.job_id, None, None, after, _TRIALS_OF_A_PRIOR)
-        return prior_of(beliefs, filter(job.counts, trials))
+        listed = await self._store.trials(TrialList(job.spec.job_id), (after,), _TRIALS_OF_A_PRIOR)
+        return prior_of(beliefs, [each.trial for each in listed if job.counts(each.trial)])
 
     def _warn_of_prior(self, tx: Transaction, job: Job, prior: Job, evidence: Prior) -> None:
         """Logs what makes a prior job misleading or useless; both may be intended."""
         spec = job.spec
         target = spec.target_metric, spec.higher_is_better_metric
         if target != (prior.spec.target_metric, prior.spec.higher_is_better_metric):
-            self._publish(tx, PriorDiffers(job, prior))
+            self._publisher.publish(tx, PriorDiffers(job, prior))
         tried = evidence.epochs.keys() | evidence.missed.keys()
         if not tried:
-            self._publish(tx, PriorUnused(job, prior, "none of its trials was decided"))
+            self._publisher.publish(tx, PriorUnused(job, prior, "none of its trials was decided"))
         elif tried.isdisjoint(spec.batch_sizes):
-            self._publish(tx, PriorUnused(job, prior, "no batch size in common"))
+            self._publisher.publish(tx, PriorUnused(job, prior, "no batch size in common"))
 
     async def _job(self, job_id: str) -> Job | None:
         async with self._store.transaction(job_id) as tx:
@@ -154,6 +158,7 @@ class Optimizer:
         *,
         resume: bool = False,
         unconnected_ranks: int = 0,  # pragma: no mutate: one process that asks is as usual as none
+        labels: Mapping[str, str] = NO_LABELS,
     ) -> tuple[Trial, str]:
         """Dispatches a job's next trial; returns it with the reason. A known request gets its trial again.
 
@@ -164,10 +169,13 @@ class Optimizer:
             JobNotFoundError: there is no such job.
             NoTrialToResumeError: `resume`, but the request has no trial.
             NoBatchSizeConvergedError: no batch size is left.
-            InvalidRequestError: the request id is invalid, or missing with `resume`.
+            InvalidRequestError: the request id is invalid, or missing with `resume`; or a label is invalid.
         """
+        faults = label_faults(labels)
         if fault := _request_id_fault(request_id, resume=resume):
-            raise InvalidRequestError(Violation("request_id", fault))
+            faults.insert(0, Violation("request_id", fault))
+        if faults:
+            raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
             known = None
@@ -178,11 +186,13 @@ class Optimizer:
             if known is not None:
                 answer = await self._repeat_dispatch(tx, job, known, resume=resume)
             else:
-                answer = await self._dispatch(tx, job, request_id, unconnected_ranks)
+                answer = await self._dispatch(tx, job, request_id, unconnected_ranks, labels)
         await self._lifecycle.stop_others(self._store, job_id)
         return answer
 
-    async def _dispatch(self, tx: Transaction, job: Job, request_id: str, unconnected_ranks: int) -> tuple[Trial, str]:
+    async def _dispatch(
+        self, tx: Transaction, job: Job, request_id: str, unconnected_ranks: int, labels: Mapping[str, str]
+    ) -> tuple[Trial, str]:
         limit = self._limits.max_running_trials
         if limit and tx.num_running >= limit:
             raise TooManyTrialsError(job.spec.job_id, limit)
@@ -206,6 +216,7 @@ class Optimizer:
             request_id or None,
             lease_expire_time=job.spec.lease_expiry(now),
             dispatch_event=job.num_events + 1,
+            launch=Launch(choice.reason, tuple(sorted(labels.items())), caller_token()),
         )
         # The default batch size is a baseline, whoever chose it.
         served = trial.batch_size == job.spec.default_batch_size
@@ -213,7 +224,8 @@ class Optimizer:
         job = after(job, Dispatched(trial))
         tx.save_job(job)
         tx.save_trial(trial)
-        self._publish(tx, TrialDispatched(trial, choice.reason))
+        tx.add_launch(trial)
+        self._publisher.publish(tx, TrialDispatched(trial, choice.reason))
         _, trial = self._lifecycle.warn(tx, job, trial, of_unconnected_ranks(trial, unconnected_ranks))
         return trial, choice.reason
 
@@ -298,10 +310,11 @@ class Optimizer:
             raise failures[0]
 
     async def prune(self) -> None:
-        """Deletes measurements older than the configured number of days, if one is configured."""
-        days = self._limits.keep_measurements_days
-        if days:
+        """Deletes measurements, and entries of the history, that are older than the configured numbers of days."""
+        if days := self._limits.keep_measurements_days:
             await self._store.prune(self._clock() - timedelta(days=days))
+        if days := self._limits.keep_events_days:
+            await self._store.forget_history(self._clock() - timedelta(days=days))
 
     async def wait_for_stop(self, key: TrialKey) -> Decision:
         """Waits until a trial has ended; returns the answer to its trainer."""
@@ -365,7 +378,7 @@ class Optimizer:
             if measurement.epoch > self._limits.max_epochs_kept:  # pragma: no mutate: or deletes nothing once
                 tx.keep_measurements(trial, self._limits.max_epochs_kept)
             if self._observer.wants_reports:
-                self._publish(tx, epoch_reported(job, trial, before, measurement))
+                self._publisher.publish(tx, epoch_reported(job, trial, before, measurement))
             job = self._lifecycle.observe_report(tx, job, trial)
             # In every other case nothing is found.
             if before is None or not 0 <= measurement.metric <= 1 or job.spec.target_metric > 1:  # pragma: no mutate
@@ -378,9 +391,6 @@ class Optimizer:
             job = self._lifecycle.succeed(tx, job, trial, verdict)
             await self._lifecycle.stop_over_bound(tx, job)
         return with_notes(trial, decide(job.spec, measurement, verdict, unbounded))
-
-    def _publish(self, tx: Transaction, event: Event) -> None:
-        tx.after_commit(self._observer.prepare(event))
 
 
 def _resume_reason(trial: Trial) -> str:

@@ -13,6 +13,7 @@ from wattwise_server.observability.events import NO_OBSERVERS, Observer, PowerPr
 from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial
+from wattwise_server.usecases.publishing import Publisher
 from wattwise_server.usecases.report import LARGEST_COST
 from wattwise_server.usecases.retries import retried
 
@@ -44,7 +45,7 @@ class PowerLimitProfiler:
     def __init__(self, store: Store, clock: Clock, observer: Observer = NO_OBSERVERS) -> None:
         self._store = store
         self._clock = clock
-        self._observer = observer
+        self._publisher = Publisher(clock, observer)
 
     @retried
     async def limit(self, key: TrialKey) -> KnownLimit:
@@ -93,9 +94,10 @@ class PowerLimitProfiler:
             best = changed.cheapest or profile.cheapest
             if changed != state:
                 tx.save_job(job.with_power_limit(changed))
-                tx.after_commit(self._observer.prepare(PowerProfiled(trial, len(samples), best)))
+                self._publisher.publish(tx, PowerProfiled(trial, len(samples), best))
             if profile != trial.profile:
                 tx.save_trial(trial._replace(profile=profile))
+                tx.save_samples(trial, samples)
             return best.power_limit_watts
 
     async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:

@@ -41,7 +41,7 @@ def test_launch_has_one_id(watched: WatchedServer) -> None:
     with begun(watched.address) as bso:
         bso.on_evaluate(0.1)
         bso.on_evaluate(0.95)
-    events = ["job registered", "trial dispatched", "trial decided"]
+    events = ["job registered", "trial dispatched", "trial decided", "best known changed"]
     wait_until(lambda: len(watched.events("trial decided")) == 1)
     assert [line["event"] for line in watched.lines() if line.get("request_id") == bso.trial.request_id] == events
     assert watched.events("trial decided")[0]["method"] == "StreamResults"

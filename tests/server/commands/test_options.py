@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.commands.serve import COMMAND, config_of
-from wattwise_server.config import Config, Limits, Security
+from wattwise_server.config import Config, Factors, Limits, Security
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,13 @@ GIVEN = {
     "max_streams": "5",
     "max_connections": "8",
     "keep_measurements_days": "6",
+    "keep_events_days": "12",
+    "electricity_price": "0.25",
+    "gpu_hour_price": "1.5",
+    "currency": "EUR",
+    "carbon_intensity": "380",
+    "pue": "1.2",
+    "factors_source": "tariff of 2026",
 }
 MEANT = Config(
     "127.0.0.1:1",
@@ -61,13 +68,15 @@ MEANT = Config(
     "127.0.0.1:2",
     "127.0.0.1:9",
     Security(Path("cert.pem"), Path("key.pem"), Path("ca.pem"), Path("tokens"), insecure=True),
-    Limits(3, 7, 4, 5, 8, 6.0),
+    Limits(3, 7, 4, 5, 8, 6.0, 12.0),
+    Factors(0.25, 1.5, "EUR", 380.0, 1.2, "tariff of 2026"),
 )
 
 
 def test_every_setting_is_an_option_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no setting that could be given one way alone, and none is taken for another."""
-    names = {field.name for kind in (Config, Security, Limits) for field in fields(kind)} - {"security", "limits"}
+    kinds = (Config, Security, Limits, Factors)
+    names = {field.name for kind in kinds for field in fields(kind)} - {"security", "limits", "factors"}
     assert names == set(GIVEN)
     options = [f"--{name.replace('_', '-')}={value}" for name, value in GIVEN.items() if name != "insecure"]
     assert parsed(*options, "--insecure") == MEANT

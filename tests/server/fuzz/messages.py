@@ -71,7 +71,9 @@ def messages(draw: st.DrawFn, kind: Descriptor) -> Message:
     for field in kind.fields:
         if not draw(st.integers(0, 3)):
             continue
-        if field.is_repeated:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            getattr(message, field.name).update(draw(st.dictionaries(_texts(field), _texts(field), max_size=20)))
+        elif field.is_repeated:
             values = draw(st.lists(_values(field), max_size=5))
             # gRPC itself refuses a message beyond its limit: test_message_beyond_the_limit.
             short = [value for value in values if not isinstance(value, str) or len(value) <= 300]
@@ -111,6 +113,17 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
             end_reason=v1.END_REASON_COMPLETED,
             power_limit_watts=200,
         ),
+        v1.GetNextBatchSizeRequest(job_id=BASE, labels={"host": "node-7"}),
+        v1.ListJobsRequest(order=v1.JOB_ORDER_ATTENTION, state=v1.JOB_STATE_RUNNING, contains="u", with_summaries=True),
+        v1.ListTrialsRequest(job_id_prefix="fuzz", newest_first=True, with_total_size=True),
+        v1.ListTrialsRequest(job_id=BASE, from_trial_number=2, end_reason=v1.END_REASON_LOST),
+        v1.ListEventsRequest(job_id_prefix="fuzz", kind=v1.EVENT_KIND_TRIAL_FAILED),
+        v1.GetJobStatisticsRequest(job_id=BASE, num_buckets=7),
+        v1.GetTotalsRequest(job_id_prefix="fuzz"),
+        v1.PreviewNextRequest(job_id=BASE),
+        v1.GetServerInfoRequest(),
+        v1.WatchTrialsRequest(job_id=BASE),
+        v1.WatchJobsRequest(job_id_prefix="fuzz"),
         v1.SetTrialExcludedRequest(trial=trial, excluded=True),
         v1.SetBatchSizeStateRequest(job_id=BASE, batch_size=8, status=v1.BATCH_SIZE_STATUS_BANNED),
         v1.SetBatchSizeStateRequest(job_id=BASE, batch_size=8, status=v1.BATCH_SIZE_STATUS_ALLOWED),

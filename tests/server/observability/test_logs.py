@@ -45,15 +45,16 @@ def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
         "trial lost",
         "trial revived",
         "trial decided",
+        "best known changed",
         "trial dispatched",
         "trial failed",
         "job deleted",
         "shutting down",
         "stopped",
     ]
-    reported = lines[3:11]
+    reported = lines[3:12]
     assert {line["job"] for line in reported} == {job.job_id}
-    assert [line.get("trial") for line in reported] == [None, 1, 1, 1, 1, 2, 2, None]
+    assert [line.get("trial") for line in reported] == [None, 1, 1, 1, 1, 1, 2, 2, None]
     assert {line["batch_size"] for line in reported if "trial" in line} == {16, 8}
     by_calls = [line for line in reported if line["event"] != "trial lost"]
     assert all(re.fullmatch(r"ipv[46]:\S+:\d+", line["peer"]) for line in by_calls)
@@ -64,7 +65,7 @@ def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
         "TARGET_REACHED",
         10.0,
     )
-    assert reported[7]["request_id"] == "cleanup 7"
+    assert reported[8]["request_id"] == "cleanup 7"
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in lines)
 
 

@@ -112,10 +112,10 @@ def test_failed_commit_is_not_counted_as_done(watched: WatchedServer) -> None:
 
 
 def test_commits_are_counted_with_their_rows(watched: WatchedServer) -> None:
-    """Sequential calls are one commit each; a registration writes the job and its four arms, a report one row."""
+    """Sequential calls are one commit each; a registration is a job, four arms and an event, a report one row."""
     job = Trainer(watched.trainer)
     assert watched.figure("wattwise_commit_rows_count") == 1
-    assert watched.figure("wattwise_commit_rows_sum") == 5
+    assert watched.figure("wattwise_commit_rows_sum") == 6
     trial = job.next()
     before = watched.figure("wattwise_commit_rows_sum")
     job.report(trial, 1.0, metric=0.1)

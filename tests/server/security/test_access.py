@@ -84,9 +84,24 @@ OF_PEOPLE: dict[str, Request] = {
     "SetJobPaused": lambda job_id: v1.SetJobPausedRequest(job_id=job_id),
     "RequestBaseline": lambda job_id: v1.RequestBaselineRequest(job_id=job_id),
     "SetJobPolicy": lambda job_id: v1.SetJobPolicyRequest(job_id=job_id, policy=v1.POLICY_GTS),
+    "WatchTrials": lambda job_id: v1.WatchTrialsRequest(job_id=job_id),
+    "WatchJobs": lambda job_id: v1.WatchJobsRequest(job_id_prefix=job_id),
+    "GetJobStatistics": lambda job_id: v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=10),
+    "GetTotals": lambda job_id: v1.GetTotalsRequest(job_id_prefix=job_id),
+    "PreviewNext": lambda job_id: v1.PreviewNextRequest(job_id=job_id),
+    "ListEvents": lambda job_id: v1.ListEventsRequest(job_id=job_id),
     "ResetJob": lambda job_id: v1.ResetJobRequest(job_id=job_id),
     "DeleteJob": lambda job_id: v1.DeleteJobRequest(job_id=job_id),
 }
+CHANGES = (
+    "SetTrialExcluded",
+    "SetBatchSizeState",
+    "SetJobPaused",
+    "RequestBaseline",
+    "SetJobPolicy",
+    "ResetJob",
+    "DeleteJob",
+)
 REQUESTS = {TRAINERS + name: make for name, make in OF_TRAINERS.items()} | {
     PEOPLES + name: make for name, make in OF_PEOPLE.items()
 }
@@ -147,6 +162,8 @@ def two_teams(folder: Path) -> Iterator[Guarded]:
         ("trainer", Role.TRAINER, "team-a-"),
         ("operator", Role.OPERATOR, "team-a-"),
         ("other operator", Role.OPERATOR, "team-b-"),
+        ("viewer", Role.VIEWER, "team-a-"),
+        ("viewer of all", Role.VIEWER, ""),
         ("admin", Role.ADMIN, ""),
         ("team admin", Role.ADMIN, "team-a-"),
     ):
@@ -181,7 +198,9 @@ def test_method_without_an_entry_is_denied() -> None:
 
 def test_requests_of_these_tests_are_complete() -> None:
     """These tests have a request for every method."""
-    assert set(REQUESTS) == {method for method in METHODS if method.startswith("/wattwise.")}
+    ours = {method for method in METHODS if method.startswith("/wattwise.")}
+    # It names no job: test_server_info_says_who_asks.
+    assert set(REQUESTS) == ours - {f"{PEOPLES}GetServerInfo"}
 
 
 @pytest.mark.parametrize("method", [*REQUESTS, REFLECTION])
@@ -223,11 +242,58 @@ def test_trainer_may_not_call_job_admin(guarded: Guarded, name: str) -> None:
     with refused() as refusal:
         guarded.call(PEOPLES + name, OF_PEOPLE[name](MINE), "trainer")
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ERROR_REASON_PERMISSION_DENIED")
-    assert "needs the role operator" in refusal.message
+    assert f"needs the role {'operator' if name in CHANGES else 'viewer'}" in refusal.message
     assert refusal.metadata["token_id"] == guarded.tokens["trainer"].split("_")[1]
     assert refusal.metadata["role"] == "trainer"
     assert refusal.metadata["job_id_prefix"] == "team-a-"
     assert MINE in guarded.jobs("admin")
+
+
+@pytest.mark.parametrize("name", OF_PEOPLE)
+def test_viewer_looks_and_changes_nothing(guarded: Guarded, name: str) -> None:
+    """A viewer's token may make the calls of JobAdmin that change nothing, and no other."""
+    if name not in CHANGES:
+        assert guarded.call(PEOPLES + name, OF_PEOPLE[name](MINE), "viewer")
+        return
+    with refused() as refusal:
+        guarded.call(PEOPLES + name, OF_PEOPLE[name](MINE), "viewer")
+    assert (refusal.code, refusal.metadata["role"]) == (grpc.StatusCode.PERMISSION_DENIED, "viewer")
+
+
+@pytest.mark.parametrize("name", OF_TRAINERS)
+def test_viewer_may_not_train(guarded: Guarded, name: str) -> None:
+    """A viewer's token may not make the calls of trainers."""
+    with refused() as refusal:
+        guarded.call(TRAINERS + name, OF_TRAINERS[name](MINE), "viewer")
+    assert refusal.code == grpc.StatusCode.PERMISSION_DENIED
+    assert "needs the role trainer" in refusal.message
+
+
+def test_lists_of_several_jobs_are_narrowed(guarded: Guarded) -> None:
+    """Trials, events and totals over several jobs are those that the token reaches; a viewer may reach all."""
+
+    def seen(token: str) -> tuple[set[str], set[str], int]:
+        metadata = bearing(guarded.tokens[token])
+        trials = guarded.live.admin.ListTrials(v1.ListTrialsRequest(job_id_prefix=""), metadata=metadata).trials
+        events = guarded.live.admin.ListEvents(v1.ListEventsRequest(), metadata=metadata).events
+        totals = guarded.live.admin.GetTotals(v1.GetTotalsRequest(), metadata=metadata).totals
+        return {each.id.job_id for each in trials}, {each.job_id for each in events}, totals.num_jobs
+
+    assert seen("viewer") == ({MINE}, {MINE}, 1)
+    assert seen("other operator") == ({OTHERS}, {OTHERS}, 1)
+    assert seen("viewer of all") == ({MINE, OTHERS}, {MINE, OTHERS}, 2)
+
+
+def test_server_info_says_who_asks(guarded: Guarded) -> None:
+    """Every role learns its own role, prefix and token id."""
+    for token, role, prefix in (
+        ("viewer", v1.ROLE_VIEWER, "team-a-"),
+        ("trainer", v1.ROLE_TRAINER, "team-a-"),
+        ("admin", v1.ROLE_ADMIN, ""),
+    ):
+        info = guarded.live.admin.GetServerInfo(v1.GetServerInfoRequest(), metadata=bearing(guarded.tokens[token]))
+        assert (info.role, info.job_id_prefix) == (role, prefix)
+        assert info.token_id == guarded.tokens[token].split("_")[1]
 
 
 @pytest.mark.parametrize("method", REQUESTS)

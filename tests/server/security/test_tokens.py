@@ -181,12 +181,12 @@ def test_owner_survives_a_change(token: Type, file: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["trainer", "operator"])
-def test_only_an_admin_goes_without_a_prefix(token: Type, file: Path, role: str) -> None:
+def test_only_admins_and_viewers_go_without_a_prefix(token: Type, file: Path, role: str) -> None:
     """A trainer or operator token without a prefix is refused, and no file is created."""
     status, printed, err = token("create", "--role", role)
     assert (status, printed) == (1, "")
     assert "--prefix is empty" in err
-    assert f"a token of role {role} " in err
+    assert f"role {role} " in err
     assert not file.exists()
 
 
@@ -273,7 +273,7 @@ def _line(**changes: object) -> str:
         ("{}", "line 2 is not a JSON object"),
         (_line(version=2), "has version 2"),
         (_line(more=1), "must have exactly the keys version, id, role, prefix, sha256, created, expires;"),
-        (_line(role="king"), "role that is not one of trainer, operator, admin"),
+        (_line(role="king"), "role that is not one of viewer, trainer, operator, admin"),
         (_line(id="XYZ"), '"id" that is not 12 hexadecimal digits'),
         (_line(sha256="abc"), '"sha256" that is not 64 hexadecimal digits'),
         (_line(prefix=7), '"prefix" that is not a string'),

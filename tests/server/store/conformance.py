@@ -19,6 +19,7 @@ from wattwise_server.domain import (
     Job,
     JobEvent,
     JobSpec,
+    Launch,
     Measurement,
     MetricSpan,
     Moments,
@@ -36,8 +37,10 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import TooManyJobsError
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.store.base import Store
+from wattwise_server.store.base import JobList, Store, TrialList
 from wattwise_server.usecases.retries import retried
+
+from tests.server.store.figures import FigureTests
 
 Opener = Callable[[], AbstractAsyncContextManager[Store]]
 
@@ -87,7 +90,7 @@ async def look_for_room(store: Store, prefix: str, limit: int) -> None:
             raise ZeroDivisionError
 
 
-class StoreConformance:
+class StoreConformance(FigureTests):
     """The contract. A backend's test class defines `opener`, which opens the same storage each time."""
 
     @pytest.fixture
@@ -176,6 +179,7 @@ class StoreConformance:
             excluded=True,
             dispatch_event=4,
             end_event=2**40,
+            launch=Launch("the walk starts", (("host", "node-7"), ("note", "é")), "5f0c2a9be1d4"),
         )
         unset = {name for name, value in Trial._field_defaults.items() if getattr(ended, name) == value}
         assert unset == {"lease_expire_time"}
@@ -184,6 +188,7 @@ class StoreConformance:
                 tx.save_job(a_job(**fields))
             async with store.transaction("j") as tx:
                 tx.save_trial(ended)
+                tx.add_launch(ended)
                 tx.save_job(job)
         async with opener() as store, store.transaction("j") as tx:
             assert tx.job == job
@@ -301,7 +306,7 @@ class StoreConformance:
                 assert tx.job is None
                 assert tx.running() == []
         async with opener() as store:
-            assert await store.jobs("", 0, 10) == []
+            assert await store.jobs(JobList(), 0, 10) == []
 
     async def test_transactions_of_one_job_are_serialized(self, opener: Opener) -> None:
         """A hundred concurrent read-and-increment blocks lose no increment."""
@@ -367,7 +372,7 @@ class StoreConformance:
             one.save_job(a_job("j1"))
             async with store.transaction("j2") as two:
                 two.save_job(a_job("j2"))
-            assert [each.job.spec.job_id for each in await store.jobs("", 0, 10)] == ["j2"]
+            assert [each.job.spec.job_id for each in await store.jobs(JobList(), 0, 10)] == ["j2"]
 
     async def test_cancelled_caller_leaves_a_complete_transaction(self, opener: Opener) -> None:
         """Callers cancelled at any moment leave each job and its first trial both there or both absent."""
@@ -379,8 +384,8 @@ class StoreConformance:
                 task.cancel()
             await asyncio.wait(tasks)
         async with opener() as store:
-            for each in await store.jobs("", 0, 100):
-                assert len(await store.trials(each.job.spec.job_id, None, None, 0, 10)) == 1
+            for each in await store.jobs(JobList(), 0, 100):
+                assert len(await store.trials(TrialList(each.job.spec.job_id), (), 10)) == 1
 
     async def test_cancelling_the_wait_for_durability_keeps_the_transaction(self, opener: Opener) -> None:
         """A caller that is cancelled between its block and the commit does not undo what it saved."""
@@ -394,9 +399,9 @@ class StoreConformance:
                 await asyncio.wait({task})
                 assert task.cancelled()
         async with opener() as store:
-            assert len(await store.jobs("", 0, 100)) == 20
+            assert len(await store.jobs(JobList(), 0, 100)) == 20
             for number in range(20):
-                assert [trial.number for trial in await store.trials(f"j{number}", None, None, 0, 10)] == [1]
+                assert [each.trial.number for each in await store.trials(TrialList(f"j{number}"), (), 10)] == [1]
 
     async def test_measurements_are_read_by_epoch(self, opener: Opener) -> None:
         """Every measurement is stored, the newest with the running trial, and its outcome only once it has one."""
@@ -459,7 +464,7 @@ class StoreConformance:
             outcomes = await asyncio.gather(*(create(store, number) for number in range(1, 9)), return_exceptions=True)
             assert outcomes.count(None) == 2
             assert sum(isinstance(outcome, TooManyJobsError) for outcome in outcomes) == 6
-            assert len(await store.jobs("j-", 0, 10)) == 3
+            assert len(await store.jobs(JobList("j-"), 0, 10)) == 3
             async with store.transaction("j-0") as tx:
                 tx.delete_job()
             await create(store, 9)
@@ -554,11 +559,11 @@ class StoreConformance:
                     job = a_job(job_id)
                     pruned = replace(job.search.arms[0], pruned=True)
                     tx.save_job(replace(job, search=replace(job.search, arms=(pruned, *job.search.arms[1:]))))
-            listed = await store.jobs("a", 0, 10)
+            listed = await store.jobs(JobList("a"), 0, 10)
             assert [each.job.spec.job_id for each in listed] == ["a", "a-1", "a%", "a\U0010ffff-2", "a_"]
             assert listed[0].job.spec == a_job("a").spec
             assert listed[0].surviving == a_job("a").spec.batch_sizes[1:]
-            assert [each.position for each in await store.jobs("a", listed[1].position, 2)] == [
+            assert [each.position for each in await store.jobs(JobList("a"), listed[1].position, 2)] == [
                 each.position for each in listed[2:4]
             ]
 

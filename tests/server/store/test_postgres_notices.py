@@ -237,6 +237,9 @@ async def test_defect_does_not_end_the_polls(
         def notice(self, notice: notices.Notice) -> None:
             """Not called: nothing is followed."""
 
+        def missed_notices(self) -> None:
+            """Not of interest."""
+
         def followed(self) -> dict[str, int | None]:
             self.polls += 1
             if self.polls == 1:

@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, TrialKey, TrialStatus
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
+from wattwise_server.store.base import JobList, TrialList
 from wattwise_server.store.cache import CachedJob
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.notices import Notice, Notices
@@ -178,7 +179,7 @@ async def test_bad_submission_fails_alone(postgres_url: str) -> None:
         outcomes = await asyncio.gather(*(create(number) for number in range(8)), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes if outcome is not None] == [StorageUnavailableError]
         assert isinstance(outcomes[4], StorageUnavailableError)
-        saved = {each.job.spec.job_id for each in await store.jobs("", 0, 10)}
+        saved = {each.job.spec.job_id for each in await store.jobs(JobList(), 0, 10)}
         assert saved == {f"j{number}" for number in range(8) if number != 4}
         assert store._saver._connection is connection
 
@@ -188,8 +189,8 @@ async def test_texts_with_nul_equal_none(postgres_url: str) -> None:
     async with open_postgres_store(postgres_url) as store:
         await save_with_trial(store, "j")
         assert await job_of(store, "j\0") is None
-        assert await store.jobs("j\0", 0, 10) == []
-        assert await store.trials("\0", None, None, 0, 10) == []
+        assert await store.jobs(JobList("j\0"), 0, 10) == []
+        assert await store.trials(TrialList("\0"), (), 10) == []
         assert not await store.was_deleted(TrialKey("j\0", 8, 1, "\0"))
         assert await store.queries.versions(["j", "j\0"]) == {"j": 1}
         async with store.transaction("j") as tx:
@@ -225,7 +226,7 @@ async def test_room_is_shared(postgres_url: str) -> None:
         assert outcomes.count(None) == 5
         assert sum(isinstance(outcome, TooManyJobsError) for outcome in outcomes) == 15
         for store in stores:
-            assert len(await store.jobs("j-", 0, 30)) == 5
+            assert len(await store.jobs(JobList("j-"), 0, 30)) == 5
             await look_for_room(store, "j-", 6)
 
 
@@ -352,7 +353,7 @@ async def test_schema_of_a_newer_program_is_refused(
         store.check()
         postgres_server.execute("UPDATE wattwise_schema SET version = 99, min_reader_version = 99", database)
         await asyncio.wait_for(looked(store, unusable=True), 20)
-        for call in (store.jobs("", 0, 1), store.trials("j", None, None, 0, 1), observe(store, 1)):
+        for call in (store.jobs(JobList(), 0, 1), store.trials(TrialList("j"), (), 1), observe(store, 1)):
             with pytest.raises(StorageUnavailableError, match="99"):
                 await call
         with pytest.raises(StorageUnavailableError):

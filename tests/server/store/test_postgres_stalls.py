@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 from wattwise_server.domain import ListedJob
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.base import JobList
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.usecases.retries import retried
 
@@ -71,7 +72,7 @@ async def readable(store: PostgresStore) -> None:
     """Reads, as often as it takes."""
     for _ in range(100):
         with suppress(StorageUnavailableError):
-            await store.jobs("", 0, 10)
+            await store.jobs(JobList(), 0, 10)
             return
 
 
@@ -135,13 +136,13 @@ async def test_stalled_read_ends(path: Path) -> None:
     await readable(store)
     proxy.stall()
     with pytest.raises(StorageUnavailableError):
-        await asyncio.wait_for(store.jobs("", 0, 10), 20)
+        await asyncio.wait_for(store.jobs(JobList(), 0, 10), 20)
     with pytest.raises(StorageUnavailableError):
         async with store.transaction("j"):
             pass
     path.recover()
     await until_saved(store)
-    assert len(await store.jobs("", 0, 10)) == 2
+    assert len(await store.jobs(JobList(), 0, 10)) == 2
     async with store.transaction("j") as tx:
         assert tx.job == a_job()
 
@@ -153,10 +154,10 @@ async def test_reads_do_not_queue_up_behind_stalled_ones(path: Path) -> None:
     path.limits.setattr("wattwise_server.store.postgres.queries._ACQUIRE_SECONDS", 0.3)
     await store.queries._pool.expire_connections()
     # As many at once as open all connections.
-    await asyncio.gather(*(store.jobs("", 0, 10) for _ in range(64)), return_exceptions=True)
+    await asyncio.gather(*(store.jobs(JobList(), 0, 10) for _ in range(64)), return_exceptions=True)
     connections = store.queries._pool.get_size()
     proxy.stall()
-    reads = {asyncio.create_task(store.jobs("", 0, 10)) for _ in range(64)}
+    reads = {asyncio.create_task(store.jobs(JobList(), 0, 10)) for _ in range(64)}
 
     async def all_but_the_stalled() -> set[asyncio.Task[Sequence[ListedJob]]]:
         pending = reads
@@ -176,7 +177,7 @@ async def test_cancelled_read_logs_no_error(path: Path, caplog: pytest.LogCaptur
     store, proxy = path.store, path.proxy
     await readable(store)
     proxy.stall()
-    reading = asyncio.create_task(store.jobs("", 0, 10))
+    reading = asyncio.create_task(store.jobs(JobList(), 0, 10))
     await asyncio.wait({reading}, timeout=0.05)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):

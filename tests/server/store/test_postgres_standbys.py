@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.base import JobList
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.usecases.retries import retried
 
@@ -48,12 +49,12 @@ async def test_outage_of_the_standbys_takes_no_connections(
             with pytest.raises(StorageUnavailableError):
                 await asyncio.wait_for(observe(store), 20)
             # Reads are answered, and give the connections time.
-            assert len(await store.jobs("", 0, 10)) == 1
+            assert len(await store.jobs(JobList(), 0, 10)) == 1
         await asyncio.wait_for(_logged(caplog, "commit waits"), 20)
         for _ in range(50):
             with pytest.raises(StorageUnavailableError, match="away"):
                 await asyncio.wait_for(observe(store), 20)
-            await store.jobs("", 0, 10)
+            await store.jobs(JobList(), 0, 10)
         assert await asyncio.to_thread(postgres.execute, _WAITING) == [["1"]]
         ((connections,),) = await asyncio.to_thread(postgres.execute, _CONNECTIONS)
         assert int(connections) <= 11

@@ -70,7 +70,10 @@ async def play(site: Site, events: list[Any], *, prune: bool, **fields: Any) -> 
         if prune:
             await site.store.prune(site.now)
     await site.open()
-    answers += [await site.administration.job("j"), *[(await site.administration.trial(key))[0] for key in running]]
+    answers += [
+        await site.administration.job("j"),
+        *[(await site.administration.trial(key)).shown.trial for key in running],
+    ]
     await site.close()
     return answers
 
@@ -146,8 +149,9 @@ async def test_only_measurements_of_trials_that_ended_long_ago_are_deleted(tmp_p
         running.trial_number: [1, 2],
         recent.trial_number: [1, 2],
     }
-    shown, measured = await site.administration.trial(decided)
-    assert (shown.cost, shown.last and shown.last.epoch, measured) == (30.0, 3, [])
+    shown, measured, _, _ = await site.administration.trial(decided)
+    last = shown.trial.last
+    assert (shown.trial.cost, last and last.epoch, measured) == (30.0, 3, [])
     await site.open()
     assert (await report(site, lost, 3)).cost == 30.0
     await site.close()

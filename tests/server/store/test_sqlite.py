@@ -15,7 +15,7 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, TrialKey, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import cache, queries, rows
-from wattwise_server.store.base import Store
+from wattwise_server.store.base import JobList, Store
 from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import explain
@@ -158,7 +158,7 @@ class TestSqliteStore(StoreConformance):
             async with store.transaction("j2") as tx:
                 tx.save_job(a_job("j2"))
         async with opener() as store:
-            assert [each.job.spec.job_id for each in await store.jobs("", 0, 10)] == ["j2"]
+            assert [each.job.spec.job_id for each in await store.jobs(JobList(), 0, 10)] == ["j2"]
 
     async def test_damaged_job_harms_no_other(self, opener: Opener, tmp_path: Path) -> None:
         """A job whose row is damaged is refused by name, as often as it is read; other jobs are served."""
@@ -173,7 +173,7 @@ class TestSqliteStore(StoreConformance):
                 with pytest.raises(StorageUnavailableError, match="'damaged'"):
                     await store.transaction("damaged").__aenter__()
             with pytest.raises(StorageUnavailableError, match="'damaged'"):
-                await store.jobs("", 0, 10)
+                await store.jobs(JobList(), 0, 10)
             async with store.transaction("sound") as tx:
                 assert tx.job == a_job("sound")
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from wattwise_server.errors import ConflictError, StorageUnavailableError
 from wattwise_server.observability.events import Observers
+from wattwise_server.store.base import JobList
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import delete_job, insert_job
 from wattwise_server.store.statements import Sql, Statement
@@ -145,7 +146,7 @@ async def test_outdated_owner_ends_in_conflicts(tmp_path: Path, caplog: pytest.L
         with pytest.raises(ConflictError):
             await store._writer.submit(owner, insert_job(3, a_job("j3"))).durable()
         await store._writer.submit(Owner(), insert_job(4, a_job("j4"))).durable()
-        assert [each.position for each in await store.jobs("", 0, 10)] == [4]
+        assert [each.position for each in await store.jobs(JobList(), 0, 10)] == [4]
     assert "commit failed" not in caplog.messages
 
 
@@ -196,7 +197,7 @@ async def test_deletion_keeps_a_commit_in_order(tmp_path: Path) -> None:
         )
         for submission in (other, delete, again):
             await submission.durable()
-        assert [each.position for each in await store.jobs("", 0, 10)] == [2, 3]
+        assert [each.position for each in await store.jobs(JobList(), 0, 10)] == [2, 3]
     assert (len(commits.done), commits.failed) == (2, 0)
 
 
@@ -210,7 +211,7 @@ async def test_statements_without_a_rank_keep_their_order(tmp_path: Path) -> Non
         in_order = [Statement(sql, (name,)) for sql, name in steps]
         delete = Statement(Sql("DELETE FROM jobs WHERE job_id = ?"), ("j",))
         await store._writer.submit(Owner(), [*insert_job(1, a_job()), delete, *in_order]).durable()
-        assert await store.jobs("", 0, 10) == []
+        assert await store.jobs(JobList(), 0, 10) == []
         saved = await store.queries._all("SELECT job_id FROM deletions ORDER BY job_id")
         assert [row["job_id"] for row in saved] == ["a", "c"]
     assert commits.failed == 0

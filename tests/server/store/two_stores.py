@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from datetime import datetime
 
 from wattwise_server.clock import Clock, steady_clock
-from wattwise_server.domain import ListedJob, Trial, TrialKey, TrialStatus
-from wattwise_server.store.base import Transaction
+from wattwise_server.domain import ListedJob, PowerSample, TrialKey
+from wattwise_server.store.base import (
+    Bucket,
+    HistoryList,
+    JobList,
+    JobVersion,
+    ListedEntry,
+    ListedTrial,
+    Place,
+    Prices,
+    Spent,
+    Transaction,
+    TrialGroup,
+    TrialList,
+)
 from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
-from wattwise_server.store.subscriptions import Subscription
+from wattwise_server.store.subscriptions import JobsSubscription, Subscription
 from wattwise_server.usecases.retries import retried
 
 
@@ -75,15 +88,67 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).was_launch_deleted(job_id, request_id, started)
 
-    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
+    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
         """By the next store."""
-        return await next(self._turns).jobs(prefix, after, limit)
+        return await next(self._turns).jobs(wanted, after, limit)
 
-    async def trials(
-        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
-    ) -> Sequence[Trial]:
+    async def count_jobs(self, wanted: JobList) -> int:
         """By the next store."""
-        return await next(self._turns).trials(job_id, status, batch_size, after, limit)
+        return await next(self._turns).count_jobs(wanted)
+
+    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
+        """By the next store."""
+        return await next(self._turns).trials(wanted, after, limit)
+
+    async def count_trials(self, wanted: TrialList) -> int:
+        """By the next store."""
+        return await next(self._turns).count_trials(wanted)
+
+    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
+        """By the next store."""
+        return await next(self._turns).deliveries_before(job_id, first, last)
+
+    async def job_versions(
+        self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
+    ) -> Sequence[JobVersion]:
+        """By the next store."""
+        return await next(self._turns).job_versions(prefix, job_id, keys)
+
+    async def trial_groups(self, keys: Sequence[int], prices: Prices) -> Mapping[int, Sequence[TrialGroup]]:
+        """By the next store."""
+        return await next(self._turns).trial_groups(keys, prices)
+
+    async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
+        """By the next store."""
+        return await next(self._turns).running_groups(keys)
+
+    async def num_excluded(self, key: int, after: int) -> int:
+        """By the next store."""
+        return await next(self._turns).num_excluded(key, after)
+
+    async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+        """By the next store."""
+        return await next(self._turns).buckets(key, first, width)
+
+    async def deliveries_since(self, key: int, time: datetime) -> int:
+        """By the next store."""
+        return await next(self._turns).deliveries_since(key, time)
+
+    async def break_even(self, key: int, baseline: float) -> int | None:
+        """By the next store."""
+        return await next(self._turns).break_even(key, baseline)
+
+    async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
+        """By the next store."""
+        return await next(self._turns).profiles(key)
+
+    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
+        """By the next store."""
+        return await next(self._turns).history(wanted, after, limit)
+
+    async def forget_history(self, before: datetime) -> None:
+        """By the next store."""
+        await next(self._turns).forget_history(before)
 
     async def prune(self, ended_before: datetime) -> None:
         """By the next store."""
@@ -96,6 +161,10 @@ class InTurns:
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
         """At the next store."""
         return next(self._turns).subscribe(job_id, trial_number)
+
+    def subscribe_jobs(self, prefix: str) -> AbstractContextManager[JobsSubscription]:
+        """At the next store."""
+        return next(self._turns).subscribe_jobs(prefix)
 
     async def close(self) -> None:
         """Nothing: the blocks that opened the stores close them."""

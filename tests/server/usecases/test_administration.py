@@ -13,6 +13,7 @@ import pytest
 from wattwise import v1
 from wattwise_server.domain import ComputedUsage, Measurement
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.base import TrialList
 from wattwise_server.usecases.job_spec import resolve
 from wattwise_server.usecases.report import LARGEST_COST, number_faults
 
@@ -208,12 +209,12 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     running, _ = await site.optimizer.next_trial("j", "")
     await report(site, running.key, 1)
     await report(site, running.key, 2)
-    listed = await site.administration.trials("j", None, None, 0, 10)
-    assert [(trial.cost, trial.cost_bound) for trial in listed] == [(30.0, None), (20.0, 60.0)]
+    listed = await site.administration.trials(TrialList("j"), (), 10)
+    assert [(each.trial.cost, each.trial.cost_bound) for each in listed] == [(30.0, None), (20.0, 60.0)]
     job = await site.administration.job("j")
     assert (job.num_trials, job.num_observations, job.num_events) == (2, 1, 3)
-    shown, epochs = await site.administration.trial(running.key)
-    assert (shown.cost, shown.cost_bound, len(epochs)) == (20.0, 60.0, 2)
+    shown, epochs, _, _ = await site.administration.trial(running.key)
+    assert (shown.trial.cost, shown.trial.cost_bound, len(epochs)) == (20.0, 60.0, 2)
     await site.close()
 
 
@@ -229,8 +230,8 @@ async def test_leases_begin_again_after_a_failed_commit(tmp_path: Path) -> None:
         with pytest.raises(StorageUnavailableError):
             await report(site, trial.key, 1)
         other.execute("DROP TRIGGER full")
-    shown, epochs = await site.administration.trial(trial.key)
-    assert (shown.lease_expire_time, epochs) == (site.now + timedelta(hours=1), [])
+    shown, epochs, _, _ = await site.administration.trial(trial.key)
+    assert (shown.trial.lease_expire_time, epochs) == (site.now + timedelta(hours=1), [])
     await site.close()
 
 

@@ -20,6 +20,7 @@ import pytest
 from wattwise import v1
 from wattwise.errors import ResourceExhaustedError
 from wattwise.rpc.client import Client
+from wattwise_server.config import Factors
 from wattwise_server.domain import EndReason, Job, Trial, TrialKey
 from wattwise_server.errors import TooManyJobsError
 from wattwise_server.policy.stopping import Verdict, judge
@@ -35,6 +36,7 @@ from wattwise_server.usecases import lifecycle, optimizer
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.lookup import find_trial
 from wattwise_server.usecases.report import Report
+from wattwise_server.usecases.statistics import Statistics
 
 from tests.client.training.script import begun
 from tests.credentials import bearing, issue
@@ -230,7 +232,7 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     assert (await stopping).converged
     assert sum(compared) >= len(expensive)
     assert max(compared) <= 32, "between two answers"
-    ends = [(await site.administration.trial(key))[0].end_reason for key in expensive]
+    ends = [(await site.administration.trial(key)).shown.trial.end_reason for key in expensive]
     # Not all: with each that is stopped the bound of the next rises.
     assert EndReason.COST_BOUND in ends
     await site.close()
@@ -440,7 +442,17 @@ async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(queries, "read_measurement", counted(read_measurement))
     monkeypatch.setattr(convert, "measurement", counted(convert.measurement))
     control, tokens = Control(site.store, lambda: site.now), PageTokens(site.store.page_token_key)
-    service, context = JobAdminService(site.administration, control, StreamLimit(0), tokens), cast("Any", None)
+    service, context = (
+        JobAdminService(
+            site.administration,
+            control,
+            Statistics(site.store, Factors()),
+            streams=StreamLimit(0),
+            tokens=tokens,
+            start_time=site.now,
+        ),
+        cast("Any", None),
+    )
     request = v1.GetTrialRequest(trial=v1.TrialId(job_id="j", trial_number=shown.key.trial_number))
     answer = asyncio.create_task(service.GetTrial(request, context))
     while not answer.done():

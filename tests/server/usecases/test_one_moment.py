@@ -19,7 +19,8 @@ async def test_trial_and_its_epochs_are_consistent(tmp_path: Path) -> None:
         for epoch in range(first, first + 3):
             looks.append(asyncio.create_task(site.administration.trial(trial.key)))
             reports.append(asyncio.create_task(report(site, trial.key, epoch)))
-        for shown, measured in await asyncio.gather(*looks):
-            assert (shown.last.epoch if shown.last else 0) == len(measured)
+        for found in await asyncio.gather(*looks):
+            last = found.shown.trial.last
+            assert (last.epoch if last else 0) == len(found.measurements)
         await asyncio.gather(*reports)
     await site.close()

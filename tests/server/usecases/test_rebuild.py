@@ -27,6 +27,7 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import NoBatchSizeConvergedError
 from wattwise_server.policy.knowledge_gradient import read
+from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.migrate import migrate, migrations
 from wattwise_server.store.sqlite.open import open_sqlite
@@ -371,7 +372,7 @@ def test_excluded_trial_leaves_no_trace(tmp_path: Path, policy: str) -> None:
             assert (await site.next()).number == 8
         async with site.opened():
             assert (await site.job()).search == await site.rebuilt()
-            await site.finish((await site.store.trials("j", None, None, 7, 1))[0], 90.0)
+            await site.finish((await site.store.trials(TrialList("j"), (7,), 1))[0].trial, 90.0)
             _, job = await site.control.set_trial_excluded(bogus.key, excluded=False)
             assert job.search.min_cost == 1e-3
             assert sum(arm.num_succeeded for arm in job.search.arms) == 8

@@ -27,6 +27,7 @@ from wattwise.driver.outcome import (
 from wattwise.errors import InvalidResultError, JobNotFoundError, TrialNotFoundError, WattwiseError
 from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
+from wattwise.rpc.labels import launch_labels
 from wattwise.training.delivery import REFUSALS, deliver_record
 from wattwise.training.journal import Journal
 from wattwise.training.journal import TrialRecord as SpooledRecord
@@ -107,7 +108,8 @@ class Launcher:
             WattwiseError: the server refuses it, or is away for too long; the launch can be taken over.
             InterruptedRunError: a signal; the command and its trial have been ended.
         """
-        answer = self.client.get_next_batch_size(self.job.job_id, request_id=claim.launch.request_id)
+        request_id = claim.launch.request_id
+        answer = self.client.get_next_batch_size(self.job.job_id, request_id=request_id, labels=launch_labels())
         trial = answer.trial
         folder = self._folder_of(claim, trial.id)
         outcome: LaunchOutcome | None = None

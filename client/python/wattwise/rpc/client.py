@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -118,6 +118,7 @@ class Client:
         request_id: str | None = None,
         resume: bool = False,
         unconnected_ranks: int = 0,
+        labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> v1.GetNextBatchSizeResponse:
         """Dispatches the next trial of a job.
@@ -128,6 +129,7 @@ class Client:
             resume: whether to resume the trial of this request if it was preempted or lost.
             unconnected_ranks: the number of processes of the launch if they are not connected to each other; the trial
                 then has a warning.
+            labels: what the launch says about itself, for people who look at the trial.
             timeout: seconds; None is the client's.
 
         Raises:
@@ -139,6 +141,7 @@ class Client:
             request_id=request_id or new_request_id(),
             resume=resume,
             unconnected_ranks=unconnected_ranks,
+            labels=labels,
         )
         return self._call(lambda link: link.optimizer.GetNextBatchSize, request, timeout)
 
@@ -258,16 +261,35 @@ class Client:
         return self._call(lambda link: link.admin.GetJob, v1.GetJobRequest(job_id=job_id), timeout).job
 
     def list_jobs(
-        self, *, job_id_prefix: str = "", page_size: int = 0, timeout: float | None = None
+        self,
+        *,
+        job_id_prefix: str = "",
+        contains: str = "",
+        state: v1.JobState.ValueType = v1.JOB_STATE_UNSPECIFIED,
+        order: v1.JobOrder.ValueType = v1.JOB_ORDER_UNSPECIFIED,
+        with_summaries: bool = False,
+        page_size: int = 0,
+        timeout: float | None = None,
     ) -> Iterator[v1.Job]:
-        """Yields all jobs, oldest first, page by page.
+        """Yields jobs, page by page.
 
         Args:
             job_id_prefix: only jobs whose id starts with this; empty for all.
+            contains: only jobs whose id contains this; empty for all.
+            state: only jobs in this state; unspecified for all.
+            order: the order; unspecified is oldest first.
+            with_summaries: whether each job has its summary: what its trials are doing, took and saved.
             page_size: number of jobs per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
         """
-        request = v1.ListJobsRequest(job_id_prefix=job_id_prefix, page_size=page_size)
+        request = v1.ListJobsRequest(
+            job_id_prefix=job_id_prefix,
+            contains=contains,
+            state=state,
+            order=order,
+            with_summaries=with_summaries,
+            page_size=page_size,
+        )
         while True:
             page = self._call(lambda link: link.admin.ListJobs, request, timeout)
             yield from page.jobs
@@ -280,7 +302,10 @@ class Client:
         job_id: str,
         *,
         status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED,
+        end_reason: v1.EndReason.ValueType = v1.END_REASON_UNSPECIFIED,
         batch_size: int = 0,
+        newest_first: bool = False,
+        from_trial_number: int = 0,
         page_size: int = 0,
         timeout: float | None = None,
     ) -> Iterator[v1.Trial]:
@@ -289,14 +314,57 @@ class Client:
         Args:
             job_id: the job.
             status: only trials with this status; unspecified for all.
+            end_reason: only trials that ended for this reason; unspecified for all.
             batch_size: only trials with this batch size; 0 for all.
+            newest_first: whether the newest one comes first.
+            from_trial_number: begins with the trial of this number; 0 for the first in the order.
             page_size: number of trials per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
 
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        request = v1.ListTrialsRequest(job_id=job_id, status=status, batch_size=batch_size, page_size=page_size)
+        request = v1.ListTrialsRequest(
+            job_id=job_id,
+            status=status,
+            end_reason=end_reason,
+            batch_size=batch_size,
+            newest_first=newest_first,
+            from_trial_number=from_trial_number,
+            page_size=page_size,
+        )
+        return self._trials(request, timeout)
+
+    def list_trials_of_jobs(
+        self,
+        *,
+        job_id_prefix: str = "",
+        status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED,
+        end_reason: v1.EndReason.ValueType = v1.END_REASON_UNSPECIFIED,
+        newest_first: bool = True,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[v1.Trial]:
+        """Yields trials of several jobs by the time of their start, page by page.
+
+        Args:
+            job_id_prefix: only trials of jobs whose id starts with this; empty for all.
+            status: only trials with this status; unspecified for all.
+            end_reason: only trials that ended for this reason; unspecified for all.
+            newest_first: whether the newest one comes first.
+            page_size: number of trials per page; 0 is the server's default.
+            timeout: seconds for each page; None is the client's.
+        """
+        request = v1.ListTrialsRequest(
+            job_id_prefix=job_id_prefix,
+            status=status,
+            end_reason=end_reason,
+            newest_first=newest_first,
+            page_size=page_size,
+        )
+        return self._trials(request, timeout)
+
+    def _trials(self, request: v1.ListTrialsRequest, timeout: float | None) -> Iterator[v1.Trial]:
         while True:
             page = self._call(lambda link: link.admin.ListTrials, request, timeout)
             yield from page.trials
@@ -421,6 +489,103 @@ class Client:
             lambda link: link.admin.SetJobPolicy, v1.SetJobPolicyRequest(job_id=job_id, policy=policy), timeout
         ).job
 
+    def get_job_statistics(
+        self, job_id: str, *, num_buckets: int = 0, timeout: float | None = None
+    ) -> v1.JobStatistics:
+        """What a job's trials took, by batch size, and what they saved.
+
+        Args:
+            job_id: the job.
+            num_buckets: into how many ranges the trials are divided for charts, at most 1000; 0 for none.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+        """
+        request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=num_buckets)
+        return self._call(lambda link: link.admin.GetJobStatistics, request, timeout).statistics
+
+    def get_totals(self, *, job_id_prefix: str = "", timeout: float | None = None) -> v1.Totals:
+        """What the trials of several jobs took and saved together.
+
+        Args:
+            job_id_prefix: only jobs whose id starts with this; empty for all.
+            timeout: seconds; None is the client's.
+        """
+        request = v1.GetTotalsRequest(job_id_prefix=job_id_prefix)
+        return self._call(lambda link: link.admin.GetTotals, request, timeout).totals
+
+    def preview_next(self, job_id: str, *, timeout: float | None = None) -> v1.PreviewNextResponse:
+        """What the next launch of a job would get; nothing is dispatched.
+
+        Args:
+            job_id: the job.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+        """
+        return self._call(lambda link: link.admin.PreviewNext, v1.PreviewNextRequest(job_id=job_id), timeout)
+
+    def list_events(
+        self,
+        *,
+        job_id: str = "",
+        job_id_prefix: str = "",
+        kind: v1.EventKind.ValueType = v1.EVENT_KIND_UNSPECIFIED,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[v1.Event]:
+        """Yields what happened to jobs, newest first, page by page.
+
+        Args:
+            job_id: only events of this job; empty for all.
+            job_id_prefix: only events of jobs whose id starts with this; empty for all.
+            kind: only events of this kind; unspecified for all.
+            page_size: number of events per page; 0 is the server's default.
+            timeout: seconds for each page; None is the client's.
+        """
+        request = v1.ListEventsRequest(job_id=job_id, job_id_prefix=job_id_prefix, kind=kind, page_size=page_size)
+        while True:
+            page = self._call(lambda link: link.admin.ListEvents, request, timeout)
+            yield from page.events
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                return
+
+    def get_server_info(self, *, timeout: float | None = None) -> v1.GetServerInfoResponse:
+        """The server's version, its prices and carbon intensity, and the role of this client's token.
+
+        Args:
+            timeout: seconds; None is the client's.
+        """
+        return self._call(lambda link: link.admin.GetServerInfo, v1.GetServerInfoRequest(), timeout)
+
+    def watch_trials(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.WatchTrialsResponse]:
+        """Yields a job's running trials, then those that are new or have changed, until the job is deleted.
+
+        After a lost connection all running trials come again. The server sends at most ten answers a second.
+
+        Args:
+            job_id: the job.
+            timeout: seconds for which the server may be unavailable; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered, or once it is deleted.
+        """
+        return self._watch(lambda link: link.admin.WatchTrials, v1.WatchTrialsRequest(job_id=job_id), timeout)
+
+    def watch_jobs(self, *, job_id_prefix: str = "", timeout: float | None = None) -> Iterator[v1.WatchJobsResponse]:
+        """Yields the ids of jobs that change, with any change of their trials and epochs, at most once a second.
+
+        The first answer, and the first after a lost connection, says that all jobs may have changed.
+
+        Args:
+            job_id_prefix: only jobs whose id starts with this; empty for all.
+            timeout: seconds for which the server may be unavailable; None is the client's.
+        """
+        return self._watch(lambda link: link.admin.WatchJobs, v1.WatchJobsRequest(job_id_prefix=job_id_prefix), timeout)
+
     def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.Job]:
         """Yields a job's current state, then its newest state after it has changed, until the job is deleted.
 
@@ -433,15 +598,25 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered, or once it is deleted.
         """
+        for response in self._watch(lambda link: link.admin.WatchJob, v1.WatchJobRequest(job_id=job_id), timeout):
+            yield response.job
+
+    def _watch(
+        self,
+        method: Callable[[Link], grpc.UnaryStreamMultiCallable[Request, Response]],
+        request: Request,
+        timeout: float | None,
+    ) -> Iterator[Response]:
+        """The answers of a stream, which is opened again after a lost connection."""
         patience = self._timeout if timeout is None else timeout
         waits, deadline, call_id = pauses(0.1, 3.0), time.monotonic() + patience, self._call_id()
         while True:
             link = self._connection.link()
-            call = link.admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=link.metadata(call_id))
+            call = method(link)(request, metadata=link.metadata(call_id))
             try:
                 for response in call:
                     self._connection.answered(link)
-                    yield response.job
+                    yield response
                     waits, deadline = pauses(0.1, 3.0), time.monotonic() + patience
             except grpc.RpcError as error:
                 failure = self._connection.broken(link, error)

@@ -27,6 +27,7 @@ from wattwise.monitor import Monitor, gpu_config, monitor_kinds
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
+from wattwise.rpc.labels import launch_labels
 from wattwise.spec import JobSpec, check_job
 from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request, find_launch
 from wattwise.training.job_faults import check_valid
@@ -394,7 +395,9 @@ class ServerLaunch:
 
     def _next(self, client: Client, job_id: str) -> v1.GetNextBatchSizeResponse:
         ranks = self.unconnected_ranks
-        return client.get_next_batch_size(job_id, request_id=self._request_id, unconnected_ranks=ranks)
+        return client.get_next_batch_size(
+            job_id, request_id=self._request_id, unconnected_ranks=ranks, labels=launch_labels()
+        )
 
     def _resume(self, client: Client, spec: JobSpec, kind: str, saved: SavedTrial) -> StartedTrial | None:
         """Continues the trial of a checkpoint; None if the server does not know it.

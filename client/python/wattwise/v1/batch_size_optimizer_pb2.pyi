@@ -3,88 +3,115 @@
 isort:skip_file
 """
 
-import builtins
-import collections.abc
-import google.protobuf.descriptor
-import google.protobuf.internal.containers
-import google.protobuf.message
-import google.protobuf.timestamp_pb2
+from collections import abc as _abc
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from wattwise.v1 import job_pb2 as _job_pb2
+from wattwise.v1 import trial_pb2 as _trial_pb2
+import builtins as _builtins
 import sys
-import typing
-import wattwise.v1.job_pb2
-import wattwise.v1.trial_pb2
+import typing as _typing
 
-if sys.version_info >= (3, 10):
-    import typing as typing_extensions
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    import typing_extensions
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
-DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+DESCRIPTOR: _descriptor.FileDescriptor
 
-@typing.final
-class RegisterJobRequest(google.protobuf.message.Message):
+@_typing.final
+class RegisterJobRequest(_message.Message):
     """Request of RegisterJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    @property
-    def job(self) -> wattwise.v1.job_pb2.JobSpec:
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.JobSpec:
         """The job's configuration. Required."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.JobSpec | None = ...,
+        job: _job_pb2.JobSpec | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RegisterJobRequest: typing_extensions.TypeAlias = RegisterJobRequest
+Global___RegisterJobRequest: _TypeAlias = RegisterJobRequest  # noqa: Y015
 
-@typing.final
-class RegisterJobResponse(google.protobuf.message.Message):
+@_typing.final
+class RegisterJobResponse(_message.Message):
     """Response of RegisterJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    CREATED_FIELD_NUMBER: builtins.int
-    created: builtins.bool
+    JOB_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    created: _builtins.bool
     """True if this call created the job; false if it was registered before with the identical configuration."""
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's current state, with all defaults filled in. Always set."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.Job | None = ...,
-        created: builtins.bool = ...,
+        job: _job_pb2.Job | None = ...,
+        created: _builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created", b"created", "job", b"job"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RegisterJobResponse: typing_extensions.TypeAlias = RegisterJobResponse
+Global___RegisterJobResponse: _TypeAlias = RegisterJobResponse  # noqa: Y015
 
-@typing.final
-class GetNextBatchSizeRequest(google.protobuf.message.Message):
+@_typing.final
+class GetNextBatchSizeRequest(_message.Message):
     """Request of GetNextBatchSize."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    RESUME_FIELD_NUMBER: builtins.int
-    UNCONNECTED_RANKS_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    UNCONNECTED_RANKS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job to launch. Required: an empty id is refused as unknown."""
-    request_id: builtins.str
+    request_id: _builtins.str
     """A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
     state, and never dispatch a second one. At most 200 characters. Empty: every call dispatches a new trial, so a
     retry is not safe.
     """
-    resume: builtins.bool
+    resume: _builtins.bool
     """True if the launch continues from a checkpoint; requires the request_id that the launch began with.
     A trial that was preempted or lost is dispatched again and continues from its last_epoch, time_seconds and
     energy_joules. It becomes a concurrent trial if its exploration has been given to another trial since. A trial
@@ -92,374 +119,424 @@ class GetNextBatchSizeRequest(google.protobuf.message.Message):
     request_id, the call fails with NOT_FOUND and dispatches nothing.
     False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
     """
-    unconnected_ranks: builtins.int
+    unconnected_ranks: _builtins.int
     """Number of processes of the launch, if they are not connected to each other, so that each asks for a trial of its own.
     The trial then has a warning. 0 or 1: the launch has one process, or they are connected.
     """
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What the launch says about itself, for people who look at the trial, such as "host" or "commit"; no decision uses it.
+        At most 16 labels; keys of 1 to 63 characters, values of at most 200, without control characters. Empty: none.
+        """
+
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
-        request_id: builtins.str = ...,
-        resume: builtins.bool = ...,
-        unconnected_ranks: builtins.int = ...,
+        job_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        resume: _builtins.bool = ...,
+        unconnected_ranks: _builtins.int = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "request_id", b"request_id", "resume", b"resume", "unconnected_ranks", b"unconnected_ranks"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "labels", b"labels", "request_id", b"request_id", "resume", b"resume", "unconnected_ranks", b"unconnected_ranks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetNextBatchSizeRequest: typing_extensions.TypeAlias = GetNextBatchSizeRequest
+Global___GetNextBatchSizeRequest: _TypeAlias = GetNextBatchSizeRequest  # noqa: Y015
 
-@typing.final
-class GetNextBatchSizeResponse(google.protobuf.message.Message):
+@_typing.final
+class GetNextBatchSizeResponse(_message.Message):
     """Response of GetNextBatchSize."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    reason: builtins.str
+    TRIAL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
     """One sentence that explains the choice of the batch size. Never empty."""
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.Trial:
+    @_builtins.property
+    def trial(self) -> _trial_pb2.Trial:
         """The dispatched trial. Always set; train with its id.batch_size."""
 
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.Trial | None = ...,
-        reason: builtins.str = ...,
+        trial: _trial_pb2.Trial | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason", "trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetNextBatchSizeResponse: typing_extensions.TypeAlias = GetNextBatchSizeResponse
+Global___GetNextBatchSizeResponse: _TypeAlias = GetNextBatchSizeResponse  # noqa: Y015
 
-@typing.final
-class ReportResultRequest(google.protobuf.message.Message):
+@_typing.final
+class ReportResultRequest(_message.Message):
     """Request of ReportResult."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    RESULT_FIELD_NUMBER: builtins.int
-    @property
-    def result(self) -> wattwise.v1.trial_pb2.TrainingResult:
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def result(self) -> _trial_pb2.TrainingResult:
         """The sums and the metric at the end of the epoch. Required."""
 
     def __init__(
         self,
         *,
-        result: wattwise.v1.trial_pb2.TrainingResult | None = ...,
+        result: _trial_pb2.TrainingResult | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["result", b"result"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportResultRequest: typing_extensions.TypeAlias = ReportResultRequest
+Global___ReportResultRequest: _TypeAlias = ReportResultRequest  # noqa: Y015
 
-@typing.final
-class ReportResultResponse(google.protobuf.message.Message):
+@_typing.final
+class ReportResultResponse(_message.Message):
     """Response of ReportResult."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    DECISION_FIELD_NUMBER: builtins.int
-    @property
-    def decision(self) -> wattwise.v1.trial_pb2.Decision:
+    DECISION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decision(self) -> _trial_pb2.Decision:
         """Whether to continue. Always set."""
 
     def __init__(
         self,
         *,
-        decision: wattwise.v1.trial_pb2.Decision | None = ...,
+        decision: _trial_pb2.Decision | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decision", b"decision"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportResultResponse: typing_extensions.TypeAlias = ReportResultResponse
+Global___ReportResultResponse: _TypeAlias = ReportResultResponse  # noqa: Y015
 
-@typing.final
-class StreamResultsRequest(google.protobuf.message.Message):
+@_typing.final
+class StreamResultsRequest(_message.Message):
     """A message from a trainer on its stream. All messages on one stream must be about the same trial."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    RESULT_FIELD_NUMBER: builtins.int
-    HEARTBEAT_FIELD_NUMBER: builtins.int
-    @property
-    def result(self) -> wattwise.v1.trial_pb2.TrainingResult:
+    RESULT_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def result(self) -> _trial_pb2.TrainingResult:
         """The sums and the metric at the end of an epoch. Answered by a decision."""
 
-    @property
+    @_builtins.property
     def heartbeat(self) -> Global___HeartbeatRequest:
         """Renews the lease. Not answered."""
 
     def __init__(
         self,
         *,
-        result: wattwise.v1.trial_pb2.TrainingResult | None = ...,
+        result: _trial_pb2.TrainingResult | None = ...,
         heartbeat: Global___HeartbeatRequest | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["event", b"event", "heartbeat", b"heartbeat", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["event", b"event", "heartbeat", b"heartbeat", "result", b"result"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["result", "heartbeat"] | None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "heartbeat", b"heartbeat", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "heartbeat", b"heartbeat", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["result", "heartbeat"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
-Global___StreamResultsRequest: typing_extensions.TypeAlias = StreamResultsRequest
+Global___StreamResultsRequest: _TypeAlias = StreamResultsRequest  # noqa: Y015
 
-@typing.final
-class StreamResultsResponse(google.protobuf.message.Message):
+@_typing.final
+class StreamResultsResponse(_message.Message):
     """A message to a trainer on its stream."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    DECISION_FIELD_NUMBER: builtins.int
-    @property
-    def decision(self) -> wattwise.v1.trial_pb2.Decision:
+    DECISION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decision(self) -> _trial_pb2.Decision:
         """The answer to a result, or a stop that the server pushed. Always set."""
 
     def __init__(
         self,
         *,
-        decision: wattwise.v1.trial_pb2.Decision | None = ...,
+        decision: _trial_pb2.Decision | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decision", b"decision"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StreamResultsResponse: typing_extensions.TypeAlias = StreamResultsResponse
+Global___StreamResultsResponse: _TypeAlias = StreamResultsResponse  # noqa: Y015
 
-@typing.final
-class HeartbeatRequest(google.protobuf.message.Message):
+@_typing.final
+class HeartbeatRequest(_message.Message):
     """Says that a trial is alive. Request of Heartbeat, and a message of StreamResults."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.TrialId:
+    TRIAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> _trial_pb2.TrialId:
         """The trial. Required."""
 
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.TrialId | None = ...,
+        trial: _trial_pb2.TrialId | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___HeartbeatRequest: typing_extensions.TypeAlias = HeartbeatRequest
+Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
 
-@typing.final
-class HeartbeatResponse(google.protobuf.message.Message):
+@_typing.final
+class HeartbeatResponse(_message.Message):
     """Response of Heartbeat."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    DECISION_FIELD_NUMBER: builtins.int
-    @property
-    def decision(self) -> wattwise.v1.trial_pb2.Decision:
+    DECISION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decision(self) -> _trial_pb2.Decision:
         """Whether to continue. Always set."""
 
     def __init__(
         self,
         *,
-        decision: wattwise.v1.trial_pb2.Decision | None = ...,
+        decision: _trial_pb2.Decision | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decision", b"decision"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___HeartbeatResponse: typing_extensions.TypeAlias = HeartbeatResponse
+Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
 
-@typing.final
-class EndTrialRequest(google.protobuf.message.Message):
+@_typing.final
+class EndTrialRequest(_message.Message):
     """Request of EndTrial."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    reason: wattwise.v1.trial_pb2.EndReason.ValueType
+    TRIAL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _trial_pb2.EndReason.ValueType
     """Why training ended: END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. Required: unspecified is refused."""
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.TrialId:
+    @_builtins.property
+    def trial(self) -> _trial_pb2.TrialId:
         """The trial that the trainer ran. Required."""
 
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.TrialId | None = ...,
-        reason: wattwise.v1.trial_pb2.EndReason.ValueType = ...,
+        trial: _trial_pb2.TrialId | None = ...,
+        reason: _trial_pb2.EndReason.ValueType = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason", "trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___EndTrialRequest: typing_extensions.TypeAlias = EndTrialRequest
+Global___EndTrialRequest: _TypeAlias = EndTrialRequest  # noqa: Y015
 
-@typing.final
-class EndTrialResponse(google.protobuf.message.Message):
+@_typing.final
+class EndTrialResponse(_message.Message):
     """Response of EndTrial."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.Trial:
+    TRIAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> _trial_pb2.Trial:
         """The trial's current state. Always set."""
 
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.Trial | None = ...,
+        trial: _trial_pb2.Trial | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___EndTrialResponse: typing_extensions.TypeAlias = EndTrialResponse
+Global___EndTrialResponse: _TypeAlias = EndTrialResponse  # noqa: Y015
 
-@typing.final
-class ImportTrialRequest(google.protobuf.message.Message):
+@_typing.final
+class ImportTrialRequest(_message.Message):
     """Request of ImportTrial."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    BATCH_SIZE_FIELD_NUMBER: builtins.int
-    MEASUREMENTS_FIELD_NUMBER: builtins.int
-    END_REASON_FIELD_NUMBER: builtins.int
-    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
-    START_TIME_FIELD_NUMBER: builtins.int
-    MONITOR_FIELD_NUMBER: builtins.int
-    VALIDATE_ONLY_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    MEASUREMENTS_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    MONITOR_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
-    request_id: builtins.str
+    request_id: _builtins.str
     """A UUID for the trial: the request_id of its launch, or one that the client generates once per trial. Calls with the
     same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the measurements after its last
     epoch are added to that trial, and it ends as if they had been reported. Required; at most 200 characters.
     """
-    batch_size: builtins.int
+    batch_size: _builtins.int
     """The batch size of the trial. Must be one of the job's, and that of the dispatched trial if there is one."""
-    end_reason: wattwise.v1.trial_pb2.EndReason.ValueType
+    end_reason: _trial_pb2.EndReason.ValueType
     """How the trial ended, unless its measurements decide it by reaching the target or the last epoch:
     END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its process was killed. Otherwise ignored.
     END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
     """
-    power_limit_watts: builtins.float
+    power_limit_watts: _builtins.float
     """The GPU power limit that the trial was trained at, in watts. Must be above 0. Unset: unknown."""
-    validate_only: builtins.bool
+    validate_only: _builtins.bool
     """True: nothing is changed, and the answer is the one that the import would get now. False: the trial is imported."""
-    @property
-    def measurements(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Measurement]:
+    @_builtins.property
+    def measurements(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Measurement]:
         """The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
         trial do not count. At most 5000. Empty: the trial ended before its first epoch did.
         """
 
-    @property
-    def start_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
         """When the trial started. A new trial that started before the job was reset is excluded. Unset: unknown."""
 
-    @property
-    def monitor(self) -> wattwise.v1.trial_pb2.Monitor:
+    @_builtins.property
+    def monitor(self) -> _trial_pb2.Monitor:
         """What measured the energy. Unset: unknown."""
 
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
-        request_id: builtins.str = ...,
-        batch_size: builtins.int = ...,
-        measurements: collections.abc.Iterable[wattwise.v1.trial_pb2.Measurement] | None = ...,
-        end_reason: wattwise.v1.trial_pb2.EndReason.ValueType = ...,
-        power_limit_watts: builtins.float | None = ...,
-        start_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
-        validate_only: builtins.bool = ...,
+        job_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        batch_size: _builtins.int = ...,
+        measurements: _abc.Iterable[_trial_pb2.Measurement] | None = ...,
+        end_reason: _trial_pb2.EndReason.ValueType = ...,
+        power_limit_watts: _builtins.float | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        monitor: _trial_pb2.Monitor | None = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "measurements", b"measurements", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "request_id", b"request_id", "start_time", b"start_time", "validate_only", b"validate_only"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "measurements", b"measurements", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "request_id", b"request_id", "start_time", b"start_time", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
+    _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
 
-Global___ImportTrialRequest: typing_extensions.TypeAlias = ImportTrialRequest
+Global___ImportTrialRequest: _TypeAlias = ImportTrialRequest  # noqa: Y015
 
-@typing.final
-class ImportTrialResponse(google.protobuf.message.Message):
+@_typing.final
+class ImportTrialResponse(_message.Message):
     """Response of ImportTrial."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    CREATED_FIELD_NUMBER: builtins.int
-    created: builtins.bool
+    TRIAL_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    created: _builtins.bool
     """True if this call created the trial; false if it was dispatched or imported before."""
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.Trial:
+    @_builtins.property
+    def trial(self) -> _trial_pb2.Trial:
         """The trial's current state. Always set."""
 
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.Trial | None = ...,
-        created: builtins.bool = ...,
+        trial: _trial_pb2.Trial | None = ...,
+        created: _builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created", b"created", "trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ImportTrialResponse: typing_extensions.TypeAlias = ImportTrialResponse
+Global___ImportTrialResponse: _TypeAlias = ImportTrialResponse  # noqa: Y015
 
-@typing.final
-class GetPowerLimitRequest(google.protobuf.message.Message):
+@_typing.final
+class GetPowerLimitRequest(_message.Message):
     """Request of GetPowerLimit."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    BATCH_SIZE_FIELD_NUMBER: builtins.int
-    TRIAL_NUMBER_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
-    batch_size: builtins.int
+    batch_size: _builtins.int
     """One of the job's batch sizes. Required: 0 is refused."""
-    trial_number: builtins.int
+    trial_number: _builtins.int
     """The trial that asks, which must run with this batch size. If no limit is known and no other trial is profiling, it
     becomes the trial that profiles until it has reported a profile or has ended; a restart of the server does not
     change that. 0: the call only reads.
     """
-    request_id: builtins.str
+    request_id: _builtins.str
     """The request_id of the trial's launch. If it is set and the trial belongs to another launch, the call is refused with
     ERROR_REASON_TRIAL_NOT_FOUND.
     """
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
-        batch_size: builtins.int = ...,
-        trial_number: builtins.int = ...,
-        request_id: builtins.str = ...,
+        job_id: _builtins.str = ...,
+        batch_size: _builtins.int = ...,
+        trial_number: _builtins.int = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "request_id", b"request_id", "trial_number", b"trial_number"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "request_id", b"request_id", "trial_number", b"trial_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetPowerLimitRequest: typing_extensions.TypeAlias = GetPowerLimitRequest
+Global___GetPowerLimitRequest: _TypeAlias = GetPowerLimitRequest  # noqa: Y015
 
-@typing.final
-class GetPowerLimitResponse(google.protobuf.message.Message):
+@_typing.final
+class GetPowerLimitResponse(_message.Message):
     """Response of GetPowerLimit."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
-    PROFILED_BY_ANOTHER_FIELD_NUMBER: builtins.int
-    CHEAPEST_FIELD_NUMBER: builtins.int
-    HIGHEST_FIELD_NUMBER: builtins.int
-    power_limit_watts: builtins.float
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    PROFILED_BY_ANOTHER_FIELD_NUMBER: _builtins.int
+    CHEAPEST_FIELD_NUMBER: _builtins.int
+    HIGHEST_FIELD_NUMBER: _builtins.int
+    power_limit_watts: _builtins.float
     """The cheapest power limit of one GPU, in watts. Unset: no trial has profiled this batch size."""
-    profiled_by_another: builtins.bool
+    profiled_by_another: _builtins.bool
     """True if a trial other than the caller is profiling, or if the caller's trial has ended or is lost: train at the
     current limit and ask again later. False: no other trial is profiling; if no limit is set either, the caller's
     trial profiles.
     """
-    @property
+    @_builtins.property
     def cheapest(self) -> Global___PowerSample:
         """The sample of that limit. Unset: no trial has profiled this batch size."""
 
-    @property
+    @_builtins.property
     def highest(self) -> Global___PowerSample:
         """The sample of the highest limit in the same profile, to compute the usage at the cheapest one in observer mode. Unset:
         no trial has profiled this batch size, or only an older version of the server has stored the profile.
@@ -468,88 +545,103 @@ class GetPowerLimitResponse(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        power_limit_watts: builtins.float | None = ...,
-        profiled_by_another: builtins.bool = ...,
+        power_limit_watts: _builtins.float | None = ...,
+        profiled_by_another: _builtins.bool = ...,
         cheapest: Global___PowerSample | None = ...,
         highest: Global___PowerSample | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "cheapest", b"cheapest", "highest", b"highest", "power_limit_watts", b"power_limit_watts"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "cheapest", b"cheapest", "highest", b"highest", "power_limit_watts", b"power_limit_watts", "profiled_by_another", b"profiled_by_another"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "cheapest", b"cheapest", "highest", b"highest", "power_limit_watts", b"power_limit_watts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "cheapest", b"cheapest", "highest", b"highest", "power_limit_watts", b"power_limit_watts", "profiled_by_another", b"profiled_by_another"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
+    _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
 
-Global___GetPowerLimitResponse: typing_extensions.TypeAlias = GetPowerLimitResponse
+Global___GetPowerLimitResponse: _TypeAlias = GetPowerLimitResponse  # noqa: Y015
 
-@typing.final
-class PowerSample(google.protobuf.message.Message):
+@_typing.final
+class PowerSample(_message.Message):
     """The measurement of some training steps at one power limit."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
-    TIME_SECONDS_FIELD_NUMBER: builtins.int
-    ENERGY_JOULES_FIELD_NUMBER: builtins.int
-    STEPS_FIELD_NUMBER: builtins.int
-    power_limit_watts: builtins.float
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    TIME_SECONDS_FIELD_NUMBER: _builtins.int
+    ENERGY_JOULES_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    power_limit_watts: _builtins.float
     """The limit that every GPU of the trial was set to, in watts. Must be above 0 and occur once in a profile."""
-    time_seconds: builtins.float
+    time_seconds: _builtins.float
     """Duration of all measured steps together, in seconds. Must be above 0."""
-    energy_joules: builtins.float
+    energy_joules: _builtins.float
     """Energy of all GPUs together during that time, in joules. 0 or more; 0: no energy was measured."""
-    steps: builtins.int
+    steps: _builtins.int
     """Number of training steps measured. Must be at least 1."""
     def __init__(
         self,
         *,
-        power_limit_watts: builtins.float = ...,
-        time_seconds: builtins.float = ...,
-        energy_joules: builtins.float = ...,
-        steps: builtins.int = ...,
+        power_limit_watts: _builtins.float = ...,
+        time_seconds: _builtins.float = ...,
+        energy_joules: _builtins.float = ...,
+        steps: _builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["energy_joules", b"energy_joules", "power_limit_watts", b"power_limit_watts", "steps", b"steps", "time_seconds", b"time_seconds"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["energy_joules", b"energy_joules", "power_limit_watts", b"power_limit_watts", "steps", b"steps", "time_seconds", b"time_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PowerSample: typing_extensions.TypeAlias = PowerSample
+Global___PowerSample: _TypeAlias = PowerSample  # noqa: Y015
 
-@typing.final
-class ReportPowerProfileRequest(google.protobuf.message.Message):
+@_typing.final
+class ReportPowerProfileRequest(_message.Message):
     """Request of ReportPowerProfile."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    SAMPLES_FIELD_NUMBER: builtins.int
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.TrialId:
+    TRIAL_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> _trial_pb2.TrialId:
         """The trial that measured the profile; it may have ended since. Required."""
 
-    @property
-    def samples(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PowerSample]:
+    @_builtins.property
+    def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___PowerSample]:
         """One sample per power limit, in any order; at least 1, at most 1000. Empty is refused."""
 
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.TrialId | None = ...,
-        samples: collections.abc.Iterable[Global___PowerSample] | None = ...,
+        trial: _trial_pb2.TrialId | None = ...,
+        samples: _abc.Iterable[Global___PowerSample] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["samples", b"samples", "trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["samples", b"samples", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportPowerProfileRequest: typing_extensions.TypeAlias = ReportPowerProfileRequest
+Global___ReportPowerProfileRequest: _TypeAlias = ReportPowerProfileRequest  # noqa: Y015
 
-@typing.final
-class ReportPowerProfileResponse(google.protobuf.message.Message):
+@_typing.final
+class ReportPowerProfileResponse(_message.Message):
     """Response of ReportPowerProfile."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
-    power_limit_watts: builtins.float
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    power_limit_watts: _builtins.float
     """The cheapest known power limit of one GPU, in watts. Always set; of equally cheap limits, the lowest."""
     def __init__(
         self,
         *,
-        power_limit_watts: builtins.float = ...,
+        power_limit_watts: _builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["power_limit_watts", b"power_limit_watts"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["power_limit_watts", b"power_limit_watts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportPowerProfileResponse: typing_extensions.TypeAlias = ReportPowerProfileResponse
+Global___ReportPowerProfileResponse: _TypeAlias = ReportPowerProfileResponse  # noqa: Y015

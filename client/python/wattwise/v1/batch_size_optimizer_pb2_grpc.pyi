@@ -3,173 +3,30 @@
 isort:skip_file
 """
 
-import abc
-import collections.abc
-import grpc
-import grpc.aio
+from collections import abc as _abc
+from grpc import aio as _aio
+from wattwise.v1 import batch_size_optimizer_pb2 as _batch_size_optimizer_pb2
+import abc as _abc_1
+import grpc as _grpc
 import sys
-import typing
-import wattwise.v1.batch_size_optimizer_pb2
+import typing as _typing
 
-if sys.version_info >= (3, 13):
-    import typing as typing_extensions
+if sys.version_info >= (3, 11):
+    from typing import Self as _Self
 else:
-    import typing_extensions
+    from typing_extensions import Self as _Self
 
-_T = typing.TypeVar("_T")
+_T = _typing.TypeVar("_T")
 
-class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
+class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
 
-class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
+class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
     ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
-_BatchSizeOptimizerRegisterJobType = typing_extensions.TypeVar(
-    '_BatchSizeOptimizerRegisterJobType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.RegisterJobRequest,
-        wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.RegisterJobRequest,
-        wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.RegisterJobRequest,
-        wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse,
-    ],
-)
 
-_BatchSizeOptimizerGetNextBatchSizeType = typing_extensions.TypeVar(
-    '_BatchSizeOptimizerGetNextBatchSizeType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeRequest,
-        wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeRequest,
-        wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeRequest,
-        wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse,
-    ],
-)
-
-_BatchSizeOptimizerReportResultType = typing_extensions.TypeVar(
-    '_BatchSizeOptimizerReportResultType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ReportResultRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ReportResultRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ReportResultRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse,
-    ],
-)
-
-_BatchSizeOptimizerStreamResultsType = typing_extensions.TypeVar(
-    '_BatchSizeOptimizerStreamResultsType',
-    grpc.StreamStreamMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.StreamResultsRequest,
-        wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.StreamResultsRequest,
-        wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse,
-    ],
-    default=grpc.StreamStreamMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.StreamResultsRequest,
-        wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse,
-    ],
-)
-
-_BatchSizeOptimizerHeartbeatType = typing_extensions.TypeVar(
-    '_BatchSizeOptimizerHeartbeatType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.HeartbeatRequest,
-        wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.HeartbeatRequest,
-        wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.HeartbeatRequest,
-        wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse,
-    ],
-)
-
-_BatchSizeOptimizerEndTrialType = typing_extensions.TypeVar(
-    '_BatchSizeOptimizerEndTrialType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
-        wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
-        wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
-        wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
-    ],
-)
-
-_BatchSizeOptimizerImportTrialType = typing_extensions.TypeVar(
-    '_BatchSizeOptimizerImportTrialType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
-    ],
-)
-
-_BatchSizeOptimizerGetPowerLimitType = typing_extensions.TypeVar(
-    '_BatchSizeOptimizerGetPowerLimitType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
-        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
-        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
-        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
-    ],
-)
-
-_BatchSizeOptimizerReportPowerProfileType = typing_extensions.TypeVar(
-    '_BatchSizeOptimizerReportPowerProfileType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
-    ],
-)
-
-class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, _BatchSizeOptimizerGetNextBatchSizeType, _BatchSizeOptimizerReportResultType, _BatchSizeOptimizerStreamResultsType, _BatchSizeOptimizerHeartbeatType, _BatchSizeOptimizerEndTrialType, _BatchSizeOptimizerImportTrialType, _BatchSizeOptimizerGetPowerLimitType, _BatchSizeOptimizerReportPowerProfileType]):
+class BatchSizeOptimizerStub:
     """Called by trainers. Decides which batch size to train with and when to stop.
 
     A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
@@ -177,170 +34,48 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
     whose reason is the name of an ErrorReason.
     """
 
-    @typing.overload
-    def __init__(self: BatchSizeOptimizerStub[
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.RegisterJobRequest,
-            wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeRequest,
-            wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.ReportResultRequest,
-            wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse,
-        ],
-        grpc.StreamStreamMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.StreamResultsRequest,
-            wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.HeartbeatRequest,
-            wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
-            wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
-            wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
-            wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
-            wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
-        ],
-    ], channel: grpc.Channel) -> None: ...
-
-    @typing.overload
-    def __init__(self: BatchSizeOptimizerStub[
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.RegisterJobRequest,
-            wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeRequest,
-            wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.ReportResultRequest,
-            wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse,
-        ],
-        grpc.aio.StreamStreamMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.StreamResultsRequest,
-            wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.HeartbeatRequest,
-            wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
-            wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
-            wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
-            wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
-            wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
-        ],
-    ], channel: grpc.aio.Channel) -> None: ...
-
-    RegisterJob: _BatchSizeOptimizerRegisterJobType
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> BatchSizeOptimizerAsyncStub: ...
+    RegisterJob: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.RegisterJobRequest, _batch_size_optimizer_pb2.RegisterJobResponse]
     """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
     INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
     """
-
-    GetNextBatchSize: _BatchSizeOptimizerGetNextBatchSizeType
+    GetNextBatchSize: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]
     """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
     FAILED_PRECONDITION if no batch size is left to try.
     """
-
-    ReportResult: _BatchSizeOptimizerReportResultType
+    ReportResult: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]
     """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry."""
-
-    StreamResults: _BatchSizeOptimizerStreamResultsType
+    StreamResults: _grpc.StreamStreamMultiCallable[_batch_size_optimizer_pb2.StreamResultsRequest, _batch_size_optimizer_pb2.StreamResultsResponse]
     """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
     result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
     a request, as soon as the trial has to stop in the middle of an epoch.
     """
-
-    Heartbeat: _BatchSizeOptimizerHeartbeatType
+    Heartbeat: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.HeartbeatRequest, _batch_size_optimizer_pb2.HeartbeatResponse]
     """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry."""
-
-    EndTrial: _BatchSizeOptimizerEndTrialType
+    EndTrial: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.EndTrialRequest, _batch_size_optimizer_pb2.EndTrialResponse]
     """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
     Safe to retry.
     """
-
-    ImportTrial: _BatchSizeOptimizerImportTrialType
+    ImportTrial: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ImportTrialRequest, _batch_size_optimizer_pb2.ImportTrialResponse]
     """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
     of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
     INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
     """
-
-    GetPowerLimit: _BatchSizeOptimizerGetPowerLimitType
+    GetPowerLimit: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetPowerLimitRequest, _batch_size_optimizer_pb2.GetPowerLimitResponse]
     """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
     trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
     profiles. Safe to retry.
     """
-
-    ReportPowerProfile: _BatchSizeOptimizerReportPowerProfileType
+    ReportPowerProfile: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportPowerProfileRequest, _batch_size_optimizer_pb2.ReportPowerProfileResponse]
     """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
     reported for this batch size. Safe to retry.
     """
 
-BatchSizeOptimizerAsyncStub: typing_extensions.TypeAlias = BatchSizeOptimizerStub[
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.RegisterJobRequest,
-        wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeRequest,
-        wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ReportResultRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.StreamResultsRequest,
-        wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.HeartbeatRequest,
-        wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
-        wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
-        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
-        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
-    ],
-]
-
-class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
+@_typing.type_check_only
+class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
     """Called by trainers. Decides which batch size to train with and when to stop.
 
     A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
@@ -348,93 +83,138 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
     whose reason is the name of an ErrorReason.
     """
 
-    @abc.abstractmethod
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    RegisterJob: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.RegisterJobRequest, _batch_size_optimizer_pb2.RegisterJobResponse]  # type: ignore[assignment]
+    """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
+    INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
+    """
+    GetNextBatchSize: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]  # type: ignore[assignment]
+    """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+    FAILED_PRECONDITION if no batch size is left to try.
+    """
+    ReportResult: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]  # type: ignore[assignment]
+    """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry."""
+    StreamResults: _aio.StreamStreamMultiCallable[_batch_size_optimizer_pb2.StreamResultsRequest, _batch_size_optimizer_pb2.StreamResultsResponse]  # type: ignore[assignment]
+    """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
+    result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
+    a request, as soon as the trial has to stop in the middle of an epoch.
+    """
+    Heartbeat: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.HeartbeatRequest, _batch_size_optimizer_pb2.HeartbeatResponse]  # type: ignore[assignment]
+    """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry."""
+    EndTrial: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.EndTrialRequest, _batch_size_optimizer_pb2.EndTrialResponse]  # type: ignore[assignment]
+    """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
+    Safe to retry.
+    """
+    ImportTrial: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ImportTrialRequest, _batch_size_optimizer_pb2.ImportTrialResponse]  # type: ignore[assignment]
+    """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
+    of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
+    INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+    """
+    GetPowerLimit: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetPowerLimitRequest, _batch_size_optimizer_pb2.GetPowerLimitResponse]  # type: ignore[assignment]
+    """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
+    trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
+    profiles. Safe to retry.
+    """
+    ReportPowerProfile: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportPowerProfileRequest, _batch_size_optimizer_pb2.ReportPowerProfileResponse]  # type: ignore[assignment]
+    """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
+    reported for this batch size. Safe to retry.
+    """
+
+class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
+    """Called by trainers. Decides which batch size to train with and when to stop.
+
+    A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
+    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
+    whose reason is the name of an ErrorReason.
+    """
+
+    @_abc_1.abstractmethod
     def RegisterJob(
         self,
-        request: wattwise.v1.batch_size_optimizer_pb2.RegisterJobRequest,
+        request: _batch_size_optimizer_pb2.RegisterJobRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse]]:
+    ) -> _typing.Union[_batch_size_optimizer_pb2.RegisterJobResponse, _abc.Awaitable[_batch_size_optimizer_pb2.RegisterJobResponse]]:
         """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
         INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def GetNextBatchSize(
         self,
-        request: wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeRequest,
+        request: _batch_size_optimizer_pb2.GetNextBatchSizeRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse]]:
+    ) -> _typing.Union[_batch_size_optimizer_pb2.GetNextBatchSizeResponse, _abc.Awaitable[_batch_size_optimizer_pb2.GetNextBatchSizeResponse]]:
         """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
         FAILED_PRECONDITION if no batch size is left to try.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def ReportResult(
         self,
-        request: wattwise.v1.batch_size_optimizer_pb2.ReportResultRequest,
+        request: _batch_size_optimizer_pb2.ReportResultRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse]]:
+    ) -> _typing.Union[_batch_size_optimizer_pb2.ReportResultResponse, _abc.Awaitable[_batch_size_optimizer_pb2.ReportResultResponse]]:
         """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry."""
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def StreamResults(
         self,
-        request_iterator: _MaybeAsyncIterator[wattwise.v1.batch_size_optimizer_pb2.StreamResultsRequest],
+        request_iterator: _MaybeAsyncIterator[_batch_size_optimizer_pb2.StreamResultsRequest],
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse], collections.abc.AsyncIterator[wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_batch_size_optimizer_pb2.StreamResultsResponse], _abc.AsyncIterator[_batch_size_optimizer_pb2.StreamResultsResponse]]:
         """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
         result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
         a request, as soon as the trial has to stop in the middle of an epoch.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def Heartbeat(
         self,
-        request: wattwise.v1.batch_size_optimizer_pb2.HeartbeatRequest,
+        request: _batch_size_optimizer_pb2.HeartbeatRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse]]:
+    ) -> _typing.Union[_batch_size_optimizer_pb2.HeartbeatResponse, _abc.Awaitable[_batch_size_optimizer_pb2.HeartbeatResponse]]:
         """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry."""
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def EndTrial(
         self,
-        request: wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
+        request: _batch_size_optimizer_pb2.EndTrialRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse]]:
+    ) -> _typing.Union[_batch_size_optimizer_pb2.EndTrialResponse, _abc.Awaitable[_batch_size_optimizer_pb2.EndTrialResponse]]:
         """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
         Safe to retry.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def ImportTrial(
         self,
-        request: wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
+        request: _batch_size_optimizer_pb2.ImportTrialRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse]]:
+    ) -> _typing.Union[_batch_size_optimizer_pb2.ImportTrialResponse, _abc.Awaitable[_batch_size_optimizer_pb2.ImportTrialResponse]]:
         """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
         of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
         INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def GetPowerLimit(
         self,
-        request: wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
+        request: _batch_size_optimizer_pb2.GetPowerLimitRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse]]:
+    ) -> _typing.Union[_batch_size_optimizer_pb2.GetPowerLimitResponse, _abc.Awaitable[_batch_size_optimizer_pb2.GetPowerLimitResponse]]:
         """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
         trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
         profiles. Safe to retry.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def ReportPowerProfile(
         self,
-        request: wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
+        request: _batch_size_optimizer_pb2.ReportPowerProfileRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse]]:
+    ) -> _typing.Union[_batch_size_optimizer_pb2.ReportPowerProfileResponse, _abc.Awaitable[_batch_size_optimizer_pb2.ReportPowerProfileResponse]]:
         """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
         reported for this batch size. Safe to retry.
         """
 
-def add_BatchSizeOptimizerServicer_to_server(servicer: BatchSizeOptimizerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+def add_BatchSizeOptimizerServicer_to_server(servicer: BatchSizeOptimizerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

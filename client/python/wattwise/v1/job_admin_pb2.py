@@ -22,65 +22,104 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from wattwise.v1 import event_pb2 as wattwise_dot_v1_dot_event__pb2
 from wattwise.v1 import job_pb2 as wattwise_dot_v1_dot_job__pb2
+from wattwise.v1 import statistics_pb2 as wattwise_dot_v1_dot_statistics__pb2
 from wattwise.v1 import trial_pb2 as wattwise_dot_v1_dot_trial__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bwattwise/v1/job_admin.proto\x12\x0bwattwise.v1\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"/\n\x0eGetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"O\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\rjob_id_prefix\x18\x03 \x01(\t\"K\n\x10ListJobsResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.wattwise.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x88\x01\n\x11ListTrialsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12(\n\x06status\x18\x04 \x01(\x0e\x32\x18.wattwise.v1.TrialStatus\x12\x12\n\nbatch_size\x18\x05 \x01(\x05\"Q\n\x12ListTrialsResponse\x12\"\n\x06trials\x18\x01 \x03(\x0b\x32\x12.wattwise.v1.Trial\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"6\n\x0fGetTrialRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"e\n\x10GetTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12.\n\x0cmeasurements\x18\x02 \x03(\x0b\x32\x18.wattwise.v1.Measurement\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"^\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12*\n\x0estopped_trials\x18\x02 \x03(\x0b\x32\x12.wattwise.v1.Trial\"!\n\x0fResetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x10ResetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"P\n\x17SetTrialExcludedRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x10\n\x08\x65xcluded\x18\x02 \x01(\x08\"\\\n\x18SetTrialExcludedResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.wattwise.v1.Job\"l\n\x18SetBatchSizeStateRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12,\n\x06status\x18\x03 \x01(\x0e\x32\x1c.wattwise.v1.BatchSizeStatus\":\n\x19SetBatchSizeStateResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"5\n\x13SetJobPausedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"5\n\x14SetJobPausedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"(\n\x16RequestBaselineRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"8\n\x17RequestBaselineResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"J\n\x13SetJobPolicyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x06policy\x18\x02 \x01(\x0e\x32\x13.wattwise.v1.Policy\"5\n\x14SetJobPolicyResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x10WatchJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job2\xdb\x07\n\x08JobAdmin\x12\x41\n\x06GetJob\x12\x1a.wattwise.v1.GetJobRequest\x1a\x1b.wattwise.v1.GetJobResponse\x12G\n\x08ListJobs\x12\x1c.wattwise.v1.ListJobsRequest\x1a\x1d.wattwise.v1.ListJobsResponse\x12M\n\nListTrials\x12\x1e.wattwise.v1.ListTrialsRequest\x1a\x1f.wattwise.v1.ListTrialsResponse\x12G\n\x08GetTrial\x12\x1c.wattwise.v1.GetTrialRequest\x1a\x1d.wattwise.v1.GetTrialResponse\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12G\n\x08ResetJob\x12\x1c.wattwise.v1.ResetJobRequest\x1a\x1d.wattwise.v1.ResetJobResponse\x12_\n\x10SetTrialExcluded\x12$.wattwise.v1.SetTrialExcludedRequest\x1a%.wattwise.v1.SetTrialExcludedResponse\x12\x62\n\x11SetBatchSizeState\x12%.wattwise.v1.SetBatchSizeStateRequest\x1a&.wattwise.v1.SetBatchSizeStateResponse\x12S\n\x0cSetJobPaused\x12 .wattwise.v1.SetJobPausedRequest\x1a!.wattwise.v1.SetJobPausedResponse\x12\\\n\x0fRequestBaseline\x12#.wattwise.v1.RequestBaselineRequest\x1a$.wattwise.v1.RequestBaselineResponse\x12S\n\x0cSetJobPolicy\x12 .wattwise.v1.SetJobPolicyRequest\x1a!.wattwise.v1.SetJobPolicyResponse\x12I\n\x08WatchJob\x12\x1c.wattwise.v1.WatchJobRequest\x1a\x1d.wattwise.v1.WatchJobResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bwattwise/v1/job_admin.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17wattwise/v1/event.proto\x1a\x15wattwise/v1/job.proto\x1a\x1cwattwise/v1/statistics.proto\x1a\x17wattwise/v1/trial.proto\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"/\n\x0eGetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"\xde\x01\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\rjob_id_prefix\x18\x03 \x01(\t\x12$\n\x05order\x18\x04 \x01(\x0e\x32\x15.wattwise.v1.JobOrder\x12$\n\x05state\x18\x05 \x01(\x0e\x32\x15.wattwise.v1.JobState\x12\x10\n\x08\x63ontains\x18\x06 \x01(\t\x12\x16\n\x0ewith_summaries\x18\x07 \x01(\x08\x12\x17\n\x0fwith_total_size\x18\x08 \x01(\x08\"s\n\x10ListJobsResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.wattwise.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x17\n\ntotal_size\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\r\n\x0b_total_size\"\xac\x02\n\x11ListTrialsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12(\n\x06status\x18\x04 \x01(\x0e\x32\x18.wattwise.v1.TrialStatus\x12\x12\n\nbatch_size\x18\x05 \x01(\x05\x12\x14\n\x0cnewest_first\x18\x06 \x01(\x08\x12\x19\n\x11\x66rom_trial_number\x18\x07 \x01(\x05\x12*\n\nend_reason\x18\x08 \x01(\x0e\x32\x16.wattwise.v1.EndReason\x12\x1a\n\rjob_id_prefix\x18\t \x01(\tH\x00\x88\x01\x01\x12\x17\n\x0fwith_total_size\x18\n \x01(\x08\x42\x10\n\x0e_job_id_prefix\"y\n\x12ListTrialsResponse\x12\"\n\x06trials\x18\x01 \x03(\x0b\x32\x12.wattwise.v1.Trial\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x17\n\ntotal_size\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\r\n\x0b_total_size\"6\n\x0fGetTrialRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"\x97\x01\n\x10GetTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12.\n\x0cmeasurements\x18\x02 \x03(\x0b\x32\x18.wattwise.v1.Measurement\x12\x30\n\rpower_profile\x18\x03 \x01(\x0b\x32\x19.wattwise.v1.PowerProfile\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"^\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12*\n\x0estopped_trials\x18\x02 \x03(\x0b\x32\x12.wattwise.v1.Trial\"!\n\x0fResetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x10ResetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"P\n\x17SetTrialExcludedRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x10\n\x08\x65xcluded\x18\x02 \x01(\x08\"\\\n\x18SetTrialExcludedResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.wattwise.v1.Job\"l\n\x18SetBatchSizeStateRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12,\n\x06status\x18\x03 \x01(\x0e\x32\x1c.wattwise.v1.BatchSizeStatus\":\n\x19SetBatchSizeStateResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"5\n\x13SetJobPausedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"5\n\x14SetJobPausedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"(\n\x16RequestBaselineRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"8\n\x17RequestBaselineResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"J\n\x13SetJobPolicyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x06policy\x18\x02 \x01(\x0e\x32\x13.wattwise.v1.Policy\"5\n\x14SetJobPolicyResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x10WatchJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"$\n\x12WatchTrialsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"9\n\x13WatchTrialsResponse\x12\"\n\x06trials\x18\x01 \x03(\x0b\x32\x12.wattwise.v1.Trial\")\n\x10WatchJobsRequest\x12\x15\n\rjob_id_prefix\x18\x01 \x01(\t\"6\n\x11WatchJobsResponse\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\x12\x10\n\x08\x61ll_jobs\x18\x02 \x01(\x08\">\n\x17GetJobStatisticsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x13\n\x0bnum_buckets\x18\x02 \x01(\x05\"J\n\x18GetJobStatisticsResponse\x12.\n\nstatistics\x18\x01 \x01(\x0b\x32\x1a.wattwise.v1.JobStatistics\")\n\x10GetTotalsRequest\x12\x15\n\rjob_id_prefix\x18\x01 \x01(\t\"8\n\x11GetTotalsResponse\x12#\n\x06totals\x18\x01 \x01(\x0b\x32\x13.wattwise.v1.Totals\"$\n\x12PreviewNextRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"Y\n\x13PreviewNextResponse\x12-\n\x07\x63hoices\x18\x01 \x03(\x0b\x32\x1c.wattwise.v1.PreviewedChoice\x12\x13\n\x0bnum_samples\x18\x02 \x01(\x05\"p\n\x0fPreviewedChoice\x12\x12\n\nbatch_size\x18\x01 \x01(\x05\x12\x13\n\x0bprobability\x18\x02 \x01(\x01\x12$\n\x04type\x18\x03 \x01(\x0e\x32\x16.wattwise.v1.TrialType\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x87\x01\n\x11ListEventsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rjob_id_prefix\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12$\n\x04kind\x18\x05 \x01(\x0e\x32\x16.wattwise.v1.EventKind\"Q\n\x12ListEventsResponse\x12\"\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.wattwise.v1.Event\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x16\n\x14GetServerInfoRequest\"\xc9\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x1f\n\x04role\x18\x02 \x01(\x0e\x32\x11.wattwise.v1.Role\x12\x10\n\x08token_id\x18\x03 \x01(\t\x12\x15\n\rjob_id_prefix\x18\x04 \x01(\t\x12%\n\x07\x66\x61\x63tors\x18\x05 \x01(\x0b\x32\x14.wattwise.v1.Factors\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\x83\x01\n\x08JobOrder\x12\x19\n\x15JOB_ORDER_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_ORDER_NEWEST\x10\x01\x12\x1b\n\x17JOB_ORDER_LAST_ACTIVITY\x10\x02\x12\x17\n\x13JOB_ORDER_ATTENTION\x10\x03\x12\x10\n\x0cJOB_ORDER_ID\x10\x04*\x90\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_RUNNING\x10\x01\x12\x12\n\x0eJOB_STATE_IDLE\x10\x02\x12\x11\n\rJOB_STATE_NEW\x10\x03\x12\x12\n\x0eJOB_STATE_HELD\x10\x04\x12\x17\n\x13JOB_STATE_ATTENTION\x10\x05*b\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_VIEWER\x10\x01\x12\x10\n\x0cROLE_TRAINER\x10\x02\x12\x11\n\rROLE_OPERATOR\x10\x03\x12\x0e\n\nROLE_ADMIN\x10\x04\x32\xa3\x0c\n\x08JobAdmin\x12\x41\n\x06GetJob\x12\x1a.wattwise.v1.GetJobRequest\x1a\x1b.wattwise.v1.GetJobResponse\x12G\n\x08ListJobs\x12\x1c.wattwise.v1.ListJobsRequest\x1a\x1d.wattwise.v1.ListJobsResponse\x12M\n\nListTrials\x12\x1e.wattwise.v1.ListTrialsRequest\x1a\x1f.wattwise.v1.ListTrialsResponse\x12G\n\x08GetTrial\x12\x1c.wattwise.v1.GetTrialRequest\x1a\x1d.wattwise.v1.GetTrialResponse\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12G\n\x08ResetJob\x12\x1c.wattwise.v1.ResetJobRequest\x1a\x1d.wattwise.v1.ResetJobResponse\x12_\n\x10SetTrialExcluded\x12$.wattwise.v1.SetTrialExcludedRequest\x1a%.wattwise.v1.SetTrialExcludedResponse\x12\x62\n\x11SetBatchSizeState\x12%.wattwise.v1.SetBatchSizeStateRequest\x1a&.wattwise.v1.SetBatchSizeStateResponse\x12S\n\x0cSetJobPaused\x12 .wattwise.v1.SetJobPausedRequest\x1a!.wattwise.v1.SetJobPausedResponse\x12\\\n\x0fRequestBaseline\x12#.wattwise.v1.RequestBaselineRequest\x1a$.wattwise.v1.RequestBaselineResponse\x12S\n\x0cSetJobPolicy\x12 .wattwise.v1.SetJobPolicyRequest\x1a!.wattwise.v1.SetJobPolicyResponse\x12I\n\x08WatchJob\x12\x1c.wattwise.v1.WatchJobRequest\x1a\x1d.wattwise.v1.WatchJobResponse0\x01\x12R\n\x0bWatchTrials\x12\x1f.wattwise.v1.WatchTrialsRequest\x1a .wattwise.v1.WatchTrialsResponse0\x01\x12L\n\tWatchJobs\x12\x1d.wattwise.v1.WatchJobsRequest\x1a\x1e.wattwise.v1.WatchJobsResponse0\x01\x12_\n\x10GetJobStatistics\x12$.wattwise.v1.GetJobStatisticsRequest\x1a%.wattwise.v1.GetJobStatisticsResponse\x12J\n\tGetTotals\x12\x1d.wattwise.v1.GetTotalsRequest\x1a\x1e.wattwise.v1.GetTotalsResponse\x12P\n\x0bPreviewNext\x12\x1f.wattwise.v1.PreviewNextRequest\x1a .wattwise.v1.PreviewNextResponse\x12M\n\nListEvents\x12\x1e.wattwise.v1.ListEventsRequest\x1a\x1f.wattwise.v1.ListEventsResponse\x12V\n\rGetServerInfo\x12!.wattwise.v1.GetServerInfoRequest\x1a\".wattwise.v1.GetServerInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wattwise.v1.job_admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETJOBREQUEST']._serialized_start=92
-  _globals['_GETJOBREQUEST']._serialized_end=123
-  _globals['_GETJOBRESPONSE']._serialized_start=125
-  _globals['_GETJOBRESPONSE']._serialized_end=172
-  _globals['_LISTJOBSREQUEST']._serialized_start=174
-  _globals['_LISTJOBSREQUEST']._serialized_end=253
-  _globals['_LISTJOBSRESPONSE']._serialized_start=255
-  _globals['_LISTJOBSRESPONSE']._serialized_end=330
-  _globals['_LISTTRIALSREQUEST']._serialized_start=333
-  _globals['_LISTTRIALSREQUEST']._serialized_end=469
-  _globals['_LISTTRIALSRESPONSE']._serialized_start=471
-  _globals['_LISTTRIALSRESPONSE']._serialized_end=552
-  _globals['_GETTRIALREQUEST']._serialized_start=554
-  _globals['_GETTRIALREQUEST']._serialized_end=608
-  _globals['_GETTRIALRESPONSE']._serialized_start=610
-  _globals['_GETTRIALRESPONSE']._serialized_end=711
-  _globals['_DELETEJOBREQUEST']._serialized_start=713
-  _globals['_DELETEJOBREQUEST']._serialized_end=747
-  _globals['_DELETEJOBRESPONSE']._serialized_start=749
-  _globals['_DELETEJOBRESPONSE']._serialized_end=843
-  _globals['_RESETJOBREQUEST']._serialized_start=845
-  _globals['_RESETJOBREQUEST']._serialized_end=878
-  _globals['_RESETJOBRESPONSE']._serialized_start=880
-  _globals['_RESETJOBRESPONSE']._serialized_end=929
-  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_start=931
-  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_end=1011
-  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_start=1013
-  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_end=1105
-  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_start=1107
-  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_end=1215
-  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_start=1217
-  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_end=1275
-  _globals['_SETJOBPAUSEDREQUEST']._serialized_start=1277
-  _globals['_SETJOBPAUSEDREQUEST']._serialized_end=1330
-  _globals['_SETJOBPAUSEDRESPONSE']._serialized_start=1332
-  _globals['_SETJOBPAUSEDRESPONSE']._serialized_end=1385
-  _globals['_REQUESTBASELINEREQUEST']._serialized_start=1387
-  _globals['_REQUESTBASELINEREQUEST']._serialized_end=1427
-  _globals['_REQUESTBASELINERESPONSE']._serialized_start=1429
-  _globals['_REQUESTBASELINERESPONSE']._serialized_end=1485
-  _globals['_SETJOBPOLICYREQUEST']._serialized_start=1487
-  _globals['_SETJOBPOLICYREQUEST']._serialized_end=1561
-  _globals['_SETJOBPOLICYRESPONSE']._serialized_start=1563
-  _globals['_SETJOBPOLICYRESPONSE']._serialized_end=1616
-  _globals['_WATCHJOBREQUEST']._serialized_start=1618
-  _globals['_WATCHJOBREQUEST']._serialized_end=1651
-  _globals['_WATCHJOBRESPONSE']._serialized_start=1653
-  _globals['_WATCHJOBRESPONSE']._serialized_end=1702
-  _globals['_JOBADMIN']._serialized_start=1705
-  _globals['_JOBADMIN']._serialized_end=2692
+  _globals['_JOBORDER']._serialized_start=3361
+  _globals['_JOBORDER']._serialized_end=3492
+  _globals['_JOBSTATE']._serialized_start=3495
+  _globals['_JOBSTATE']._serialized_end=3639
+  _globals['_ROLE']._serialized_start=3641
+  _globals['_ROLE']._serialized_end=3739
+  _globals['_GETJOBREQUEST']._serialized_start=180
+  _globals['_GETJOBREQUEST']._serialized_end=211
+  _globals['_GETJOBRESPONSE']._serialized_start=213
+  _globals['_GETJOBRESPONSE']._serialized_end=260
+  _globals['_LISTJOBSREQUEST']._serialized_start=263
+  _globals['_LISTJOBSREQUEST']._serialized_end=485
+  _globals['_LISTJOBSRESPONSE']._serialized_start=487
+  _globals['_LISTJOBSRESPONSE']._serialized_end=602
+  _globals['_LISTTRIALSREQUEST']._serialized_start=605
+  _globals['_LISTTRIALSREQUEST']._serialized_end=905
+  _globals['_LISTTRIALSRESPONSE']._serialized_start=907
+  _globals['_LISTTRIALSRESPONSE']._serialized_end=1028
+  _globals['_GETTRIALREQUEST']._serialized_start=1030
+  _globals['_GETTRIALREQUEST']._serialized_end=1084
+  _globals['_GETTRIALRESPONSE']._serialized_start=1087
+  _globals['_GETTRIALRESPONSE']._serialized_end=1238
+  _globals['_DELETEJOBREQUEST']._serialized_start=1240
+  _globals['_DELETEJOBREQUEST']._serialized_end=1274
+  _globals['_DELETEJOBRESPONSE']._serialized_start=1276
+  _globals['_DELETEJOBRESPONSE']._serialized_end=1370
+  _globals['_RESETJOBREQUEST']._serialized_start=1372
+  _globals['_RESETJOBREQUEST']._serialized_end=1405
+  _globals['_RESETJOBRESPONSE']._serialized_start=1407
+  _globals['_RESETJOBRESPONSE']._serialized_end=1456
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_start=1458
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_end=1538
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_start=1540
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_end=1632
+  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_start=1634
+  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_end=1742
+  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_start=1744
+  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_end=1802
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_start=1804
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_end=1857
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_start=1859
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_end=1912
+  _globals['_REQUESTBASELINEREQUEST']._serialized_start=1914
+  _globals['_REQUESTBASELINEREQUEST']._serialized_end=1954
+  _globals['_REQUESTBASELINERESPONSE']._serialized_start=1956
+  _globals['_REQUESTBASELINERESPONSE']._serialized_end=2012
+  _globals['_SETJOBPOLICYREQUEST']._serialized_start=2014
+  _globals['_SETJOBPOLICYREQUEST']._serialized_end=2088
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_start=2090
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_end=2143
+  _globals['_WATCHJOBREQUEST']._serialized_start=2145
+  _globals['_WATCHJOBREQUEST']._serialized_end=2178
+  _globals['_WATCHJOBRESPONSE']._serialized_start=2180
+  _globals['_WATCHJOBRESPONSE']._serialized_end=2229
+  _globals['_WATCHTRIALSREQUEST']._serialized_start=2231
+  _globals['_WATCHTRIALSREQUEST']._serialized_end=2267
+  _globals['_WATCHTRIALSRESPONSE']._serialized_start=2269
+  _globals['_WATCHTRIALSRESPONSE']._serialized_end=2326
+  _globals['_WATCHJOBSREQUEST']._serialized_start=2328
+  _globals['_WATCHJOBSREQUEST']._serialized_end=2369
+  _globals['_WATCHJOBSRESPONSE']._serialized_start=2371
+  _globals['_WATCHJOBSRESPONSE']._serialized_end=2425
+  _globals['_GETJOBSTATISTICSREQUEST']._serialized_start=2427
+  _globals['_GETJOBSTATISTICSREQUEST']._serialized_end=2489
+  _globals['_GETJOBSTATISTICSRESPONSE']._serialized_start=2491
+  _globals['_GETJOBSTATISTICSRESPONSE']._serialized_end=2565
+  _globals['_GETTOTALSREQUEST']._serialized_start=2567
+  _globals['_GETTOTALSREQUEST']._serialized_end=2608
+  _globals['_GETTOTALSRESPONSE']._serialized_start=2610
+  _globals['_GETTOTALSRESPONSE']._serialized_end=2666
+  _globals['_PREVIEWNEXTREQUEST']._serialized_start=2668
+  _globals['_PREVIEWNEXTREQUEST']._serialized_end=2704
+  _globals['_PREVIEWNEXTRESPONSE']._serialized_start=2706
+  _globals['_PREVIEWNEXTRESPONSE']._serialized_end=2795
+  _globals['_PREVIEWEDCHOICE']._serialized_start=2797
+  _globals['_PREVIEWEDCHOICE']._serialized_end=2909
+  _globals['_LISTEVENTSREQUEST']._serialized_start=2912
+  _globals['_LISTEVENTSREQUEST']._serialized_end=3047
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=3049
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=3130
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=3132
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=3154
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=3157
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=3358
+  _globals['_JOBADMIN']._serialized_start=3742
+  _globals['_JOBADMIN']._serialized_end=5313
 # @@protoc_insertion_point(module_scope)

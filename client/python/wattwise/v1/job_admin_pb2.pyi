@@ -3,375 +3,594 @@
 isort:skip_file
 """
 
-import builtins
-import collections.abc
-import google.protobuf.descriptor
-import google.protobuf.internal.containers
-import google.protobuf.message
+from collections import abc as _abc
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from wattwise.v1 import event_pb2 as _event_pb2
+from wattwise.v1 import job_pb2 as _job_pb2
+from wattwise.v1 import statistics_pb2 as _statistics_pb2
+from wattwise.v1 import trial_pb2 as _trial_pb2
+import builtins as _builtins
 import sys
-import typing
-import wattwise.v1.job_pb2
-import wattwise.v1.trial_pb2
+import typing as _typing
 
-if sys.version_info >= (3, 10):
-    import typing as typing_extensions
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    import typing_extensions
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
-DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+DESCRIPTOR: _descriptor.FileDescriptor
 
-@typing.final
-class GetJobRequest(google.protobuf.message.Message):
+class _JobOrder:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobOrder.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_ORDER_UNSPECIFIED: _JobOrder.ValueType  # 0
+    """Oldest first."""
+    JOB_ORDER_NEWEST: _JobOrder.ValueType  # 1
+    """Newest registration first."""
+    JOB_ORDER_LAST_ACTIVITY: _JobOrder.ValueType  # 2
+    """Newest activity of a trial first."""
+    JOB_ORDER_ATTENTION: _JobOrder.ValueType  # 3
+    """Jobs that somebody should look at first, in themselves by their newest activity."""
+    JOB_ORDER_ID: _JobOrder.ValueType  # 4
+    """By id, in the order of Unicode code points."""
+
+class JobOrder(_JobOrder, metaclass=_JobOrderEnumTypeWrapper):
+    """The order of a list of jobs."""
+
+JOB_ORDER_UNSPECIFIED: JobOrder.ValueType  # 0
+"""Oldest first."""
+JOB_ORDER_NEWEST: JobOrder.ValueType  # 1
+"""Newest registration first."""
+JOB_ORDER_LAST_ACTIVITY: JobOrder.ValueType  # 2
+"""Newest activity of a trial first."""
+JOB_ORDER_ATTENTION: JobOrder.ValueType  # 3
+"""Jobs that somebody should look at first, in themselves by their newest activity."""
+JOB_ORDER_ID: JobOrder.ValueType  # 4
+"""By id, in the order of Unicode code points."""
+Global___JobOrder: _TypeAlias = JobOrder  # noqa: Y015
+
+class _JobState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_STATE_UNSPECIFIED: _JobState.ValueType  # 0
+    """Any state."""
+    JOB_STATE_RUNNING: _JobState.ValueType  # 1
+    """It has running trials."""
+    JOB_STATE_IDLE: _JobState.ValueType  # 2
+    """It has trials, none of which is running."""
+    JOB_STATE_NEW: _JobState.ValueType  # 3
+    """It has no trial."""
+    JOB_STATE_HELD: _JobState.ValueType  # 4
+    """A person has paused its search, or pinned a batch size."""
+    JOB_STATE_ATTENTION: _JobState.ValueType  # 5
+    """Somebody should look at it; see JobSummary.needs_attention."""
+
+class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
+    """What a list of jobs can be limited to. A job may be in several of these states."""
+
+JOB_STATE_UNSPECIFIED: JobState.ValueType  # 0
+"""Any state."""
+JOB_STATE_RUNNING: JobState.ValueType  # 1
+"""It has running trials."""
+JOB_STATE_IDLE: JobState.ValueType  # 2
+"""It has trials, none of which is running."""
+JOB_STATE_NEW: JobState.ValueType  # 3
+"""It has no trial."""
+JOB_STATE_HELD: JobState.ValueType  # 4
+"""A person has paused its search, or pinned a batch size."""
+JOB_STATE_ATTENTION: JobState.ValueType  # 5
+"""Somebody should look at it; see JobSummary.needs_attention."""
+Global___JobState: _TypeAlias = JobState  # noqa: Y015
+
+class _Role:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLE_UNSPECIFIED: _Role.ValueType  # 0
+    """The server needs no token: every caller may call everything."""
+    ROLE_VIEWER: _Role.ValueType  # 1
+    """The calls of JobAdmin that change nothing."""
+    ROLE_TRAINER: _Role.ValueType  # 2
+    """The calls of BatchSizeOptimizer."""
+    ROLE_OPERATOR: _Role.ValueType  # 3
+    """The calls of both services."""
+    ROLE_ADMIN: _Role.ValueType  # 4
+    """As an operator; may have access to all jobs."""
+
+class Role(_Role, metaclass=_RoleEnumTypeWrapper):
+    """What a token may call."""
+
+ROLE_UNSPECIFIED: Role.ValueType  # 0
+"""The server needs no token: every caller may call everything."""
+ROLE_VIEWER: Role.ValueType  # 1
+"""The calls of JobAdmin that change nothing."""
+ROLE_TRAINER: Role.ValueType  # 2
+"""The calls of BatchSizeOptimizer."""
+ROLE_OPERATOR: Role.ValueType  # 3
+"""The calls of both services."""
+ROLE_ADMIN: Role.ValueType  # 4
+"""As an operator; may have access to all jobs."""
+Global___Role: _TypeAlias = Role  # noqa: Y015
+
+@_typing.final
+class GetJobRequest(_message.Message):
     """Request of GetJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
+        job_id: _builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetJobRequest: typing_extensions.TypeAlias = GetJobRequest
+Global___GetJobRequest: _TypeAlias = GetJobRequest  # noqa: Y015
 
-@typing.final
-class GetJobResponse(google.protobuf.message.Message):
+@_typing.final
+class GetJobResponse(_message.Message):
     """Response of GetJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.Job | None = ...,
+        job: _job_pb2.Job | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetJobResponse: typing_extensions.TypeAlias = GetJobResponse
+Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
 
-@typing.final
-class ListJobsRequest(google.protobuf.message.Message):
+@_typing.final
+class ListJobsRequest(_message.Message):
     """Request of ListJobs."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    PAGE_SIZE_FIELD_NUMBER: builtins.int
-    PAGE_TOKEN_FIELD_NUMBER: builtins.int
-    JOB_ID_PREFIX_FIELD_NUMBER: builtins.int
-    page_size: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    CONTAINS_FIELD_NUMBER: _builtins.int
+    WITH_SUMMARIES_FIELD_NUMBER: _builtins.int
+    WITH_TOTAL_SIZE_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
     """Maximum number of jobs on the page; values above 1000 mean 1000, and 0 means 50. A page of jobs with long
     configurations may be shorter.
     """
-    page_token: builtins.str
+    page_token: _builtins.str
     """next_page_token of the previous page. Empty: the first page."""
-    job_id_prefix: builtins.str
+    job_id_prefix: _builtins.str
     """Lists only jobs whose id starts with this prefix. Empty: all jobs."""
+    order: Global___JobOrder.ValueType
+    """The order. Unspecified: oldest first."""
+    state: Global___JobState.ValueType
+    """Lists only jobs in this state. Unspecified: all jobs."""
+    contains: _builtins.str
+    """Lists only jobs whose id contains this text; lower and upper case of ASCII letters are the same. At most 200
+    characters. Empty: all jobs.
+    """
+    with_summaries: _builtins.bool
+    """Whether every job has its summary."""
+    with_total_size: _builtins.bool
+    """Whether the answer says how many jobs match."""
     def __init__(
         self,
         *,
-        page_size: builtins.int = ...,
-        page_token: builtins.str = ...,
-        job_id_prefix: builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        job_id_prefix: _builtins.str = ...,
+        order: Global___JobOrder.ValueType = ...,
+        state: Global___JobState.ValueType = ...,
+        contains: _builtins.str = ...,
+        with_summaries: _builtins.bool = ...,
+        with_total_size: _builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id_prefix", b"job_id_prefix", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contains", b"contains", "job_id_prefix", b"job_id_prefix", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "state", b"state", "with_summaries", b"with_summaries", "with_total_size", b"with_total_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListJobsRequest: typing_extensions.TypeAlias = ListJobsRequest
+Global___ListJobsRequest: _TypeAlias = ListJobsRequest  # noqa: Y015
 
-@typing.final
-class ListJobsResponse(google.protobuf.message.Message):
+@_typing.final
+class ListJobsResponse(_message.Message):
     """Response of ListJobs."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOBS_FIELD_NUMBER: builtins.int
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
-    next_page_token: builtins.str
-    """Pass it as page_token to get the next page. Empty: this is the last page."""
-    @property
-    def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.job_pb2.Job]:
-        """The jobs, oldest first, without arms, batch_size_states, power_limits and advice, which GetJob returns. Empty if no
-        job matches.
-        """
+    JOBS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TOTAL_SIZE_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Pass it as page_token to get the next page. Empty: this is the last page. In an order by activity or attention, a job
+    that changes between two pages may be on both or on none.
+    """
+    total_size: _builtins.int
+    """How many jobs match, on all pages. Unset: with_total_size was not set."""
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
+        """The jobs, without arms, batch_size_states, power_limits and advice, which GetJob returns. Empty if no job matches."""
 
     def __init__(
         self,
         *,
-        jobs: collections.abc.Iterable[wattwise.v1.job_pb2.Job] | None = ...,
-        next_page_token: builtins.str = ...,
+        jobs: _abc.Iterable[_job_pb2.Job] | None = ...,
+        next_page_token: _builtins.str = ...,
+        total_size: _builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_total_size", b"_total_size", "total_size", b"total_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total_size", b"_total_size", "jobs", b"jobs", "next_page_token", b"next_page_token", "total_size", b"total_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__total_size: _TypeAlias = _typing.Literal["total_size"]  # noqa: Y015
+    _WhichOneofArgType__total_size: _TypeAlias = _typing.Literal["_total_size", b"_total_size"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total_size) -> _WhichOneofReturnType__total_size | None: ...
 
-Global___ListJobsResponse: typing_extensions.TypeAlias = ListJobsResponse
+Global___ListJobsResponse: _TypeAlias = ListJobsResponse  # noqa: Y015
 
-@typing.final
-class ListTrialsRequest(google.protobuf.message.Message):
+@_typing.final
+class ListTrialsRequest(_message.Message):
     """Request of ListTrials."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    PAGE_SIZE_FIELD_NUMBER: builtins.int
-    PAGE_TOKEN_FIELD_NUMBER: builtins.int
-    STATUS_FIELD_NUMBER: builtins.int
-    BATCH_SIZE_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
-    """The job. Required: an empty id is refused as unknown."""
-    page_size: builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    NEWEST_FIRST_FIELD_NUMBER: _builtins.int
+    FROM_TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
+    JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    WITH_TOTAL_SIZE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The job. Required unless job_id_prefix is set: an empty id is refused as unknown."""
+    page_size: _builtins.int
     """Maximum number of trials on the page; values above 1000 mean 1000, and 0 means 50."""
-    page_token: builtins.str
+    page_token: _builtins.str
     """next_page_token of the previous page. Empty: the first page."""
-    status: wattwise.v1.trial_pb2.TrialStatus.ValueType
+    status: _trial_pb2.TrialStatus.ValueType
     """Lists only trials with this status. Unspecified: all trials."""
-    batch_size: builtins.int
+    batch_size: _builtins.int
     """Lists only trials with this batch size. 0: all trials."""
+    newest_first: _builtins.bool
+    """Whether the newest trial comes first."""
+    from_trial_number: _builtins.int
+    """Begins with the trial of this number, or with the next one in the order if there is none. 0: from the first in the
+    order. Refused with job_id_prefix.
+    """
+    end_reason: _trial_pb2.EndReason.ValueType
+    """Lists only trials that ended for this reason. Unspecified: all trials."""
+    job_id_prefix: _builtins.str
+    """Set, also to an empty text: lists the trials of all jobs whose id starts with it, by the time of their start. job_id
+    must then be empty. Unset: lists the trials of job_id, by number.
+    """
+    with_total_size: _builtins.bool
+    """Whether the answer says how many trials match."""
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
-        page_size: builtins.int = ...,
-        page_token: builtins.str = ...,
-        status: wattwise.v1.trial_pb2.TrialStatus.ValueType = ...,
-        batch_size: builtins.int = ...,
+        job_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        status: _trial_pb2.TrialStatus.ValueType = ...,
+        batch_size: _builtins.int = ...,
+        newest_first: _builtins.bool = ...,
+        from_trial_number: _builtins.int = ...,
+        end_reason: _trial_pb2.EndReason.ValueType = ...,
+        job_id_prefix: _builtins.str | None = ...,
+        with_total_size: _builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token", "status", b"status"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix", "job_id_prefix", b"job_id_prefix"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix", "batch_size", b"batch_size", "end_reason", b"end_reason", "from_trial_number", b"from_trial_number", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "newest_first", b"newest_first", "page_size", b"page_size", "page_token", b"page_token", "status", b"status", "with_total_size", b"with_total_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__job_id_prefix: _TypeAlias = _typing.Literal["job_id_prefix"]  # noqa: Y015
+    _WhichOneofArgType__job_id_prefix: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__job_id_prefix) -> _WhichOneofReturnType__job_id_prefix | None: ...
 
-Global___ListTrialsRequest: typing_extensions.TypeAlias = ListTrialsRequest
+Global___ListTrialsRequest: _TypeAlias = ListTrialsRequest  # noqa: Y015
 
-@typing.final
-class ListTrialsResponse(google.protobuf.message.Message):
+@_typing.final
+class ListTrialsResponse(_message.Message):
     """Response of ListTrials."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIALS_FIELD_NUMBER: builtins.int
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
-    next_page_token: builtins.str
+    TRIALS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TOTAL_SIZE_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
     """Pass it as page_token to get the next page. Empty: this is the last page."""
-    @property
-    def trials(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Trial]:
-        """The trials, by ascending number. Empty if no trial matches."""
+    total_size: _builtins.int
+    """How many trials match, on all pages. Unset: with_total_size was not set."""
+    @_builtins.property
+    def trials(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Trial]:
+        """The trials. Empty if no trial matches."""
 
     def __init__(
         self,
         *,
-        trials: collections.abc.Iterable[wattwise.v1.trial_pb2.Trial] | None = ...,
-        next_page_token: builtins.str = ...,
+        trials: _abc.Iterable[_trial_pb2.Trial] | None = ...,
+        next_page_token: _builtins.str = ...,
+        total_size: _builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "trials", b"trials"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_total_size", b"_total_size", "total_size", b"total_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total_size", b"_total_size", "next_page_token", b"next_page_token", "total_size", b"total_size", "trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__total_size: _TypeAlias = _typing.Literal["total_size"]  # noqa: Y015
+    _WhichOneofArgType__total_size: _TypeAlias = _typing.Literal["_total_size", b"_total_size"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total_size) -> _WhichOneofReturnType__total_size | None: ...
 
-Global___ListTrialsResponse: typing_extensions.TypeAlias = ListTrialsResponse
+Global___ListTrialsResponse: _TypeAlias = ListTrialsResponse  # noqa: Y015
 
-@typing.final
-class GetTrialRequest(google.protobuf.message.Message):
+@_typing.final
+class GetTrialRequest(_message.Message):
     """Request of GetTrial."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.TrialId:
+    TRIAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> _trial_pb2.TrialId:
         """The trial. Required; a batch_size of 0 is not compared with the trial's."""
 
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.TrialId | None = ...,
+        trial: _trial_pb2.TrialId | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetTrialRequest: typing_extensions.TypeAlias = GetTrialRequest
+Global___GetTrialRequest: _TypeAlias = GetTrialRequest  # noqa: Y015
 
-@typing.final
-class GetTrialResponse(google.protobuf.message.Message):
+@_typing.final
+class GetTrialResponse(_message.Message):
     """Response of GetTrial."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    MEASUREMENTS_FIELD_NUMBER: builtins.int
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.Trial:
+    TRIAL_FIELD_NUMBER: _builtins.int
+    MEASUREMENTS_FIELD_NUMBER: _builtins.int
+    POWER_PROFILE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> _trial_pb2.Trial:
         """The trial's current state. Always set."""
 
-    @property
-    def measurements(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Measurement]:
+    @_builtins.property
+    def measurements(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Measurement]:
         """Its newest measurements, by ascending epoch: at most 50000, or the lower number that the server is configured to
         keep. Empty before the first report, and after the measurements have expired if the server is configured to delete
         them.
         """
 
+    @_builtins.property
+    def power_profile(self) -> _statistics_pb2.PowerProfile:
+        """The power limits that it has profiled, if it has."""
+
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.Trial | None = ...,
-        measurements: collections.abc.Iterable[wattwise.v1.trial_pb2.Measurement] | None = ...,
+        trial: _trial_pb2.Trial | None = ...,
+        measurements: _abc.Iterable[_trial_pb2.Measurement] | None = ...,
+        power_profile: _statistics_pb2.PowerProfile | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["measurements", b"measurements", "trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["power_profile", b"power_profile", "trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measurements", b"measurements", "power_profile", b"power_profile", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetTrialResponse: typing_extensions.TypeAlias = GetTrialResponse
+Global___GetTrialResponse: _TypeAlias = GetTrialResponse  # noqa: Y015
 
-@typing.final
-class DeleteJobRequest(google.protobuf.message.Message):
+@_typing.final
+class DeleteJobRequest(_message.Message):
     """Request of DeleteJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
+        job_id: _builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DeleteJobRequest: typing_extensions.TypeAlias = DeleteJobRequest
+Global___DeleteJobRequest: _TypeAlias = DeleteJobRequest  # noqa: Y015
 
-@typing.final
-class DeleteJobResponse(google.protobuf.message.Message):
+@_typing.final
+class DeleteJobResponse(_message.Message):
     """Response of DeleteJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    STOPPED_TRIALS_FIELD_NUMBER: builtins.int
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    JOB_FIELD_NUMBER: _builtins.int
+    STOPPED_TRIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's last state. Always set."""
 
-    @property
-    def stopped_trials(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Trial]:
+    @_builtins.property
+    def stopped_trials(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Trial]:
         """The running trials that were stopped; if there are more than 1000, the newest 1000. Empty if none was running."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.Job | None = ...,
-        stopped_trials: collections.abc.Iterable[wattwise.v1.trial_pb2.Trial] | None = ...,
+        job: _job_pb2.Job | None = ...,
+        stopped_trials: _abc.Iterable[_trial_pb2.Trial] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job", "stopped_trials", b"stopped_trials"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "stopped_trials", b"stopped_trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DeleteJobResponse: typing_extensions.TypeAlias = DeleteJobResponse
+Global___DeleteJobResponse: _TypeAlias = DeleteJobResponse  # noqa: Y015
 
-@typing.final
-class ResetJobRequest(google.protobuf.message.Message):
+@_typing.final
+class ResetJobRequest(_message.Message):
     """Request of ResetJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
+        job_id: _builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ResetJobRequest: typing_extensions.TypeAlias = ResetJobRequest
+Global___ResetJobRequest: _TypeAlias = ResetJobRequest  # noqa: Y015
 
-@typing.final
-class ResetJobResponse(google.protobuf.message.Message):
+@_typing.final
+class ResetJobResponse(_message.Message):
     """Response of ResetJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.Job | None = ...,
+        job: _job_pb2.Job | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ResetJobResponse: typing_extensions.TypeAlias = ResetJobResponse
+Global___ResetJobResponse: _TypeAlias = ResetJobResponse  # noqa: Y015
 
-@typing.final
-class SetTrialExcludedRequest(google.protobuf.message.Message):
+@_typing.final
+class SetTrialExcludedRequest(_message.Message):
     """Request of SetTrialExcluded."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    EXCLUDED_FIELD_NUMBER: builtins.int
-    excluded: builtins.bool
+    TRIAL_FIELD_NUMBER: _builtins.int
+    EXCLUDED_FIELD_NUMBER: _builtins.int
+    excluded: _builtins.bool
     """True: the trial does not count. False: it counts."""
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.TrialId:
+    @_builtins.property
+    def trial(self) -> _trial_pb2.TrialId:
         """The trial. Required; a batch_size of 0 is not compared with the trial's."""
 
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.TrialId | None = ...,
-        excluded: builtins.bool = ...,
+        trial: _trial_pb2.TrialId | None = ...,
+        excluded: _builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["excluded", b"excluded", "trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["excluded", b"excluded", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetTrialExcludedRequest: typing_extensions.TypeAlias = SetTrialExcludedRequest
+Global___SetTrialExcludedRequest: _TypeAlias = SetTrialExcludedRequest  # noqa: Y015
 
-@typing.final
-class SetTrialExcludedResponse(google.protobuf.message.Message):
+@_typing.final
+class SetTrialExcludedResponse(_message.Message):
     """Response of SetTrialExcluded."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    JOB_FIELD_NUMBER: builtins.int
-    @property
-    def trial(self) -> wattwise.v1.trial_pb2.Trial:
+    TRIAL_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> _trial_pb2.Trial:
         """The trial's current state. Always set."""
 
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
 
     def __init__(
         self,
         *,
-        trial: wattwise.v1.trial_pb2.Trial | None = ...,
-        job: wattwise.v1.job_pb2.Job | None = ...,
+        trial: _trial_pb2.Trial | None = ...,
+        job: _job_pb2.Job | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job", "trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job", "trial", b"trial"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetTrialExcludedResponse: typing_extensions.TypeAlias = SetTrialExcludedResponse
+Global___SetTrialExcludedResponse: _TypeAlias = SetTrialExcludedResponse  # noqa: Y015
 
-@typing.final
-class SetBatchSizeStateRequest(google.protobuf.message.Message):
+@_typing.final
+class SetBatchSizeStateRequest(_message.Message):
     """Request of SetBatchSizeState."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    BATCH_SIZE_FIELD_NUMBER: builtins.int
-    STATUS_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
-    batch_size: builtins.int
+    batch_size: _builtins.int
     """One of the job's batch sizes. Required: 0 is refused."""
-    status: wattwise.v1.job_pb2.BatchSizeStatus.ValueType
+    status: _job_pb2.BatchSizeStatus.ValueType
     """BATCH_SIZE_STATUS_ALLOWED: it may be chosen, also if it was pruned, set aside or out of memory, whose causes no longer
     count; it is no longer banned or pinned. Memory: smaller batch sizes are then taken to fit, too, and larger ones may be
     chosen again unless one of them, or one in between, ran out of memory itself.
@@ -381,195 +600,639 @@ class SetBatchSizeStateRequest(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
-        batch_size: builtins.int = ...,
-        status: wattwise.v1.job_pb2.BatchSizeStatus.ValueType = ...,
+        job_id: _builtins.str = ...,
+        batch_size: _builtins.int = ...,
+        status: _job_pb2.BatchSizeStatus.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "status", b"status"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetBatchSizeStateRequest: typing_extensions.TypeAlias = SetBatchSizeStateRequest
+Global___SetBatchSizeStateRequest: _TypeAlias = SetBatchSizeStateRequest  # noqa: Y015
 
-@typing.final
-class SetBatchSizeStateResponse(google.protobuf.message.Message):
+@_typing.final
+class SetBatchSizeStateResponse(_message.Message):
     """Response of SetBatchSizeState."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.Job | None = ...,
+        job: _job_pb2.Job | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetBatchSizeStateResponse: typing_extensions.TypeAlias = SetBatchSizeStateResponse
+Global___SetBatchSizeStateResponse: _TypeAlias = SetBatchSizeStateResponse  # noqa: Y015
 
-@typing.final
-class SetJobPausedRequest(google.protobuf.message.Message):
+@_typing.final
+class SetJobPausedRequest(_message.Message):
     """Request of SetJobPaused."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    PAUSED_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
-    paused: builtins.bool
+    paused: _builtins.bool
     """True: the search pauses. False: it goes on."""
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
-        paused: builtins.bool = ...,
+        job_id: _builtins.str = ...,
+        paused: _builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "paused", b"paused"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "paused", b"paused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetJobPausedRequest: typing_extensions.TypeAlias = SetJobPausedRequest
+Global___SetJobPausedRequest: _TypeAlias = SetJobPausedRequest  # noqa: Y015
 
-@typing.final
-class SetJobPausedResponse(google.protobuf.message.Message):
+@_typing.final
+class SetJobPausedResponse(_message.Message):
     """Response of SetJobPaused."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.Job | None = ...,
+        job: _job_pb2.Job | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetJobPausedResponse: typing_extensions.TypeAlias = SetJobPausedResponse
+Global___SetJobPausedResponse: _TypeAlias = SetJobPausedResponse  # noqa: Y015
 
-@typing.final
-class RequestBaselineRequest(google.protobuf.message.Message):
+@_typing.final
+class RequestBaselineRequest(_message.Message):
     """Request of RequestBaseline."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
+        job_id: _builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RequestBaselineRequest: typing_extensions.TypeAlias = RequestBaselineRequest
+Global___RequestBaselineRequest: _TypeAlias = RequestBaselineRequest  # noqa: Y015
 
-@typing.final
-class RequestBaselineResponse(google.protobuf.message.Message):
+@_typing.final
+class RequestBaselineResponse(_message.Message):
     """Response of RequestBaseline."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.Job | None = ...,
+        job: _job_pb2.Job | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RequestBaselineResponse: typing_extensions.TypeAlias = RequestBaselineResponse
+Global___RequestBaselineResponse: _TypeAlias = RequestBaselineResponse  # noqa: Y015
 
-@typing.final
-class SetJobPolicyRequest(google.protobuf.message.Message):
+@_typing.final
+class SetJobPolicyRequest(_message.Message):
     """Request of SetJobPolicy."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    POLICY_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
-    policy: wattwise.v1.job_pb2.Policy.ValueType
+    policy: _job_pb2.Policy.ValueType
     """The policy. Required: unspecified is refused."""
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
-        policy: wattwise.v1.job_pb2.Policy.ValueType = ...,
+        job_id: _builtins.str = ...,
+        policy: _job_pb2.Policy.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "policy", b"policy"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetJobPolicyRequest: typing_extensions.TypeAlias = SetJobPolicyRequest
+Global___SetJobPolicyRequest: _TypeAlias = SetJobPolicyRequest  # noqa: Y015
 
-@typing.final
-class SetJobPolicyResponse(google.protobuf.message.Message):
+@_typing.final
+class SetJobPolicyResponse(_message.Message):
     """Response of SetJobPolicy."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.Job | None = ...,
+        job: _job_pb2.Job | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetJobPolicyResponse: typing_extensions.TypeAlias = SetJobPolicyResponse
+Global___SetJobPolicyResponse: _TypeAlias = SetJobPolicyResponse  # noqa: Y015
 
-@typing.final
-class WatchJobRequest(google.protobuf.message.Message):
+@_typing.final
+class WatchJobRequest(_message.Message):
     """Request of WatchJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
+        job_id: _builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___WatchJobRequest: typing_extensions.TypeAlias = WatchJobRequest
+Global___WatchJobRequest: _TypeAlias = WatchJobRequest  # noqa: Y015
 
-@typing.final
-class WatchJobResponse(google.protobuf.message.Message):
+@_typing.final
+class WatchJobResponse(_message.Message):
     """Response of WatchJob."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_FIELD_NUMBER: builtins.int
-    @property
-    def job(self) -> wattwise.v1.job_pb2.Job:
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
 
     def __init__(
         self,
         *,
-        job: wattwise.v1.job_pb2.Job | None = ...,
+        job: _job_pb2.Job | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___WatchJobResponse: typing_extensions.TypeAlias = WatchJobResponse
+Global___WatchJobResponse: _TypeAlias = WatchJobResponse  # noqa: Y015
+
+@_typing.final
+class WatchTrialsRequest(_message.Message):
+    """Request of WatchTrials."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The job. Required: an empty id is refused as unknown."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTrialsRequest: _TypeAlias = WatchTrialsRequest  # noqa: Y015
+
+@_typing.final
+class WatchTrialsResponse(_message.Message):
+    """Response of WatchTrials."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trials(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Trial]:
+        """The trials that are new or have changed since the last message, by number; in the first message all running ones. Empty:
+        none is running.
+        """
+
+    def __init__(
+        self,
+        *,
+        trials: _abc.Iterable[_trial_pb2.Trial] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTrialsResponse: _TypeAlias = WatchTrialsResponse  # noqa: Y015
+
+@_typing.final
+class WatchJobsRequest(_message.Message):
+    """Request of WatchJobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    job_id_prefix: _builtins.str
+    """Watches only jobs whose id starts with this prefix. Empty: all jobs."""
+    def __init__(
+        self,
+        *,
+        job_id_prefix: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id_prefix", b"job_id_prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsRequest: _TypeAlias = WatchJobsRequest  # noqa: Y015
+
+@_typing.final
+class WatchJobsResponse(_message.Message):
+    """Response of WatchJobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    ALL_JOBS_FIELD_NUMBER: _builtins.int
+    all_jobs: _builtins.bool
+    """Whether others may have changed too: read everything that is shown again. True in the first message."""
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The jobs that have changed since the last message, by id; deleted ones too. Empty in the first message."""
+
+    def __init__(
+        self,
+        *,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        all_jobs: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_jobs", b"all_jobs", "job_ids", b"job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
+
+@_typing.final
+class GetJobStatisticsRequest(_message.Message):
+    """Request of GetJobStatistics."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NUM_BUCKETS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The job. Required: an empty id is refused as unknown."""
+    num_buckets: _builtins.int
+    """How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one trial. 0: no
+    buckets.
+    """
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        num_buckets: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "num_buckets", b"num_buckets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetJobStatisticsRequest: _TypeAlias = GetJobStatisticsRequest  # noqa: Y015
+
+@_typing.final
+class GetJobStatisticsResponse(_message.Message):
+    """Response of GetJobStatistics."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATISTICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def statistics(self) -> _statistics_pb2.JobStatistics:
+        """The figures. Always set."""
+
+    def __init__(
+        self,
+        *,
+        statistics: _statistics_pb2.JobStatistics | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetJobStatisticsResponse: _TypeAlias = GetJobStatisticsResponse  # noqa: Y015
+
+@_typing.final
+class GetTotalsRequest(_message.Message):
+    """Request of GetTotals."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    job_id_prefix: _builtins.str
+    """Counts only jobs whose id starts with this prefix. Empty: all jobs."""
+    def __init__(
+        self,
+        *,
+        job_id_prefix: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id_prefix", b"job_id_prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTotalsRequest: _TypeAlias = GetTotalsRequest  # noqa: Y015
+
+@_typing.final
+class GetTotalsResponse(_message.Message):
+    """Response of GetTotals."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def totals(self) -> _statistics_pb2.Totals:
+        """The figures. Always set."""
+
+    def __init__(
+        self,
+        *,
+        totals: _statistics_pb2.Totals | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTotalsResponse: _TypeAlias = GetTotalsResponse  # noqa: Y015
+
+@_typing.final
+class PreviewNextRequest(_message.Message):
+    """Request of PreviewNext."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The job. Required: an empty id is refused as unknown."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewNextRequest: _TypeAlias = PreviewNextRequest  # noqa: Y015
+
+@_typing.final
+class PreviewNextResponse(_message.Message):
+    """Response of PreviewNext."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHOICES_FIELD_NUMBER: _builtins.int
+    NUM_SAMPLES_FIELD_NUMBER: _builtins.int
+    num_samples: _builtins.int
+    """How often the policy was asked, each time with other random numbers. 1: its choice does not depend on any."""
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewedChoice]:
+        """The batch sizes that the next launch may get, the most likely first; it may be one alone. Empty: none is left to try."""
+
+    def __init__(
+        self,
+        *,
+        choices: _abc.Iterable[Global___PreviewedChoice] | None = ...,
+        num_samples: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "num_samples", b"num_samples"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewNextResponse: _TypeAlias = PreviewNextResponse  # noqa: Y015
+
+@_typing.final
+class PreviewedChoice(_message.Message):
+    """A batch size that the next launch may get."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    PROBABILITY_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    batch_size: _builtins.int
+    """The batch size."""
+    probability: _builtins.float
+    """Its share among the samples, above 0 and at most 1."""
+    type: _trial_pb2.TrialType.ValueType
+    """The type that the trial would have."""
+    reason: _builtins.str
+    """One sentence that explains the choice, of the first sample that has it. Never empty."""
+    def __init__(
+        self,
+        *,
+        batch_size: _builtins.int = ...,
+        probability: _builtins.float = ...,
+        type: _trial_pb2.TrialType.ValueType = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "probability", b"probability", "reason", b"reason", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewedChoice: _TypeAlias = PreviewedChoice  # noqa: Y015
+
+@_typing.final
+class ListEventsRequest(_message.Message):
+    """Request of ListEvents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Lists only events of this job, which may have been deleted. Empty: of all jobs."""
+    job_id_prefix: _builtins.str
+    """Lists only events of jobs whose id starts with this prefix. Empty: of all jobs."""
+    page_size: _builtins.int
+    """Maximum number of events on the page; values above 1000 mean 1000, and 0 means 50."""
+    page_token: _builtins.str
+    """next_page_token of the previous page. Empty: the first page."""
+    kind: _event_pb2.EventKind.ValueType
+    """Lists only events of this kind. Unspecified: of any kind."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        job_id_prefix: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        kind: _event_pb2.EventKind.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "kind", b"kind", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
+
+@_typing.final
+class ListEventsResponse(_message.Message):
+    """Response of ListEvents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Pass it as page_token to get the next page. Empty: this is the last page."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.Event]:
+        """The events, newest first. Empty if no event matches."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[_event_pb2.Event] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
+
+@_typing.final
+class GetServerInfoRequest(_message.Message):
+    """Request of GetServerInfo."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
+
+@_typing.final
+class GetServerInfoResponse(_message.Message):
+    """Response of GetServerInfo."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    FACTORS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """The version of the server, such as "0.2.0". Always set."""
+    role: Global___Role.ValueType
+    """The role of the caller's token."""
+    token_id: _builtins.str
+    """Id of the caller's token. Empty: the server needs none."""
+    job_id_prefix: _builtins.str
+    """The ids of the jobs that the caller may access start with this. Empty: it may access every job."""
+    @_builtins.property
+    def factors(self) -> _statistics_pb2.Factors:
+        """The operator's prices and carbon intensity. Always set."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When the server started. Always set."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        role: Global___Role.ValueType = ...,
+        token_id: _builtins.str = ...,
+        job_id_prefix: _builtins.str = ...,
+        factors: _statistics_pb2.Factors | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["factors", b"factors", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["factors", b"factors", "job_id_prefix", b"job_id_prefix", "role", b"role", "start_time", b"start_time", "token_id", b"token_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015

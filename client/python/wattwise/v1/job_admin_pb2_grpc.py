@@ -95,6 +95,41 @@ class JobAdminStub(object):
                 request_serializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobResponse.FromString,
                 _registered_method=True)
+        self.WatchTrials = channel.unary_stream(
+                '/wattwise.v1.JobAdmin/WatchTrials',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.WatchTrialsRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.WatchTrialsResponse.FromString,
+                _registered_method=True)
+        self.WatchJobs = channel.unary_stream(
+                '/wattwise.v1.JobAdmin/WatchJobs',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobsResponse.FromString,
+                _registered_method=True)
+        self.GetJobStatistics = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/GetJobStatistics',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.GetJobStatisticsRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.GetJobStatisticsResponse.FromString,
+                _registered_method=True)
+        self.GetTotals = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/GetTotals',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.GetTotalsRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.GetTotalsResponse.FromString,
+                _registered_method=True)
+        self.PreviewNext = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/PreviewNext',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.PreviewNextRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.PreviewNextResponse.FromString,
+                _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/ListEvents',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.ListEventsResponse.FromString,
+                _registered_method=True)
+        self.GetServerInfo = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/GetServerInfo',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.GetServerInfoRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.GetServerInfoResponse.FromString,
+                _registered_method=True)
 
 
 class JobAdminServicer(object):
@@ -109,14 +144,14 @@ class JobAdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Lists all jobs, oldest first, one page per call.
+        """Lists jobs, one page per call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTrials(self, request, context):
-        """Lists a job's trials by number, one page per call.
+        """Lists trials of one job or of several, one page per call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,6 +233,56 @@ class JobAdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchTrials(self, request, context):
+        """Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
+        times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchJobs(self, request, context):
+        """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetJobStatistics(self, request, context):
+        """Returns the figures of a job: its trials by batch size, what they took, and what they saved.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTotals(self, request, context):
+        """Returns the figures of several jobs together.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreviewNext(self, request, context):
+        """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEvents(self, request, context):
+        """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetServerInfo(self, request, context):
+        """Returns what a client can know about the server and about its own token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobAdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -260,6 +345,41 @@ def add_JobAdminServicer_to_server(servicer, server):
                     servicer.WatchJob,
                     request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobResponse.SerializeToString,
+            ),
+            'WatchTrials': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTrials,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.WatchTrialsRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.WatchTrialsResponse.SerializeToString,
+            ),
+            'WatchJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobsRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobsResponse.SerializeToString,
+            ),
+            'GetJobStatistics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetJobStatistics,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.GetJobStatisticsRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.GetJobStatisticsResponse.SerializeToString,
+            ),
+            'GetTotals': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTotals,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.GetTotalsRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.GetTotalsResponse.SerializeToString,
+            ),
+            'PreviewNext': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreviewNext,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.PreviewNextRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.PreviewNextResponse.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.ListEventsRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'GetServerInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServerInfo,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.GetServerInfoRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.GetServerInfoResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -587,6 +707,195 @@ class JobAdmin(object):
             '/wattwise.v1.JobAdmin/WatchJob',
             wattwise_dot_v1_dot_job__admin__pb2.WatchJobRequest.SerializeToString,
             wattwise_dot_v1_dot_job__admin__pb2.WatchJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTrials(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/WatchTrials',
+            wattwise_dot_v1_dot_job__admin__pb2.WatchTrialsRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.WatchTrialsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/WatchJobs',
+            wattwise_dot_v1_dot_job__admin__pb2.WatchJobsRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.WatchJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetJobStatistics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/GetJobStatistics',
+            wattwise_dot_v1_dot_job__admin__pb2.GetJobStatisticsRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.GetJobStatisticsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTotals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/GetTotals',
+            wattwise_dot_v1_dot_job__admin__pb2.GetTotalsRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.GetTotalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreviewNext(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/PreviewNext',
+            wattwise_dot_v1_dot_job__admin__pb2.PreviewNextRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.PreviewNextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/ListEvents',
+            wattwise_dot_v1_dot_job__admin__pb2.ListEventsRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetServerInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/GetServerInfo',
+            wattwise_dot_v1_dot_job__admin__pb2.GetServerInfoRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.GetServerInfoResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,553 +3,341 @@
 isort:skip_file
 """
 
-import abc
-import collections.abc
-import grpc
-import grpc.aio
+from collections import abc as _abc
+from grpc import aio as _aio
+from wattwise.v1 import job_admin_pb2 as _job_admin_pb2
+import abc as _abc_1
+import grpc as _grpc
 import sys
-import typing
-import wattwise.v1.job_admin_pb2
+import typing as _typing
 
-if sys.version_info >= (3, 13):
-    import typing as typing_extensions
+if sys.version_info >= (3, 11):
+    from typing import Self as _Self
 else:
-    import typing_extensions
+    from typing_extensions import Self as _Self
 
-_T = typing.TypeVar("_T")
+_T = _typing.TypeVar("_T")
 
-class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
+class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
 
-class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
+class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
     ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
-_JobAdminGetJobType = typing_extensions.TypeVar(
-    '_JobAdminGetJobType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.GetJobRequest,
-        wattwise.v1.job_admin_pb2.GetJobResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.GetJobRequest,
-        wattwise.v1.job_admin_pb2.GetJobResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.GetJobRequest,
-        wattwise.v1.job_admin_pb2.GetJobResponse,
-    ],
-)
 
-_JobAdminListJobsType = typing_extensions.TypeVar(
-    '_JobAdminListJobsType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ListJobsRequest,
-        wattwise.v1.job_admin_pb2.ListJobsResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ListJobsRequest,
-        wattwise.v1.job_admin_pb2.ListJobsResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ListJobsRequest,
-        wattwise.v1.job_admin_pb2.ListJobsResponse,
-    ],
-)
-
-_JobAdminListTrialsType = typing_extensions.TypeVar(
-    '_JobAdminListTrialsType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ListTrialsRequest,
-        wattwise.v1.job_admin_pb2.ListTrialsResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ListTrialsRequest,
-        wattwise.v1.job_admin_pb2.ListTrialsResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ListTrialsRequest,
-        wattwise.v1.job_admin_pb2.ListTrialsResponse,
-    ],
-)
-
-_JobAdminGetTrialType = typing_extensions.TypeVar(
-    '_JobAdminGetTrialType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.GetTrialRequest,
-        wattwise.v1.job_admin_pb2.GetTrialResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.GetTrialRequest,
-        wattwise.v1.job_admin_pb2.GetTrialResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.GetTrialRequest,
-        wattwise.v1.job_admin_pb2.GetTrialResponse,
-    ],
-)
-
-_JobAdminDeleteJobType = typing_extensions.TypeVar(
-    '_JobAdminDeleteJobType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.DeleteJobRequest,
-        wattwise.v1.job_admin_pb2.DeleteJobResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.DeleteJobRequest,
-        wattwise.v1.job_admin_pb2.DeleteJobResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.DeleteJobRequest,
-        wattwise.v1.job_admin_pb2.DeleteJobResponse,
-    ],
-)
-
-_JobAdminResetJobType = typing_extensions.TypeVar(
-    '_JobAdminResetJobType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ResetJobRequest,
-        wattwise.v1.job_admin_pb2.ResetJobResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ResetJobRequest,
-        wattwise.v1.job_admin_pb2.ResetJobResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ResetJobRequest,
-        wattwise.v1.job_admin_pb2.ResetJobResponse,
-    ],
-)
-
-_JobAdminSetTrialExcludedType = typing_extensions.TypeVar(
-    '_JobAdminSetTrialExcludedType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
-        wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
-        wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
-        wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
-    ],
-)
-
-_JobAdminSetBatchSizeStateType = typing_extensions.TypeVar(
-    '_JobAdminSetBatchSizeStateType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
-        wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
-        wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
-        wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
-    ],
-)
-
-_JobAdminSetJobPausedType = typing_extensions.TypeVar(
-    '_JobAdminSetJobPausedType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetJobPausedRequest,
-        wattwise.v1.job_admin_pb2.SetJobPausedResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetJobPausedRequest,
-        wattwise.v1.job_admin_pb2.SetJobPausedResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetJobPausedRequest,
-        wattwise.v1.job_admin_pb2.SetJobPausedResponse,
-    ],
-)
-
-_JobAdminRequestBaselineType = typing_extensions.TypeVar(
-    '_JobAdminRequestBaselineType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.RequestBaselineRequest,
-        wattwise.v1.job_admin_pb2.RequestBaselineResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.RequestBaselineRequest,
-        wattwise.v1.job_admin_pb2.RequestBaselineResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.RequestBaselineRequest,
-        wattwise.v1.job_admin_pb2.RequestBaselineResponse,
-    ],
-)
-
-_JobAdminSetJobPolicyType = typing_extensions.TypeVar(
-    '_JobAdminSetJobPolicyType',
-    grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
-        wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
-        wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
-        wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
-    ],
-)
-
-_JobAdminWatchJobType = typing_extensions.TypeVar(
-    '_JobAdminWatchJobType',
-    grpc.UnaryStreamMultiCallable[
-        wattwise.v1.job_admin_pb2.WatchJobRequest,
-        wattwise.v1.job_admin_pb2.WatchJobResponse,
-    ],
-    grpc.aio.UnaryStreamMultiCallable[
-        wattwise.v1.job_admin_pb2.WatchJobRequest,
-        wattwise.v1.job_admin_pb2.WatchJobResponse,
-    ],
-    default=grpc.UnaryStreamMultiCallable[
-        wattwise.v1.job_admin_pb2.WatchJobRequest,
-        wattwise.v1.job_admin_pb2.WatchJobResponse,
-    ],
-)
-
-class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _JobAdminListTrialsType, _JobAdminGetTrialType, _JobAdminDeleteJobType, _JobAdminResetJobType, _JobAdminSetTrialExcludedType, _JobAdminSetBatchSizeStateType, _JobAdminSetJobPausedType, _JobAdminRequestBaselineType, _JobAdminSetJobPolicyType, _JobAdminWatchJobType]):
+class JobAdminStub:
     """Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials."""
 
-    @typing.overload
-    def __init__(self: JobAdminStub[
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.GetJobRequest,
-            wattwise.v1.job_admin_pb2.GetJobResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.ListJobsRequest,
-            wattwise.v1.job_admin_pb2.ListJobsResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.ListTrialsRequest,
-            wattwise.v1.job_admin_pb2.ListTrialsResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.GetTrialRequest,
-            wattwise.v1.job_admin_pb2.GetTrialResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.DeleteJobRequest,
-            wattwise.v1.job_admin_pb2.DeleteJobResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.ResetJobRequest,
-            wattwise.v1.job_admin_pb2.ResetJobResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
-            wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
-            wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.SetJobPausedRequest,
-            wattwise.v1.job_admin_pb2.SetJobPausedResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.RequestBaselineRequest,
-            wattwise.v1.job_admin_pb2.RequestBaselineResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
-            wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
-        ],
-        grpc.UnaryStreamMultiCallable[
-            wattwise.v1.job_admin_pb2.WatchJobRequest,
-            wattwise.v1.job_admin_pb2.WatchJobResponse,
-        ],
-    ], channel: grpc.Channel) -> None: ...
-
-    @typing.overload
-    def __init__(self: JobAdminStub[
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.GetJobRequest,
-            wattwise.v1.job_admin_pb2.GetJobResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.ListJobsRequest,
-            wattwise.v1.job_admin_pb2.ListJobsResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.ListTrialsRequest,
-            wattwise.v1.job_admin_pb2.ListTrialsResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.GetTrialRequest,
-            wattwise.v1.job_admin_pb2.GetTrialResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.DeleteJobRequest,
-            wattwise.v1.job_admin_pb2.DeleteJobResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.ResetJobRequest,
-            wattwise.v1.job_admin_pb2.ResetJobResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
-            wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
-            wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.SetJobPausedRequest,
-            wattwise.v1.job_admin_pb2.SetJobPausedResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.RequestBaselineRequest,
-            wattwise.v1.job_admin_pb2.RequestBaselineResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
-            wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
-        ],
-        grpc.aio.UnaryStreamMultiCallable[
-            wattwise.v1.job_admin_pb2.WatchJobRequest,
-            wattwise.v1.job_admin_pb2.WatchJobResponse,
-        ],
-    ], channel: grpc.aio.Channel) -> None: ...
-
-    GetJob: _JobAdminGetJobType
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> JobAdminAsyncStub: ...
+    GetJob: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.GetJobRequest, _job_admin_pb2.GetJobResponse]
     """Returns one job."""
-
-    ListJobs: _JobAdminListJobsType
-    """Lists all jobs, oldest first, one page per call."""
-
-    ListTrials: _JobAdminListTrialsType
-    """Lists a job's trials by number, one page per call."""
-
-    GetTrial: _JobAdminGetTrialType
+    ListJobs: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.ListJobsRequest, _job_admin_pb2.ListJobsResponse]
+    """Lists jobs, one page per call."""
+    ListTrials: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.ListTrialsRequest, _job_admin_pb2.ListTrialsResponse]
+    """Lists trials of one job or of several, one page per call."""
+    GetTrial: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.GetTrialRequest, _job_admin_pb2.GetTrialResponse]
     """Returns one trial with its measurements."""
-
-    DeleteJob: _JobAdminDeleteJobType
+    DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.DeleteJobRequest, _job_admin_pb2.DeleteJobResponse]
     """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
     by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
     new job numbers its trials from 1.
     """
-
-    ResetJob: _JobAdminResetJobType
+    ResetJob: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.ResetJobRequest, _job_admin_pb2.ResetJobResponse]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
     runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
     stay banned, and known power limits and what prior jobs told stay.
     """
-
-    SetTrialExcluded: _JobAdminSetTrialExcludedType
+    SetTrialExcluded: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.SetTrialExcludedRequest, _job_admin_pb2.SetTrialExcludedResponse]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
     profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
     """
-
-    SetBatchSizeState: _JobAdminSetBatchSizeStateType
+    SetBatchSizeState: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.SetBatchSizeStateRequest, _job_admin_pb2.SetBatchSizeStateResponse]
     """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
     a pinned batch size have no cost bound.
     """
-
-    SetJobPaused: _JobAdminSetJobPausedType
+    SetJobPaused: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.SetJobPausedRequest, _job_admin_pb2.SetJobPausedResponse]
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
     if none is known; their results count. These trials have no cost bound.
     """
-
-    RequestBaseline: _JobAdminRequestBaselineType
+    RequestBaseline: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.RequestBaselineRequest, _job_admin_pb2.RequestBaselineResponse]
     """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
     While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
     Banning the default batch size withdraws it, and so does a reset.
     """
-
-    SetJobPolicy: _JobAdminSetJobPolicyType
+    SetJobPolicy: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.SetJobPolicyRequest, _job_admin_pb2.SetJobPolicyResponse]
     """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
     fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
     told is ignored while the policy does not read it, and counts again once the policy is changed back.
     """
-
-    WatchJob: _JobAdminWatchJobType
+    WatchJob: _grpc.UnaryStreamMultiCallable[_job_admin_pb2.WatchJobRequest, _job_admin_pb2.WatchJobResponse]
     """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
     a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
     deleted.
     """
+    WatchTrials: _grpc.UnaryStreamMultiCallable[_job_admin_pb2.WatchTrialsRequest, _job_admin_pb2.WatchTrialsResponse]
+    """Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
+    times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+    """
+    WatchJobs: _grpc.UnaryStreamMultiCallable[_job_admin_pb2.WatchJobsRequest, _job_admin_pb2.WatchJobsResponse]
+    """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once."""
+    GetJobStatistics: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.GetJobStatisticsRequest, _job_admin_pb2.GetJobStatisticsResponse]
+    """Returns the figures of a job: its trials by batch size, what they took, and what they saved."""
+    GetTotals: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.GetTotalsRequest, _job_admin_pb2.GetTotalsResponse]
+    """Returns the figures of several jobs together."""
+    PreviewNext: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.PreviewNextRequest, _job_admin_pb2.PreviewNextResponse]
+    """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched."""
+    ListEvents: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.ListEventsRequest, _job_admin_pb2.ListEventsResponse]
+    """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to."""
+    GetServerInfo: _grpc.UnaryUnaryMultiCallable[_job_admin_pb2.GetServerInfoRequest, _job_admin_pb2.GetServerInfoResponse]
+    """Returns what a client can know about the server and about its own token."""
 
-JobAdminAsyncStub: typing_extensions.TypeAlias = JobAdminStub[
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.GetJobRequest,
-        wattwise.v1.job_admin_pb2.GetJobResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ListJobsRequest,
-        wattwise.v1.job_admin_pb2.ListJobsResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ListTrialsRequest,
-        wattwise.v1.job_admin_pb2.ListTrialsResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.GetTrialRequest,
-        wattwise.v1.job_admin_pb2.GetTrialResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.DeleteJobRequest,
-        wattwise.v1.job_admin_pb2.DeleteJobResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.ResetJobRequest,
-        wattwise.v1.job_admin_pb2.ResetJobResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
-        wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
-        wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetJobPausedRequest,
-        wattwise.v1.job_admin_pb2.SetJobPausedResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.RequestBaselineRequest,
-        wattwise.v1.job_admin_pb2.RequestBaselineResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
-        wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
-    ],
-    grpc.aio.UnaryStreamMultiCallable[
-        wattwise.v1.job_admin_pb2.WatchJobRequest,
-        wattwise.v1.job_admin_pb2.WatchJobResponse,
-    ],
-]
-
-class JobAdminServicer(metaclass=abc.ABCMeta):
+@_typing.type_check_only
+class JobAdminAsyncStub(JobAdminStub):
     """Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials."""
 
-    @abc.abstractmethod
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    GetJob: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.GetJobRequest, _job_admin_pb2.GetJobResponse]  # type: ignore[assignment]
+    """Returns one job."""
+    ListJobs: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.ListJobsRequest, _job_admin_pb2.ListJobsResponse]  # type: ignore[assignment]
+    """Lists jobs, one page per call."""
+    ListTrials: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.ListTrialsRequest, _job_admin_pb2.ListTrialsResponse]  # type: ignore[assignment]
+    """Lists trials of one job or of several, one page per call."""
+    GetTrial: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.GetTrialRequest, _job_admin_pb2.GetTrialResponse]  # type: ignore[assignment]
+    """Returns one trial with its measurements."""
+    DeleteJob: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.DeleteJobRequest, _job_admin_pb2.DeleteJobResponse]  # type: ignore[assignment]
+    """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
+    by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
+    new job numbers its trials from 1.
+    """
+    ResetJob: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.ResetJobRequest, _job_admin_pb2.ResetJobResponse]  # type: ignore[assignment]
+    """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
+    runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
+    stay banned, and known power limits and what prior jobs told stay.
+    """
+    SetTrialExcluded: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.SetTrialExcludedRequest, _job_admin_pb2.SetTrialExcludedResponse]  # type: ignore[assignment]
+    """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
+    profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+    """
+    SetBatchSizeState: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.SetBatchSizeStateRequest, _job_admin_pb2.SetBatchSizeStateResponse]  # type: ignore[assignment]
+    """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
+    a pinned batch size have no cost bound.
+    """
+    SetJobPaused: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.SetJobPausedRequest, _job_admin_pb2.SetJobPausedResponse]  # type: ignore[assignment]
+    """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
+    if none is known; their results count. These trials have no cost bound.
+    """
+    RequestBaseline: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.RequestBaselineRequest, _job_admin_pb2.RequestBaselineResponse]  # type: ignore[assignment]
+    """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+    While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
+    Banning the default batch size withdraws it, and so does a reset.
+    """
+    SetJobPolicy: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.SetJobPolicyRequest, _job_admin_pb2.SetJobPolicyResponse]  # type: ignore[assignment]
+    """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
+    fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
+    told is ignored while the policy does not read it, and counts again once the policy is changed back.
+    """
+    WatchJob: _aio.UnaryStreamMultiCallable[_job_admin_pb2.WatchJobRequest, _job_admin_pb2.WatchJobResponse]  # type: ignore[assignment]
+    """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
+    a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
+    deleted.
+    """
+    WatchTrials: _aio.UnaryStreamMultiCallable[_job_admin_pb2.WatchTrialsRequest, _job_admin_pb2.WatchTrialsResponse]  # type: ignore[assignment]
+    """Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
+    times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+    """
+    WatchJobs: _aio.UnaryStreamMultiCallable[_job_admin_pb2.WatchJobsRequest, _job_admin_pb2.WatchJobsResponse]  # type: ignore[assignment]
+    """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once."""
+    GetJobStatistics: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.GetJobStatisticsRequest, _job_admin_pb2.GetJobStatisticsResponse]  # type: ignore[assignment]
+    """Returns the figures of a job: its trials by batch size, what they took, and what they saved."""
+    GetTotals: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.GetTotalsRequest, _job_admin_pb2.GetTotalsResponse]  # type: ignore[assignment]
+    """Returns the figures of several jobs together."""
+    PreviewNext: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.PreviewNextRequest, _job_admin_pb2.PreviewNextResponse]  # type: ignore[assignment]
+    """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched."""
+    ListEvents: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.ListEventsRequest, _job_admin_pb2.ListEventsResponse]  # type: ignore[assignment]
+    """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to."""
+    GetServerInfo: _aio.UnaryUnaryMultiCallable[_job_admin_pb2.GetServerInfoRequest, _job_admin_pb2.GetServerInfoResponse]  # type: ignore[assignment]
+    """Returns what a client can know about the server and about its own token."""
+
+class JobAdminServicer(metaclass=_abc_1.ABCMeta):
+    """Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials."""
+
+    @_abc_1.abstractmethod
     def GetJob(
         self,
-        request: wattwise.v1.job_admin_pb2.GetJobRequest,
+        request: _job_admin_pb2.GetJobRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.GetJobResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.GetJobResponse]]:
+    ) -> _typing.Union[_job_admin_pb2.GetJobResponse, _abc.Awaitable[_job_admin_pb2.GetJobResponse]]:
         """Returns one job."""
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def ListJobs(
         self,
-        request: wattwise.v1.job_admin_pb2.ListJobsRequest,
+        request: _job_admin_pb2.ListJobsRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.ListJobsResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.ListJobsResponse]]:
-        """Lists all jobs, oldest first, one page per call."""
+    ) -> _typing.Union[_job_admin_pb2.ListJobsResponse, _abc.Awaitable[_job_admin_pb2.ListJobsResponse]]:
+        """Lists jobs, one page per call."""
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def ListTrials(
         self,
-        request: wattwise.v1.job_admin_pb2.ListTrialsRequest,
+        request: _job_admin_pb2.ListTrialsRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.ListTrialsResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.ListTrialsResponse]]:
-        """Lists a job's trials by number, one page per call."""
+    ) -> _typing.Union[_job_admin_pb2.ListTrialsResponse, _abc.Awaitable[_job_admin_pb2.ListTrialsResponse]]:
+        """Lists trials of one job or of several, one page per call."""
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def GetTrial(
         self,
-        request: wattwise.v1.job_admin_pb2.GetTrialRequest,
+        request: _job_admin_pb2.GetTrialRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.GetTrialResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.GetTrialResponse]]:
+    ) -> _typing.Union[_job_admin_pb2.GetTrialResponse, _abc.Awaitable[_job_admin_pb2.GetTrialResponse]]:
         """Returns one trial with its measurements."""
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def DeleteJob(
         self,
-        request: wattwise.v1.job_admin_pb2.DeleteJobRequest,
+        request: _job_admin_pb2.DeleteJobRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.DeleteJobResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.DeleteJobResponse]]:
+    ) -> _typing.Union[_job_admin_pb2.DeleteJobResponse, _abc.Awaitable[_job_admin_pb2.DeleteJobResponse]]:
         """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
         by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
         new job numbers its trials from 1.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def ResetJob(
         self,
-        request: wattwise.v1.job_admin_pb2.ResetJobRequest,
+        request: _job_admin_pb2.ResetJobRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.ResetJobResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.ResetJobResponse]]:
+    ) -> _typing.Union[_job_admin_pb2.ResetJobResponse, _abc.Awaitable[_job_admin_pb2.ResetJobResponse]]:
         """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
         runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
         stay banned, and known power limits and what prior jobs told stay.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def SetTrialExcluded(
         self,
-        request: wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
+        request: _job_admin_pb2.SetTrialExcludedRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.SetTrialExcludedResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetTrialExcludedResponse]]:
+    ) -> _typing.Union[_job_admin_pb2.SetTrialExcludedResponse, _abc.Awaitable[_job_admin_pb2.SetTrialExcludedResponse]]:
         """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
         profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def SetBatchSizeState(
         self,
-        request: wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
+        request: _job_admin_pb2.SetBatchSizeStateRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse]]:
+    ) -> _typing.Union[_job_admin_pb2.SetBatchSizeStateResponse, _abc.Awaitable[_job_admin_pb2.SetBatchSizeStateResponse]]:
         """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
         a pinned batch size have no cost bound.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def SetJobPaused(
         self,
-        request: wattwise.v1.job_admin_pb2.SetJobPausedRequest,
+        request: _job_admin_pb2.SetJobPausedRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.SetJobPausedResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetJobPausedResponse]]:
+    ) -> _typing.Union[_job_admin_pb2.SetJobPausedResponse, _abc.Awaitable[_job_admin_pb2.SetJobPausedResponse]]:
         """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
         if none is known; their results count. These trials have no cost bound.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def RequestBaseline(
         self,
-        request: wattwise.v1.job_admin_pb2.RequestBaselineRequest,
+        request: _job_admin_pb2.RequestBaselineRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.RequestBaselineResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.RequestBaselineResponse]]:
+    ) -> _typing.Union[_job_admin_pb2.RequestBaselineResponse, _abc.Awaitable[_job_admin_pb2.RequestBaselineResponse]]:
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
         While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
         Banning the default batch size withdraws it, and so does a reset.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def SetJobPolicy(
         self,
-        request: wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
+        request: _job_admin_pb2.SetJobPolicyRequest,
         context: _ServicerContext,
-    ) -> typing.Union[wattwise.v1.job_admin_pb2.SetJobPolicyResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetJobPolicyResponse]]:
+    ) -> _typing.Union[_job_admin_pb2.SetJobPolicyResponse, _abc.Awaitable[_job_admin_pb2.SetJobPolicyResponse]]:
         """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
         fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
         told is ignored while the policy does not read it, and counts again once the policy is changed back.
         """
 
-    @abc.abstractmethod
+    @_abc_1.abstractmethod
     def WatchJob(
         self,
-        request: wattwise.v1.job_admin_pb2.WatchJobRequest,
+        request: _job_admin_pb2.WatchJobRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[wattwise.v1.job_admin_pb2.WatchJobResponse], collections.abc.AsyncIterator[wattwise.v1.job_admin_pb2.WatchJobResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_job_admin_pb2.WatchJobResponse], _abc.AsyncIterator[_job_admin_pb2.WatchJobResponse]]:
         """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
         a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
         deleted.
         """
 
-def add_JobAdminServicer_to_server(servicer: JobAdminServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+    @_abc_1.abstractmethod
+    def WatchTrials(
+        self,
+        request: _job_admin_pb2.WatchTrialsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_job_admin_pb2.WatchTrialsResponse], _abc.AsyncIterator[_job_admin_pb2.WatchTrialsResponse]]:
+        """Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
+        times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchJobs(
+        self,
+        request: _job_admin_pb2.WatchJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_job_admin_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_admin_pb2.WatchJobsResponse]]:
+        """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once."""
+
+    @_abc_1.abstractmethod
+    def GetJobStatistics(
+        self,
+        request: _job_admin_pb2.GetJobStatisticsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_admin_pb2.GetJobStatisticsResponse, _abc.Awaitable[_job_admin_pb2.GetJobStatisticsResponse]]:
+        """Returns the figures of a job: its trials by batch size, what they took, and what they saved."""
+
+    @_abc_1.abstractmethod
+    def GetTotals(
+        self,
+        request: _job_admin_pb2.GetTotalsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_admin_pb2.GetTotalsResponse, _abc.Awaitable[_job_admin_pb2.GetTotalsResponse]]:
+        """Returns the figures of several jobs together."""
+
+    @_abc_1.abstractmethod
+    def PreviewNext(
+        self,
+        request: _job_admin_pb2.PreviewNextRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_admin_pb2.PreviewNextResponse, _abc.Awaitable[_job_admin_pb2.PreviewNextResponse]]:
+        """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched."""
+
+    @_abc_1.abstractmethod
+    def ListEvents(
+        self,
+        request: _job_admin_pb2.ListEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_admin_pb2.ListEventsResponse, _abc.Awaitable[_job_admin_pb2.ListEventsResponse]]:
+        """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to."""
+
+    @_abc_1.abstractmethod
+    def GetServerInfo(
+        self,
+        request: _job_admin_pb2.GetServerInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_admin_pb2.GetServerInfoResponse, _abc.Awaitable[_job_admin_pb2.GetServerInfoResponse]]:
+        """Returns what a client can know about the server and about its own token."""
+
+def add_JobAdminServicer_to_server(servicer: JobAdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

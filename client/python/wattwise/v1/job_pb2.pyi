@@ -3,30 +3,31 @@
 isort:skip_file
 """
 
-import builtins
-import collections.abc
-import google.protobuf.descriptor
-import google.protobuf.internal.containers
-import google.protobuf.internal.enum_type_wrapper
-import google.protobuf.message
-import google.protobuf.timestamp_pb2
+from collections import abc as _abc
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from wattwise.v1 import statistics_pb2 as _statistics_pb2
+from wattwise.v1 import trial_pb2 as _trial_pb2
+import builtins as _builtins
 import sys
-import typing
-import wattwise.v1.trial_pb2
+import typing as _typing
 
-if sys.version_info >= (3, 10):
-    import typing as typing_extensions
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    import typing_extensions
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
-DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+DESCRIPTOR: _descriptor.FileDescriptor
 
 class _Policy:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _PolicyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Policy.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _PolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Policy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     POLICY_UNSPECIFIED: _Policy.ValueType  # 0
     """The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists."""
     POLICY_PRUNING_GTS: _Policy.ValueType  # 1
@@ -51,14 +52,14 @@ POLICY_KNOWLEDGE_GRADIENT: Policy.ValueType  # 3
 """One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
 least.
 """
-Global___Policy: typing_extensions.TypeAlias = Policy
+Global___Policy: _TypeAlias = Policy  # noqa: Y015
 
 class _Stage:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _StageEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Stage.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _StageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stage.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     STAGE_UNSPECIFIED: _Stage.ValueType  # 0
     """Never sent by the server."""
     STAGE_PRUNING: _Stage.ValueType  # 1
@@ -79,14 +80,14 @@ STAGE_MAB: Stage.ValueType  # 2
 """Under POLICY_PRUNING_GTS: the pruning rounds are complete, and the surviving batch sizes are the arms of a
 multi-armed bandit. A job of any other policy is always in this stage.
 """
-Global___Stage: typing_extensions.TypeAlias = Stage
+Global___Stage: _TypeAlias = Stage  # noqa: Y015
 
 class _BatchSizeStatus:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _BatchSizeStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_BatchSizeStatus.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _BatchSizeStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BatchSizeStatus.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     BATCH_SIZE_STATUS_UNSPECIFIED: _BatchSizeStatus.ValueType  # 0
     """Never sent by the server."""
     BATCH_SIZE_STATUS_ALLOWED: _BatchSizeStatus.ValueType  # 1
@@ -127,125 +128,129 @@ BATCH_SIZE_STATUS_BANNED: BatchSizeStatus.ValueType  # 5
 """A person banned it. It is not chosen until a person allows it again."""
 BATCH_SIZE_STATUS_PINNED: BatchSizeStatus.ValueType  # 6
 """A person pinned it. Every launch gets it, and no other is chosen, until a person allows it again."""
-Global___BatchSizeStatus: typing_extensions.TypeAlias = BatchSizeStatus
+Global___BatchSizeStatus: _TypeAlias = BatchSizeStatus  # noqa: Y015
 
-@typing.final
-class GpuConfig(google.protobuf.message.Message):
+@_typing.final
+class GpuConfig(_message.Message):
     """The GPUs of every trial of a job."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    MAX_POWER_WATTS_FIELD_NUMBER: builtins.int
-    NUMBER_OF_GPUS_FIELD_NUMBER: builtins.int
-    GPU_MODEL_FIELD_NUMBER: builtins.int
-    max_power_watts: builtins.float
+    MAX_POWER_WATTS_FIELD_NUMBER: _builtins.int
+    NUMBER_OF_GPUS_FIELD_NUMBER: _builtins.int
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    max_power_watts: _builtins.float
     """Power limit of one GPU times the number of GPUs, in watts: the P of the cost. Must be above 0."""
-    number_of_gpus: builtins.int
+    number_of_gpus: _builtins.int
     """Number of GPUs of one trial, over all its processes. Must be at least 1."""
-    gpu_model: builtins.str
+    gpu_model: _builtins.str
     """Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty."""
     def __init__(
         self,
         *,
-        max_power_watts: builtins.float = ...,
-        number_of_gpus: builtins.int = ...,
-        gpu_model: builtins.str = ...,
+        max_power_watts: _builtins.float = ...,
+        number_of_gpus: _builtins.int = ...,
+        gpu_model: _builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["gpu_model", b"gpu_model", "max_power_watts", b"max_power_watts", "number_of_gpus", b"number_of_gpus"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "max_power_watts", b"max_power_watts", "number_of_gpus", b"number_of_gpus"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GpuConfig: typing_extensions.TypeAlias = GpuConfig
+Global___GpuConfig: _TypeAlias = GpuConfig  # noqa: Y015
 
-@typing.final
-class JobSpec(google.protobuf.message.Message):
+@_typing.final
+class JobSpec(_message.Message):
     """The configuration of a recurring training job. All registrations under one id must have the same configuration."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    JOB_ID_PREFIX_FIELD_NUMBER: builtins.int
-    BATCH_SIZES_FIELD_NUMBER: builtins.int
-    DEFAULT_BATCH_SIZE_FIELD_NUMBER: builtins.int
-    ETA_KNOB_FIELD_NUMBER: builtins.int
-    BETA_KNOB_FIELD_NUMBER: builtins.int
-    DISABLE_EARLY_STOPPING_FIELD_NUMBER: builtins.int
-    TARGET_METRIC_FIELD_NUMBER: builtins.int
-    HIGHER_IS_BETTER_METRIC_FIELD_NUMBER: builtins.int
-    MAX_EPOCHS_FIELD_NUMBER: builtins.int
-    NUM_PRUNING_ROUNDS_FIELD_NUMBER: builtins.int
-    WINDOW_SIZE_FIELD_NUMBER: builtins.int
-    MAB_PRIOR_MEAN_FIELD_NUMBER: builtins.int
-    MAB_PRIOR_PRECISION_FIELD_NUMBER: builtins.int
-    MAB_NUM_EXPLORATIONS_FIELD_NUMBER: builtins.int
-    MAB_SEED_FIELD_NUMBER: builtins.int
-    POLICY_FIELD_NUMBER: builtins.int
-    LEARN_REWARD_PRECISION_FIELD_NUMBER: builtins.int
-    REWARD_PRECISION_FIELD_NUMBER: builtins.int
-    GPU_FIELD_NUMBER: builtins.int
-    TRIAL_LEASE_SECONDS_FIELD_NUMBER: builtins.int
-    PRIOR_JOB_IDS_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    BATCH_SIZES_FIELD_NUMBER: _builtins.int
+    DEFAULT_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    ETA_KNOB_FIELD_NUMBER: _builtins.int
+    BETA_KNOB_FIELD_NUMBER: _builtins.int
+    DISABLE_EARLY_STOPPING_FIELD_NUMBER: _builtins.int
+    TARGET_METRIC_FIELD_NUMBER: _builtins.int
+    HIGHER_IS_BETTER_METRIC_FIELD_NUMBER: _builtins.int
+    MAX_EPOCHS_FIELD_NUMBER: _builtins.int
+    NUM_PRUNING_ROUNDS_FIELD_NUMBER: _builtins.int
+    WINDOW_SIZE_FIELD_NUMBER: _builtins.int
+    MAB_PRIOR_MEAN_FIELD_NUMBER: _builtins.int
+    MAB_PRIOR_PRECISION_FIELD_NUMBER: _builtins.int
+    MAB_NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
+    MAB_SEED_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    LEARN_REWARD_PRECISION_FIELD_NUMBER: _builtins.int
+    REWARD_PRECISION_FIELD_NUMBER: _builtins.int
+    GPU_FIELD_NUMBER: _builtins.int
+    TRIAL_LEASE_SECONDS_FIELD_NUMBER: _builtins.int
+    PRIOR_JOB_IDS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The id of the job, the same at every launch. Unset: the server generates "<prefix>-<8 hex digits>", so that every
     registration creates a new job.
     """
-    job_id_prefix: builtins.str
+    job_id_prefix: _builtins.str
     """What job_id must start with, such as the name of the model or the team: "mnist" for "mnist-nightly". Must not be empty."""
-    default_batch_size: builtins.int
+    default_batch_size: _builtins.int
     """The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused."""
-    eta_knob: builtins.float
+    eta_knob: _builtins.float
     """Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5."""
-    beta_knob: builtins.float
+    beta_knob: _builtins.float
     """A trial is stopped when its cost exceeds this multiple of the job's lowest cost (POLICY_KNOWLEDGE_GRADIENT: of the
     least expected cost), unless its batch size is the best known one. POLICY_KNOWLEDGE_GRADIENT may stop that one too,
     once trials of the job have missed the target and starting again is expected to cost less. After two such stops in a
     row, those in pruning rounds not counted, the bound doubles with each further one until a trial converges. Must be
     above 0. Unset: 2.
     """
-    disable_early_stopping: builtins.bool
+    disable_early_stopping: _builtins.bool
     """Whether to disable early stopping by cost. True together with a beta_knob is refused. Unset: false."""
-    target_metric: builtins.float
+    target_metric: _builtins.float
     """The validation metric at which a trained model is good enough. Unset: 0.50."""
-    higher_is_better_metric: builtins.bool
+    higher_is_better_metric: _builtins.bool
     """Whether a higher metric is better (accuracy) or a lower one (loss). Unset: true."""
-    max_epochs: builtins.int
+    max_epochs: _builtins.int
     """A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100."""
-    num_pruning_rounds: builtins.int
+    num_pruning_rounds: _builtins.int
     """For POLICY_PRUNING_GTS: number of pruning rounds before the bandit starts. 0: none. Unset: 2."""
-    window_size: builtins.int
+    window_size: _builtins.int
     """Number of newest observations that count, for jobs whose data drift: for POLICY_KNOWLEDGE_GRADIENT of the job, at most
     1000; for the other policies of each arm. The lowest cost is one of the arms' newest. 0: all. Unset: 0.
     """
-    mab_prior_mean: builtins.float
+    mab_prior_mean: _builtins.float
     """Mean of the prior belief about an arm's reward (the negative cost), in joules. Ignored by POLICY_KNOWLEDGE_GRADIENT, as
     are all fields that begin with mab_. Unset: 0.
     """
-    mab_prior_precision: builtins.float
+    mab_prior_precision: _builtins.float
     """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
-    mab_num_explorations: builtins.int
+    mab_num_explorations: _builtins.int
     """Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
     with growing pauses, so that it is not tried forever. Unset: 2.
     """
-    mab_seed: builtins.int
+    mab_seed: _builtins.int
     """Seed of the bandit: the same seed and results give the same batch sizes. Unset: random."""
     policy: Global___Policy.ValueType
     """How the next batch size is chosen. Unspecified: POLICY_KNOWLEDGE_GRADIENT; a job that exists keeps its policy."""
-    learn_reward_precision: builtins.bool
+    learn_reward_precision: _builtins.bool
     """For POLICY_GTS: whether the reward precision of an arm is learned from its observations. Unset: true."""
-    reward_precision: builtins.float
+    reward_precision: _builtins.float
     """For POLICY_GTS with learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0.
     Unset: 0.
     """
-    trial_lease_seconds: builtins.float
+    trial_lease_seconds: _builtins.float
     """Seconds without a report or heartbeat after which a running trial is lost: at least 1. 0: never. Unset: 300."""
-    @property
-    def batch_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+    @_builtins.property
+    def batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates."""
 
-    @property
+    @_builtins.property
     def gpu(self) -> Global___GpuConfig:
         """The GPUs of every trial. Required."""
 
-    @property
-    def prior_job_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+    @_builtins.property
+    def prior_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created, only by
         POLICY_KNOWLEDGE_GRADIENT; refused with another policy. ResetJob and SetTrialExcluded keep what they told. Empty: none.
         """
@@ -253,332 +258,412 @@ class JobSpec(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        job_id: builtins.str | None = ...,
-        job_id_prefix: builtins.str = ...,
-        batch_sizes: collections.abc.Iterable[builtins.int] | None = ...,
-        default_batch_size: builtins.int = ...,
-        eta_knob: builtins.float | None = ...,
-        beta_knob: builtins.float | None = ...,
-        disable_early_stopping: builtins.bool | None = ...,
-        target_metric: builtins.float | None = ...,
-        higher_is_better_metric: builtins.bool | None = ...,
-        max_epochs: builtins.int | None = ...,
-        num_pruning_rounds: builtins.int | None = ...,
-        window_size: builtins.int | None = ...,
-        mab_prior_mean: builtins.float | None = ...,
-        mab_prior_precision: builtins.float | None = ...,
-        mab_num_explorations: builtins.int | None = ...,
-        mab_seed: builtins.int | None = ...,
+        job_id: _builtins.str | None = ...,
+        job_id_prefix: _builtins.str = ...,
+        batch_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        default_batch_size: _builtins.int = ...,
+        eta_knob: _builtins.float | None = ...,
+        beta_knob: _builtins.float | None = ...,
+        disable_early_stopping: _builtins.bool | None = ...,
+        target_metric: _builtins.float | None = ...,
+        higher_is_better_metric: _builtins.bool | None = ...,
+        max_epochs: _builtins.int | None = ...,
+        num_pruning_rounds: _builtins.int | None = ...,
+        window_size: _builtins.int | None = ...,
+        mab_prior_mean: _builtins.float | None = ...,
+        mab_prior_precision: _builtins.float | None = ...,
+        mab_num_explorations: _builtins.int | None = ...,
+        mab_seed: _builtins.int | None = ...,
         policy: Global___Policy.ValueType = ...,
-        learn_reward_precision: builtins.bool | None = ...,
-        reward_precision: builtins.float | None = ...,
+        learn_reward_precision: _builtins.bool | None = ...,
+        reward_precision: _builtins.float | None = ...,
         gpu: Global___GpuConfig | None = ...,
-        trial_lease_seconds: builtins.float | None = ...,
-        prior_job_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        trial_lease_seconds: _builtins.float | None = ...,
+        prior_job_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_beta_knob", b"_beta_knob", "_disable_early_stopping", b"_disable_early_stopping", "_eta_knob", b"_eta_knob", "_higher_is_better_metric", b"_higher_is_better_metric", "_job_id", b"_job_id", "_learn_reward_precision", b"_learn_reward_precision", "_mab_num_explorations", b"_mab_num_explorations", "_mab_prior_mean", b"_mab_prior_mean", "_mab_prior_precision", b"_mab_prior_precision", "_mab_seed", b"_mab_seed", "_max_epochs", b"_max_epochs", "_num_pruning_rounds", b"_num_pruning_rounds", "_reward_precision", b"_reward_precision", "_target_metric", b"_target_metric", "_trial_lease_seconds", b"_trial_lease_seconds", "_window_size", b"_window_size", "beta_knob", b"beta_knob", "disable_early_stopping", b"disable_early_stopping", "eta_knob", b"eta_knob", "gpu", b"gpu", "higher_is_better_metric", b"higher_is_better_metric", "job_id", b"job_id", "learn_reward_precision", b"learn_reward_precision", "mab_num_explorations", b"mab_num_explorations", "mab_prior_mean", b"mab_prior_mean", "mab_prior_precision", b"mab_prior_precision", "mab_seed", b"mab_seed", "max_epochs", b"max_epochs", "num_pruning_rounds", b"num_pruning_rounds", "reward_precision", b"reward_precision", "target_metric", b"target_metric", "trial_lease_seconds", b"trial_lease_seconds", "window_size", b"window_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_beta_knob", b"_beta_knob", "_disable_early_stopping", b"_disable_early_stopping", "_eta_knob", b"_eta_knob", "_higher_is_better_metric", b"_higher_is_better_metric", "_job_id", b"_job_id", "_learn_reward_precision", b"_learn_reward_precision", "_mab_num_explorations", b"_mab_num_explorations", "_mab_prior_mean", b"_mab_prior_mean", "_mab_prior_precision", b"_mab_prior_precision", "_mab_seed", b"_mab_seed", "_max_epochs", b"_max_epochs", "_num_pruning_rounds", b"_num_pruning_rounds", "_reward_precision", b"_reward_precision", "_target_metric", b"_target_metric", "_trial_lease_seconds", b"_trial_lease_seconds", "_window_size", b"_window_size", "batch_sizes", b"batch_sizes", "beta_knob", b"beta_knob", "default_batch_size", b"default_batch_size", "disable_early_stopping", b"disable_early_stopping", "eta_knob", b"eta_knob", "gpu", b"gpu", "higher_is_better_metric", b"higher_is_better_metric", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "learn_reward_precision", b"learn_reward_precision", "mab_num_explorations", b"mab_num_explorations", "mab_prior_mean", b"mab_prior_mean", "mab_prior_precision", b"mab_prior_precision", "mab_seed", b"mab_seed", "max_epochs", b"max_epochs", "num_pruning_rounds", b"num_pruning_rounds", "policy", b"policy", "prior_job_ids", b"prior_job_ids", "reward_precision", b"reward_precision", "target_metric", b"target_metric", "trial_lease_seconds", b"trial_lease_seconds", "window_size", b"window_size"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_beta_knob", b"_beta_knob"]) -> typing.Literal["beta_knob"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_disable_early_stopping", b"_disable_early_stopping"]) -> typing.Literal["disable_early_stopping"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_eta_knob", b"_eta_knob"]) -> typing.Literal["eta_knob"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_higher_is_better_metric", b"_higher_is_better_metric"]) -> typing.Literal["higher_is_better_metric"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_job_id", b"_job_id"]) -> typing.Literal["job_id"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_learn_reward_precision", b"_learn_reward_precision"]) -> typing.Literal["learn_reward_precision"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_mab_num_explorations", b"_mab_num_explorations"]) -> typing.Literal["mab_num_explorations"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_mab_prior_mean", b"_mab_prior_mean"]) -> typing.Literal["mab_prior_mean"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_mab_prior_precision", b"_mab_prior_precision"]) -> typing.Literal["mab_prior_precision"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_mab_seed", b"_mab_seed"]) -> typing.Literal["mab_seed"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_max_epochs", b"_max_epochs"]) -> typing.Literal["max_epochs"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_num_pruning_rounds", b"_num_pruning_rounds"]) -> typing.Literal["num_pruning_rounds"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_reward_precision", b"_reward_precision"]) -> typing.Literal["reward_precision"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_target_metric", b"_target_metric"]) -> typing.Literal["target_metric"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_trial_lease_seconds", b"_trial_lease_seconds"]) -> typing.Literal["trial_lease_seconds"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_window_size", b"_window_size"]) -> typing.Literal["window_size"] | None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_beta_knob", b"_beta_knob", "_disable_early_stopping", b"_disable_early_stopping", "_eta_knob", b"_eta_knob", "_higher_is_better_metric", b"_higher_is_better_metric", "_job_id", b"_job_id", "_learn_reward_precision", b"_learn_reward_precision", "_mab_num_explorations", b"_mab_num_explorations", "_mab_prior_mean", b"_mab_prior_mean", "_mab_prior_precision", b"_mab_prior_precision", "_mab_seed", b"_mab_seed", "_max_epochs", b"_max_epochs", "_num_pruning_rounds", b"_num_pruning_rounds", "_reward_precision", b"_reward_precision", "_target_metric", b"_target_metric", "_trial_lease_seconds", b"_trial_lease_seconds", "_window_size", b"_window_size", "beta_knob", b"beta_knob", "disable_early_stopping", b"disable_early_stopping", "eta_knob", b"eta_knob", "gpu", b"gpu", "higher_is_better_metric", b"higher_is_better_metric", "job_id", b"job_id", "learn_reward_precision", b"learn_reward_precision", "mab_num_explorations", b"mab_num_explorations", "mab_prior_mean", b"mab_prior_mean", "mab_prior_precision", b"mab_prior_precision", "mab_seed", b"mab_seed", "max_epochs", b"max_epochs", "num_pruning_rounds", b"num_pruning_rounds", "reward_precision", b"reward_precision", "target_metric", b"target_metric", "trial_lease_seconds", b"trial_lease_seconds", "window_size", b"window_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beta_knob", b"_beta_knob", "_disable_early_stopping", b"_disable_early_stopping", "_eta_knob", b"_eta_knob", "_higher_is_better_metric", b"_higher_is_better_metric", "_job_id", b"_job_id", "_learn_reward_precision", b"_learn_reward_precision", "_mab_num_explorations", b"_mab_num_explorations", "_mab_prior_mean", b"_mab_prior_mean", "_mab_prior_precision", b"_mab_prior_precision", "_mab_seed", b"_mab_seed", "_max_epochs", b"_max_epochs", "_num_pruning_rounds", b"_num_pruning_rounds", "_reward_precision", b"_reward_precision", "_target_metric", b"_target_metric", "_trial_lease_seconds", b"_trial_lease_seconds", "_window_size", b"_window_size", "batch_sizes", b"batch_sizes", "beta_knob", b"beta_knob", "default_batch_size", b"default_batch_size", "disable_early_stopping", b"disable_early_stopping", "eta_knob", b"eta_knob", "gpu", b"gpu", "higher_is_better_metric", b"higher_is_better_metric", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "learn_reward_precision", b"learn_reward_precision", "mab_num_explorations", b"mab_num_explorations", "mab_prior_mean", b"mab_prior_mean", "mab_prior_precision", b"mab_prior_precision", "mab_seed", b"mab_seed", "max_epochs", b"max_epochs", "num_pruning_rounds", b"num_pruning_rounds", "policy", b"policy", "prior_job_ids", b"prior_job_ids", "reward_precision", b"reward_precision", "target_metric", b"target_metric", "trial_lease_seconds", b"trial_lease_seconds", "window_size", b"window_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__beta_knob: _TypeAlias = _typing.Literal["beta_knob"]  # noqa: Y015
+    _WhichOneofArgType__beta_knob: _TypeAlias = _typing.Literal["_beta_knob", b"_beta_knob"]  # noqa: Y015
+    _WhichOneofReturnType__disable_early_stopping: _TypeAlias = _typing.Literal["disable_early_stopping"]  # noqa: Y015
+    _WhichOneofArgType__disable_early_stopping: _TypeAlias = _typing.Literal["_disable_early_stopping", b"_disable_early_stopping"]  # noqa: Y015
+    _WhichOneofReturnType__eta_knob: _TypeAlias = _typing.Literal["eta_knob"]  # noqa: Y015
+    _WhichOneofArgType__eta_knob: _TypeAlias = _typing.Literal["_eta_knob", b"_eta_knob"]  # noqa: Y015
+    _WhichOneofReturnType__higher_is_better_metric: _TypeAlias = _typing.Literal["higher_is_better_metric"]  # noqa: Y015
+    _WhichOneofArgType__higher_is_better_metric: _TypeAlias = _typing.Literal["_higher_is_better_metric", b"_higher_is_better_metric"]  # noqa: Y015
+    _WhichOneofReturnType__job_id: _TypeAlias = _typing.Literal["job_id"]  # noqa: Y015
+    _WhichOneofArgType__job_id: _TypeAlias = _typing.Literal["_job_id", b"_job_id"]  # noqa: Y015
+    _WhichOneofReturnType__learn_reward_precision: _TypeAlias = _typing.Literal["learn_reward_precision"]  # noqa: Y015
+    _WhichOneofArgType__learn_reward_precision: _TypeAlias = _typing.Literal["_learn_reward_precision", b"_learn_reward_precision"]  # noqa: Y015
+    _WhichOneofReturnType__mab_num_explorations: _TypeAlias = _typing.Literal["mab_num_explorations"]  # noqa: Y015
+    _WhichOneofArgType__mab_num_explorations: _TypeAlias = _typing.Literal["_mab_num_explorations", b"_mab_num_explorations"]  # noqa: Y015
+    _WhichOneofReturnType__mab_prior_mean: _TypeAlias = _typing.Literal["mab_prior_mean"]  # noqa: Y015
+    _WhichOneofArgType__mab_prior_mean: _TypeAlias = _typing.Literal["_mab_prior_mean", b"_mab_prior_mean"]  # noqa: Y015
+    _WhichOneofReturnType__mab_prior_precision: _TypeAlias = _typing.Literal["mab_prior_precision"]  # noqa: Y015
+    _WhichOneofArgType__mab_prior_precision: _TypeAlias = _typing.Literal["_mab_prior_precision", b"_mab_prior_precision"]  # noqa: Y015
+    _WhichOneofReturnType__mab_seed: _TypeAlias = _typing.Literal["mab_seed"]  # noqa: Y015
+    _WhichOneofArgType__mab_seed: _TypeAlias = _typing.Literal["_mab_seed", b"_mab_seed"]  # noqa: Y015
+    _WhichOneofReturnType__max_epochs: _TypeAlias = _typing.Literal["max_epochs"]  # noqa: Y015
+    _WhichOneofArgType__max_epochs: _TypeAlias = _typing.Literal["_max_epochs", b"_max_epochs"]  # noqa: Y015
+    _WhichOneofReturnType__num_pruning_rounds: _TypeAlias = _typing.Literal["num_pruning_rounds"]  # noqa: Y015
+    _WhichOneofArgType__num_pruning_rounds: _TypeAlias = _typing.Literal["_num_pruning_rounds", b"_num_pruning_rounds"]  # noqa: Y015
+    _WhichOneofReturnType__reward_precision: _TypeAlias = _typing.Literal["reward_precision"]  # noqa: Y015
+    _WhichOneofArgType__reward_precision: _TypeAlias = _typing.Literal["_reward_precision", b"_reward_precision"]  # noqa: Y015
+    _WhichOneofReturnType__target_metric: _TypeAlias = _typing.Literal["target_metric"]  # noqa: Y015
+    _WhichOneofArgType__target_metric: _TypeAlias = _typing.Literal["_target_metric", b"_target_metric"]  # noqa: Y015
+    _WhichOneofReturnType__trial_lease_seconds: _TypeAlias = _typing.Literal["trial_lease_seconds"]  # noqa: Y015
+    _WhichOneofArgType__trial_lease_seconds: _TypeAlias = _typing.Literal["_trial_lease_seconds", b"_trial_lease_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__window_size: _TypeAlias = _typing.Literal["window_size"]  # noqa: Y015
+    _WhichOneofArgType__window_size: _TypeAlias = _typing.Literal["_window_size", b"_window_size"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta_knob) -> _WhichOneofReturnType__beta_knob | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disable_early_stopping) -> _WhichOneofReturnType__disable_early_stopping | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_knob) -> _WhichOneofReturnType__eta_knob | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__higher_is_better_metric) -> _WhichOneofReturnType__higher_is_better_metric | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__job_id) -> _WhichOneofReturnType__job_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learn_reward_precision) -> _WhichOneofReturnType__learn_reward_precision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mab_num_explorations) -> _WhichOneofReturnType__mab_num_explorations | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mab_prior_mean) -> _WhichOneofReturnType__mab_prior_mean | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mab_prior_precision) -> _WhichOneofReturnType__mab_prior_precision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mab_seed) -> _WhichOneofReturnType__mab_seed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_epochs) -> _WhichOneofReturnType__max_epochs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_pruning_rounds) -> _WhichOneofReturnType__num_pruning_rounds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reward_precision) -> _WhichOneofReturnType__reward_precision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_metric) -> _WhichOneofReturnType__target_metric | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_lease_seconds) -> _WhichOneofReturnType__trial_lease_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__window_size) -> _WhichOneofReturnType__window_size | None: ...
 
-Global___JobSpec: typing_extensions.TypeAlias = JobSpec
+Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
 
-@typing.final
-class Arm(google.protobuf.message.Message):
+@_typing.final
+class Arm(_message.Message):
     """The belief about one batch size, under any policy. The reward is the negative cost, in joules."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    BATCH_SIZE_FIELD_NUMBER: builtins.int
-    PARAM_MEAN_FIELD_NUMBER: builtins.int
-    PARAM_PRECISION_FIELD_NUMBER: builtins.int
-    REWARD_PRECISION_FIELD_NUMBER: builtins.int
-    NUM_OBSERVATIONS_FIELD_NUMBER: builtins.int
-    batch_size: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    PARAM_MEAN_FIELD_NUMBER: _builtins.int
+    PARAM_PRECISION_FIELD_NUMBER: _builtins.int
+    REWARD_PRECISION_FIELD_NUMBER: _builtins.int
+    NUM_OBSERVATIONS_FIELD_NUMBER: _builtins.int
+    batch_size: _builtins.int
     """The batch size of the arm. Always set."""
-    param_mean: builtins.float
+    param_mean: _builtins.float
     """Posterior mean of the reward, in joules. Without observations, the mean of the prior."""
-    param_precision: builtins.float
+    param_precision: _builtins.float
     """Posterior precision of that mean, in 1/joules². 0: no information; infinite: all observations are equal."""
-    reward_precision: builtins.float
+    reward_precision: _builtins.float
     """Precision of a single reward, in 1/joules². 0: unknown; infinite: all observations are equal."""
-    num_observations: builtins.int
+    num_observations: _builtins.int
     """Number of observations in the posterior; with a window, at most its size. 0: none yet."""
     def __init__(
         self,
         *,
-        batch_size: builtins.int = ...,
-        param_mean: builtins.float = ...,
-        param_precision: builtins.float = ...,
-        reward_precision: builtins.float = ...,
-        num_observations: builtins.int = ...,
+        batch_size: _builtins.int = ...,
+        param_mean: _builtins.float = ...,
+        param_precision: _builtins.float = ...,
+        reward_precision: _builtins.float = ...,
+        num_observations: _builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "num_observations", b"num_observations", "param_mean", b"param_mean", "param_precision", b"param_precision", "reward_precision", b"reward_precision"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "num_observations", b"num_observations", "param_mean", b"param_mean", "param_precision", b"param_precision", "reward_precision", b"reward_precision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Arm: typing_extensions.TypeAlias = Arm
+Global___Arm: _TypeAlias = Arm  # noqa: Y015
 
-@typing.final
-class BatchSizeState(google.protobuf.message.Message):
+@_typing.final
+class BatchSizeState(_message.Message):
     """What a job knows about one of its batch sizes."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    BATCH_SIZE_FIELD_NUMBER: builtins.int
-    STATUS_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    EXPECTED_COST_FIELD_NUMBER: builtins.int
-    EXPECTED_COST_DEVIATION_FIELD_NUMBER: builtins.int
-    FAILURE_RATE_FIELD_NUMBER: builtins.int
-    NUM_CONVERGED_FIELD_NUMBER: builtins.int
-    NUM_MISSED_FIELD_NUMBER: builtins.int
-    NUM_FAILED_FIELD_NUMBER: builtins.int
-    NUM_RUNNING_FIELD_NUMBER: builtins.int
-    batch_size: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EXPECTED_COST_FIELD_NUMBER: _builtins.int
+    EXPECTED_COST_DEVIATION_FIELD_NUMBER: _builtins.int
+    FAILURE_RATE_FIELD_NUMBER: _builtins.int
+    NUM_CONVERGED_FIELD_NUMBER: _builtins.int
+    NUM_MISSED_FIELD_NUMBER: _builtins.int
+    NUM_FAILED_FIELD_NUMBER: _builtins.int
+    NUM_RUNNING_FIELD_NUMBER: _builtins.int
+    ROUND_COST_FIELD_NUMBER: _builtins.int
+    EXPLORING_FIELD_NUMBER: _builtins.int
+    batch_size: _builtins.int
     """The batch size. Always set."""
     status: Global___BatchSizeStatus.ValueType
     """Whether it may be chosen. Always set."""
-    reason: builtins.str
+    reason: _builtins.str
     """One sentence: why it is not chosen and what would change that, or what is known about it. Never empty."""
-    expected_cost: builtins.float
+    expected_cost: _builtins.float
     """Expected cost of a model that reaches the target if only this batch size is used, in joules, including trials that
     miss the target or fail. Unset: unknown.
     """
-    expected_cost_deviation: builtins.float
+    expected_cost_deviation: _builtins.float
     """Standard deviation of the belief about `expected_cost`, in joules. Unset: unknown."""
-    failure_rate: builtins.float
+    failure_rate: _builtins.float
     """Share of its trials that is expected to crash, be lost or run out of memory, from 0 to 1; one that misses the target
     is not among them. Unset: unknown.
     """
-    num_converged: builtins.int
+    num_converged: _builtins.int
     """Number of its trials that reached the target within the cost bound."""
-    num_missed: builtins.int
+    num_missed: _builtins.int
     """Number of its trials that were decided without that."""
-    num_failed: builtins.int
+    num_failed: _builtins.int
     """Number of its trials that crashed, were lost, ran out of memory or completed without a decision. Preempted ones do
     not count.
     """
-    num_running: builtins.int
+    num_running: _builtins.int
     """Number of its running trials. In ListJobs always 0."""
+    round_cost: _builtins.float
+    """Cost of its exploration in the current pruning round, in joules. Unset: it has no result in this round, or there are no
+    pruning rounds.
+    """
+    exploring: _builtins.bool
+    """Whether the trial that explores for the pruning round has this batch size."""
     def __init__(
         self,
         *,
-        batch_size: builtins.int = ...,
+        batch_size: _builtins.int = ...,
         status: Global___BatchSizeStatus.ValueType = ...,
-        reason: builtins.str = ...,
-        expected_cost: builtins.float | None = ...,
-        expected_cost_deviation: builtins.float | None = ...,
-        failure_rate: builtins.float | None = ...,
-        num_converged: builtins.int = ...,
-        num_missed: builtins.int = ...,
-        num_failed: builtins.int = ...,
-        num_running: builtins.int = ...,
+        reason: _builtins.str = ...,
+        expected_cost: _builtins.float | None = ...,
+        expected_cost_deviation: _builtins.float | None = ...,
+        failure_rate: _builtins.float | None = ...,
+        num_converged: _builtins.int = ...,
+        num_missed: _builtins.int = ...,
+        num_failed: _builtins.int = ...,
+        num_running: _builtins.int = ...,
+        round_cost: _builtins.float | None = ...,
+        exploring: _builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "batch_size", b"batch_size", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate", "num_converged", b"num_converged", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "reason", b"reason", "status", b"status"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_expected_cost", b"_expected_cost"]) -> typing.Literal["expected_cost"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_expected_cost_deviation", b"_expected_cost_deviation"]) -> typing.Literal["expected_cost_deviation"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_failure_rate", b"_failure_rate"]) -> typing.Literal["failure_rate"] | None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "_round_cost", b"_round_cost", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate", "round_cost", b"round_cost"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "_round_cost", b"_round_cost", "batch_size", b"batch_size", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "exploring", b"exploring", "failure_rate", b"failure_rate", "num_converged", b"num_converged", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "reason", b"reason", "round_cost", b"round_cost", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_cost: _TypeAlias = _typing.Literal["expected_cost"]  # noqa: Y015
+    _WhichOneofArgType__expected_cost: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost"]  # noqa: Y015
+    _WhichOneofReturnType__expected_cost_deviation: _TypeAlias = _typing.Literal["expected_cost_deviation"]  # noqa: Y015
+    _WhichOneofArgType__expected_cost_deviation: _TypeAlias = _typing.Literal["_expected_cost_deviation", b"_expected_cost_deviation"]  # noqa: Y015
+    _WhichOneofReturnType__failure_rate: _TypeAlias = _typing.Literal["failure_rate"]  # noqa: Y015
+    _WhichOneofArgType__failure_rate: _TypeAlias = _typing.Literal["_failure_rate", b"_failure_rate"]  # noqa: Y015
+    _WhichOneofReturnType__round_cost: _TypeAlias = _typing.Literal["round_cost"]  # noqa: Y015
+    _WhichOneofArgType__round_cost: _TypeAlias = _typing.Literal["_round_cost", b"_round_cost"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_cost) -> _WhichOneofReturnType__expected_cost | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_cost_deviation) -> _WhichOneofReturnType__expected_cost_deviation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failure_rate) -> _WhichOneofReturnType__failure_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__round_cost) -> _WhichOneofReturnType__round_cost | None: ...
 
-Global___BatchSizeState: typing_extensions.TypeAlias = BatchSizeState
+Global___BatchSizeState: _TypeAlias = BatchSizeState  # noqa: Y015
 
-@typing.final
-class PowerLimit(google.protobuf.message.Message):
+@_typing.final
+class PowerLimit(_message.Message):
     """The cheapest known GPU power limit of one batch size, and what was measured at it."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    BATCH_SIZE_FIELD_NUMBER: builtins.int
-    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
-    COST_PER_STEP_FIELD_NUMBER: builtins.int
-    TIME_SECONDS_PER_STEP_FIELD_NUMBER: builtins.int
-    ENERGY_JOULES_PER_STEP_FIELD_NUMBER: builtins.int
-    batch_size: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    COST_PER_STEP_FIELD_NUMBER: _builtins.int
+    TIME_SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
+    ENERGY_JOULES_PER_STEP_FIELD_NUMBER: _builtins.int
+    batch_size: _builtins.int
     """The batch size. Always set."""
-    power_limit_watts: builtins.float
+    power_limit_watts: _builtins.float
     """The limit of one GPU, in watts. Always set."""
-    cost_per_step: builtins.float
+    cost_per_step: _builtins.float
     """Cost of one training step at this limit, in joules. Always set."""
-    time_seconds_per_step: builtins.float
+    time_seconds_per_step: _builtins.float
     """Duration of one step, in seconds. Always set."""
-    energy_joules_per_step: builtins.float
+    energy_joules_per_step: _builtins.float
     """Energy of all GPUs together for one step, in joules. 0: no energy was measured."""
     def __init__(
         self,
         *,
-        batch_size: builtins.int = ...,
-        power_limit_watts: builtins.float = ...,
-        cost_per_step: builtins.float = ...,
-        time_seconds_per_step: builtins.float = ...,
-        energy_joules_per_step: builtins.float = ...,
+        batch_size: _builtins.int = ...,
+        power_limit_watts: _builtins.float = ...,
+        cost_per_step: _builtins.float = ...,
+        time_seconds_per_step: _builtins.float = ...,
+        energy_joules_per_step: _builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "cost_per_step", b"cost_per_step", "energy_joules_per_step", b"energy_joules_per_step", "power_limit_watts", b"power_limit_watts", "time_seconds_per_step", b"time_seconds_per_step"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "cost_per_step", b"cost_per_step", "energy_joules_per_step", b"energy_joules_per_step", "power_limit_watts", b"power_limit_watts", "time_seconds_per_step", b"time_seconds_per_step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PowerLimit: typing_extensions.TypeAlias = PowerLimit
+Global___PowerLimit: _TypeAlias = PowerLimit  # noqa: Y015
 
-@typing.final
-class Job(google.protobuf.message.Message):
+@_typing.final
+class Job(_message.Message):
     """The state of a job."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    SPEC_FIELD_NUMBER: builtins.int
-    STAGE_FIELD_NUMBER: builtins.int
-    PRUNING_ROUND_FIELD_NUMBER: builtins.int
-    SURVIVING_BATCH_SIZES_FIELD_NUMBER: builtins.int
-    MIN_COST_FIELD_NUMBER: builtins.int
-    MIN_COST_BATCH_SIZE_FIELD_NUMBER: builtins.int
-    ARMS_FIELD_NUMBER: builtins.int
-    CREATE_TIME_FIELD_NUMBER: builtins.int
-    NUM_TRIALS_FIELD_NUMBER: builtins.int
-    MONITOR_FIELD_NUMBER: builtins.int
-    OTHER_MONITOR_FIELD_NUMBER: builtins.int
-    POWER_LIMITS_FIELD_NUMBER: builtins.int
-    BATCH_SIZE_STATES_FIELD_NUMBER: builtins.int
-    ADVICE_FIELD_NUMBER: builtins.int
-    PAUSED_FIELD_NUMBER: builtins.int
-    BASELINE_REQUESTED_FIELD_NUMBER: builtins.int
-    WARNINGS_FIELD_NUMBER: builtins.int
-    RESET_AFTER_FIELD_NUMBER: builtins.int
-    RESET_TIME_FIELD_NUMBER: builtins.int
-    PINNED_BATCH_SIZE_FIELD_NUMBER: builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    PRUNING_ROUND_FIELD_NUMBER: _builtins.int
+    SURVIVING_BATCH_SIZES_FIELD_NUMBER: _builtins.int
+    MIN_COST_FIELD_NUMBER: _builtins.int
+    MIN_COST_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    ARMS_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    NUM_TRIALS_FIELD_NUMBER: _builtins.int
+    MONITOR_FIELD_NUMBER: _builtins.int
+    OTHER_MONITOR_FIELD_NUMBER: _builtins.int
+    POWER_LIMITS_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_STATES_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    BASELINE_REQUESTED_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    RESET_AFTER_FIELD_NUMBER: _builtins.int
+    RESET_TIME_FIELD_NUMBER: _builtins.int
+    PINNED_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
     stage: Global___Stage.ValueType
     """The stage of the search. Always set; STAGE_MAB for policies without pruning."""
-    pruning_round: builtins.int
+    pruning_round: _builtins.int
     """The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for policies
     without pruning.
     """
-    min_cost: builtins.float
+    min_cost: _builtins.float
     """Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
     windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
     nothing does not count. Unset if there is none.
     """
-    min_cost_batch_size: builtins.int
+    min_cost_batch_size: _builtins.int
     """Batch size of that trial. Unset if there is none."""
-    num_trials: builtins.int
+    num_trials: _builtins.int
     """Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet."""
-    advice: builtins.str
+    advice: _builtins.str
     """Why another launch will hardly deliver a model, and what to change: no batch size is left to try, each that may be
     chosen has missed the target and none has ever reached it, or the newest trials keep failing. Empty: launching the job
     may deliver one.
     """
-    paused: builtins.bool
+    paused: _builtins.bool
     """Whether SetJobPaused has paused the search: launches get the best known batch size."""
-    baseline_requested: builtins.bool
+    baseline_requested: _builtins.bool
     """Whether RequestBaseline has requested a trial of the default batch size that is not dispatched yet."""
-    reset_after: builtins.int
+    reset_after: _builtins.int
     """Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none."""
-    pinned_batch_size: builtins.int
+    pinned_batch_size: _builtins.int
     """The batch size that every launch gets because SetBatchSizeState has pinned it. Unset: none."""
-    @property
+    @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
 
-    @property
-    def surviving_batch_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The batch sizes that are neither pruned nor too large for the memory, in ascending order. Empty: none is left to try."""
+    @_builtins.property
+    def surviving_batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The batch sizes that are neither pruned, nor too large for the memory, nor banned, in ascending order. Empty: none is
+        left to try.
+        """
 
-    @property
-    def arms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Arm]:
+    @_builtins.property
+    def arms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Arm]:
         """One arm per surviving batch size. Empty: the pruning is not complete."""
 
-    @property
-    def create_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
         """When the job was registered. Always set."""
 
-    @property
-    def monitor(self) -> wattwise.v1.trial_pb2.Monitor:
+    @_builtins.property
+    def monitor(self) -> _trial_pb2.Monitor:
         """The monitor of the latest trial that named new kinds; partly estimated once a monitor has failed for a while in
         any trial. Unset: no trial has named a monitor.
         """
 
-    @property
-    def other_monitor(self) -> wattwise.v1.trial_pb2.Monitor:
+    @_builtins.property
+    def other_monitor(self) -> _trial_pb2.Monitor:
         """The other monitors of the job's trials, which make their costs incomparable. Unset: all trials that named a monitor
         named the same.
         """
 
-    @property
-    def power_limits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PowerLimit]:
+    @_builtins.property
+    def power_limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PowerLimit]:
         """The known power limits, by ascending batch size. Empty: no trial has reported a profile."""
 
-    @property
-    def batch_size_states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BatchSizeState]:
+    @_builtins.property
+    def batch_size_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchSizeState]:
         """The state of every batch size, in ascending order. Always set."""
 
-    @property
-    def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.TrialWarning]:
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.TrialWarning]:
         """What looks wrong about the job's trials, at most one warning for each reason; a later launch without it withdraws it,
         an imported trial does not. Empty: nothing.
         """
 
-    @property
-    def reset_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+    @_builtins.property
+    def reset_time(self) -> _timestamp_pb2.Timestamp:
         """When ResetJob was called last. Unset: never."""
+
+    @_builtins.property
+    def summary(self) -> _statistics_pb2.JobSummary:
+        """What the job has done so far, in figures. Only in ListJobs, with `with_summaries`."""
 
     def __init__(
         self,
         *,
         spec: Global___JobSpec | None = ...,
         stage: Global___Stage.ValueType = ...,
-        pruning_round: builtins.int = ...,
-        surviving_batch_sizes: collections.abc.Iterable[builtins.int] | None = ...,
-        min_cost: builtins.float | None = ...,
-        min_cost_batch_size: builtins.int | None = ...,
-        arms: collections.abc.Iterable[Global___Arm] | None = ...,
-        create_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        num_trials: builtins.int = ...,
-        monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
-        other_monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
-        power_limits: collections.abc.Iterable[Global___PowerLimit] | None = ...,
-        batch_size_states: collections.abc.Iterable[Global___BatchSizeState] | None = ...,
-        advice: builtins.str = ...,
-        paused: builtins.bool = ...,
-        baseline_requested: builtins.bool = ...,
-        warnings: collections.abc.Iterable[wattwise.v1.trial_pb2.TrialWarning] | None = ...,
-        reset_after: builtins.int = ...,
-        reset_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        pinned_batch_size: builtins.int | None = ...,
+        pruning_round: _builtins.int = ...,
+        surviving_batch_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        min_cost: _builtins.float | None = ...,
+        min_cost_batch_size: _builtins.int | None = ...,
+        arms: _abc.Iterable[Global___Arm] | None = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        num_trials: _builtins.int = ...,
+        monitor: _trial_pb2.Monitor | None = ...,
+        other_monitor: _trial_pb2.Monitor | None = ...,
+        power_limits: _abc.Iterable[Global___PowerLimit] | None = ...,
+        batch_size_states: _abc.Iterable[Global___BatchSizeState] | None = ...,
+        advice: _builtins.str = ...,
+        paused: _builtins.bool = ...,
+        baseline_requested: _builtins.bool = ...,
+        warnings: _abc.Iterable[_trial_pb2.TrialWarning] | None = ...,
+        reset_after: _builtins.int = ...,
+        reset_time: _timestamp_pb2.Timestamp | None = ...,
+        pinned_batch_size: _builtins.int | None = ...,
+        summary: _statistics_pb2.JobSummary | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "reset_time", b"reset_time", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_min_cost", b"_min_cost"]) -> typing.Literal["min_cost"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_min_cost_batch_size", b"_min_cost_batch_size"]) -> typing.Literal["min_cost_batch_size"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_pinned_batch_size", b"_pinned_batch_size"]) -> typing.Literal["pinned_batch_size"] | None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "reset_time", b"reset_time", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "summary", b"summary", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__min_cost: _TypeAlias = _typing.Literal["min_cost"]  # noqa: Y015
+    _WhichOneofArgType__min_cost: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost"]  # noqa: Y015
+    _WhichOneofReturnType__min_cost_batch_size: _TypeAlias = _typing.Literal["min_cost_batch_size"]  # noqa: Y015
+    _WhichOneofArgType__min_cost_batch_size: _TypeAlias = _typing.Literal["_min_cost_batch_size", b"_min_cost_batch_size"]  # noqa: Y015
+    _WhichOneofReturnType__pinned_batch_size: _TypeAlias = _typing.Literal["pinned_batch_size"]  # noqa: Y015
+    _WhichOneofArgType__pinned_batch_size: _TypeAlias = _typing.Literal["_pinned_batch_size", b"_pinned_batch_size"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_cost) -> _WhichOneofReturnType__min_cost | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_cost_batch_size) -> _WhichOneofReturnType__min_cost_batch_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pinned_batch_size) -> _WhichOneofReturnType__pinned_batch_size | None: ...
 
-Global___Job: typing_extensions.TypeAlias = Job
+Global___Job: _TypeAlias = Job  # noqa: Y015

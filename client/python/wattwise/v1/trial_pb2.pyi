@@ -3,29 +3,29 @@
 isort:skip_file
 """
 
-import builtins
-import collections.abc
-import google.protobuf.descriptor
-import google.protobuf.internal.containers
-import google.protobuf.internal.enum_type_wrapper
-import google.protobuf.message
-import google.protobuf.timestamp_pb2
+from collections import abc as _abc
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+import builtins as _builtins
 import sys
-import typing
+import typing as _typing
 
-if sys.version_info >= (3, 10):
-    import typing as typing_extensions
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    import typing_extensions
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
-DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+DESCRIPTOR: _descriptor.FileDescriptor
 
 class _TrialType:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _TrialTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TrialType.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _TrialTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     TRIAL_TYPE_UNSPECIFIED: _TrialType.ValueType  # 0
     """Never sent by the server."""
     TRIAL_TYPE_EXPLORATION: _TrialType.ValueType  # 1
@@ -58,14 +58,14 @@ result counts like that of a concurrent trial.
 """
 TRIAL_TYPE_IMPORTED: TrialType.ValueType  # 5
 """Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial."""
-Global___TrialType: typing_extensions.TypeAlias = TrialType
+Global___TrialType: _TypeAlias = TrialType  # noqa: Y015
 
 class _TrialStatus:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _TrialStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TrialStatus.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _TrialStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialStatus.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     TRIAL_STATUS_UNSPECIFIED: _TrialStatus.ValueType  # 0
     """Never sent by the server. In a filter: any status."""
     TRIAL_STATUS_DISPATCHED: _TrialStatus.ValueType  # 1
@@ -86,14 +86,14 @@ TRIAL_STATUS_SUCCEEDED: TrialStatus.ValueType  # 2
 """Ended by a decision, converged or not."""
 TRIAL_STATUS_FAILED: TrialStatus.ValueType  # 3
 """Crashed, was lost, or was ended by its trainer before a decision."""
-Global___TrialStatus: typing_extensions.TypeAlias = TrialStatus
+Global___TrialStatus: _TypeAlias = TrialStatus  # noqa: Y015
 
 class _EndReason:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _EndReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_EndReason.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _EndReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EndReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     END_REASON_UNSPECIFIED: _EndReason.ValueType  # 0
     """The trial has not ended. Refused in EndTrial."""
     END_REASON_TARGET_REACHED: _EndReason.ValueType  # 1
@@ -150,14 +150,14 @@ END_REASON_LOST: EndReason.ValueType  # 9
 """Detected by the server: no report or heartbeat arrived before the lease expired. A report revives the trial, as does
 GetNextBatchSize with `resume` and the trial's request_id.
 """
-Global___EndReason: typing_extensions.TypeAlias = EndReason
+Global___EndReason: _TypeAlias = EndReason  # noqa: Y015
 
 class _WarningReason:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _WarningReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_WarningReason.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _WarningReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WarningReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     WARNING_REASON_UNSPECIFIED: _WarningReason.ValueType  # 0
     """Never sent by the server."""
     WARNING_REASON_TARGET_REACHED_AT_ONCE: _WarningReason.ValueType  # 1
@@ -202,25 +202,25 @@ WARNING_REASON_POWER_OUT_OF_RANGE: WarningReason.ValueType  # 7
 """An imported trial whose monitor is unknown used more energy in its time than the job's GPUs can draw. Is its energy in
 joules, and its time in seconds?
 """
-Global___WarningReason: typing_extensions.TypeAlias = WarningReason
+Global___WarningReason: _TypeAlias = WarningReason  # noqa: Y015
 
-@typing.final
-class TrialId(google.protobuf.message.Message):
+@_typing.final
+class TrialId(_message.Message):
     """The id of a trial."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: builtins.int
-    BATCH_SIZE_FIELD_NUMBER: builtins.int
-    TRIAL_NUMBER_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     """The job of the trial. Required: an empty id is refused as unknown."""
-    batch_size: builtins.int
+    batch_size: _builtins.int
     """The batch size of the trial. Another batch size is refused as an unknown trial; 0 is refused except in GetTrial."""
-    trial_number: builtins.int
+    trial_number: _builtins.int
     """The number of the trial within its job, from 1. 0 is refused as unknown."""
-    request_id: builtins.str
+    request_id: _builtins.str
     """The launch that the trial was dispatched to or imported from: the request_id of GetNextBatchSize and ImportTrial; the
     server sets it unless the launch had none. In requests: with a launch, a trial of another one is refused as an unknown
     trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
@@ -228,97 +228,162 @@ class TrialId(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        job_id: builtins.str = ...,
-        batch_size: builtins.int = ...,
-        trial_number: builtins.int = ...,
-        request_id: builtins.str = ...,
+        job_id: _builtins.str = ...,
+        batch_size: _builtins.int = ...,
+        trial_number: _builtins.int = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "request_id", b"request_id", "trial_number", b"trial_number"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "request_id", b"request_id", "trial_number", b"trial_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TrialId: typing_extensions.TypeAlias = TrialId
+Global___TrialId: _TypeAlias = TrialId  # noqa: Y015
 
-@typing.final
-class Trial(google.protobuf.message.Message):
+@_typing.final
+class Trial(_message.Message):
     """The state of a trial: one launch of a job with one batch size."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    ID_FIELD_NUMBER: builtins.int
-    TYPE_FIELD_NUMBER: builtins.int
-    STATUS_FIELD_NUMBER: builtins.int
-    END_REASON_FIELD_NUMBER: builtins.int
-    START_TIME_FIELD_NUMBER: builtins.int
-    END_TIME_FIELD_NUMBER: builtins.int
-    TIME_SECONDS_FIELD_NUMBER: builtins.int
-    ENERGY_JOULES_FIELD_NUMBER: builtins.int
-    COST_FIELD_NUMBER: builtins.int
-    CONVERGED_FIELD_NUMBER: builtins.int
-    LAST_EPOCH_FIELD_NUMBER: builtins.int
-    LAST_METRIC_FIELD_NUMBER: builtins.int
-    LEASE_EXPIRE_TIME_FIELD_NUMBER: builtins.int
-    MONITOR_FIELD_NUMBER: builtins.int
-    OTHER_MONITOR_FIELD_NUMBER: builtins.int
-    COMPUTED_FIELD_NUMBER: builtins.int
-    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
-    EXCLUDED_FIELD_NUMBER: builtins.int
-    WARNINGS_FIELD_NUMBER: builtins.int
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    TIME_SECONDS_FIELD_NUMBER: _builtins.int
+    ENERGY_JOULES_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    CONVERGED_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_METRIC_FIELD_NUMBER: _builtins.int
+    LEASE_EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    MONITOR_FIELD_NUMBER: _builtins.int
+    OTHER_MONITOR_FIELD_NUMBER: _builtins.int
+    COMPUTED_FIELD_NUMBER: _builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    EXCLUDED_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DECISION_MESSAGE_FIELD_NUMBER: _builtins.int
+    COST_BOUND_FIELD_NUMBER: _builtins.int
+    TARGET_REACHED_FIELD_NUMBER: _builtins.int
+    PRUNING_ROUND_FIELD_NUMBER: _builtins.int
+    RECURRENCE_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LAST_REPORT_TIME_FIELD_NUMBER: _builtins.int
     type: Global___TrialType.ValueType
     """Why the trial was dispatched. Always set."""
     status: Global___TrialStatus.ValueType
     """Whether the trial is running, or how it ended. Always set."""
     end_reason: Global___EndReason.ValueType
     """Why the trial ended. Unspecified: it is running."""
-    time_seconds: builtins.float
+    time_seconds: _builtins.float
     """Seconds of training up to its newest report. 0: no report yet."""
-    energy_joules: builtins.float
+    energy_joules: _builtins.float
     """Joules of all its GPUs up to its newest report. 0: no report yet, or no energy was measured."""
-    cost: builtins.float
+    cost: _builtins.float
     """Cost of its newest report, in joules. Unset: no report yet."""
-    converged: builtins.bool
+    converged: _builtins.bool
     """Whether the metric reached the target within the cost bound."""
-    last_epoch: builtins.int
+    last_epoch: _builtins.int
     """Epoch of its newest report. 0: no report yet."""
-    last_metric: builtins.float
+    last_metric: _builtins.float
     """Metric of its newest report; may be NaN. Unset: no report yet."""
-    power_limit_watts: builtins.float
+    power_limit_watts: _builtins.float
     """The GPU power limit of its newest report that had one, in watts. Unset: unknown."""
-    excluded: builtins.bool
+    excluded: _builtins.bool
     """Whether the job's search ignores the trial, as SetTrialExcluded requested."""
-    @property
+    reason: _builtins.str
+    """One sentence that explains the choice of the batch size, as GetNextBatchSize answered it. Empty: the trial was
+    imported, or dispatched by an older server.
+    """
+    decision_message: _builtins.str
+    """One sentence with the numbers of its newest decision, as its trainer gets it: why it ended, or why it goes on. Only
+    GetTrial, ListTrials and WatchTrials say it.
+    """
+    cost_bound: _builtins.float
+    """The cost at which the trial is stopped, or was when it ended, in joules. Unset: there is no bound; see Decision."""
+    target_reached: _builtins.bool
+    """Whether the metric of its newest report reached the target at any cost. True of a trial that has ended: it delivered
+    a model.
+    """
+    pruning_round: _builtins.int
+    """The pruning round in which it was dispatched, from 0. Always 0 for policies without pruning."""
+    recurrence: _builtins.int
+    """The need for a model that it served, from 1: one more than the number of the job's trials that had delivered a model
+    before it started. Only GetTrial, and ListTrials of one job, say it. 0: unknown.
+    """
+    token_id: _builtins.str
+    """Id of the token that it was dispatched or imported with. Empty: the server needs no token, or an older one dispatched
+    the trial.
+    """
+    @_builtins.property
     def id(self) -> Global___TrialId:
         """The id of the trial. Always set."""
 
-    @property
-    def start_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
         """When the trial was dispatched, or started if it was imported. Unset: it was imported without its start time."""
 
-    @property
-    def end_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
         """When the trial ended; of a trial that was imported without times, when it was imported. Unset: it is running."""
 
-    @property
-    def lease_expire_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+    @_builtins.property
+    def lease_expire_time(self) -> _timestamp_pb2.Timestamp:
         """When the lease expires: the trial is lost unless a report or heartbeat arrives before. Unset: the trial has ended,
         or its lease never expires.
         """
 
-    @property
+    @_builtins.property
     def monitor(self) -> Global___Monitor:
         """The monitor of its energy, with all kinds that its results have named. Unset: no result has named a monitor."""
 
-    @property
+    @_builtins.property
     def other_monitor(self) -> Global___Monitor:
         """The other monitors of earlier results of the job, which make the costs incomparable. Unset: none."""
 
-    @property
+    @_builtins.property
     def computed(self) -> Global___ComputedUsage:
         """Time and energy at the cheapest power limit, of its newest report. If set, the cost, the bound and the search use
         them instead of time_seconds and energy_joules, which are what was measured. Unset: the trial is not in observer mode.
         """
 
-    @property
-    def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
         """What looks wrong about the trial, in every answer for it too. Empty: nothing."""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What its launch has said about itself, such as "host"; see GetNextBatchSizeRequest. Empty: nothing."""
+
+    @_builtins.property
+    def last_report_time(self) -> _timestamp_pb2.Timestamp:
+        """When the server received its newest report; of an imported trial, when the epoch ended. Unset: no report, or unknown."""
 
     def __init__(
         self,
@@ -327,108 +392,137 @@ class Trial(google.protobuf.message.Message):
         type: Global___TrialType.ValueType = ...,
         status: Global___TrialStatus.ValueType = ...,
         end_reason: Global___EndReason.ValueType = ...,
-        start_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        end_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        time_seconds: builtins.float = ...,
-        energy_joules: builtins.float = ...,
-        cost: builtins.float | None = ...,
-        converged: builtins.bool = ...,
-        last_epoch: builtins.int = ...,
-        last_metric: builtins.float | None = ...,
-        lease_expire_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        time_seconds: _builtins.float = ...,
+        energy_joules: _builtins.float = ...,
+        cost: _builtins.float | None = ...,
+        converged: _builtins.bool = ...,
+        last_epoch: _builtins.int = ...,
+        last_metric: _builtins.float | None = ...,
+        lease_expire_time: _timestamp_pb2.Timestamp | None = ...,
         monitor: Global___Monitor | None = ...,
         other_monitor: Global___Monitor | None = ...,
         computed: Global___ComputedUsage | None = ...,
-        power_limit_watts: builtins.float | None = ...,
-        excluded: builtins.bool = ...,
-        warnings: collections.abc.Iterable[Global___TrialWarning] | None = ...,
+        power_limit_watts: _builtins.float | None = ...,
+        excluded: _builtins.bool = ...,
+        warnings: _abc.Iterable[Global___TrialWarning] | None = ...,
+        reason: _builtins.str = ...,
+        decision_message: _builtins.str = ...,
+        cost_bound: _builtins.float | None = ...,
+        target_reached: _builtins.bool = ...,
+        pruning_round: _builtins.int = ...,
+        recurrence: _builtins.int = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        token_id: _builtins.str = ...,
+        last_report_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "cost", b"cost", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "converged", b"converged", "cost", b"cost", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "excluded", b"excluded", "id", b"id", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time", "status", b"status", "time_seconds", b"time_seconds", "type", b"type", "warnings", b"warnings"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_cost", b"_cost"]) -> typing.Literal["cost"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_last_metric", b"_last_metric"]) -> typing.Literal["last_metric"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "excluded", b"excluded", "id", b"id", "labels", b"labels", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_limit_watts", b"power_limit_watts", "pruning_round", b"pruning_round", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "time_seconds", b"time_seconds", "token_id", b"token_id", "type", b"type", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
+    _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
+    _WhichOneofReturnType__cost_bound: _TypeAlias = _typing.Literal["cost_bound"]  # noqa: Y015
+    _WhichOneofArgType__cost_bound: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound"]  # noqa: Y015
+    _WhichOneofReturnType__last_metric: _TypeAlias = _typing.Literal["last_metric"]  # noqa: Y015
+    _WhichOneofArgType__last_metric: _TypeAlias = _typing.Literal["_last_metric", b"_last_metric"]  # noqa: Y015
+    _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
+    _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost) -> _WhichOneofReturnType__cost | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_bound) -> _WhichOneofReturnType__cost_bound | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_metric) -> _WhichOneofReturnType__last_metric | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
 
-Global___Trial: typing_extensions.TypeAlias = Trial
+Global___Trial: _TypeAlias = Trial  # noqa: Y015
 
-@typing.final
-class ComputedUsage(google.protobuf.message.Message):
+@_typing.final
+class ComputedUsage(_message.Message):
     """Time and energy that a trial would have taken at the cheapest power limit, computed from the profile of its batch size
     rather than measured (observer mode). Both are sums since the trial's first epoch.
     """
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TIME_SECONDS_FIELD_NUMBER: builtins.int
-    ENERGY_JOULES_FIELD_NUMBER: builtins.int
-    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
-    time_seconds: builtins.float
+    TIME_SECONDS_FIELD_NUMBER: _builtins.int
+    ENERGY_JOULES_FIELD_NUMBER: _builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    time_seconds: _builtins.float
     """Seconds. Finite, above 0, and not less than reported before."""
-    energy_joules: builtins.float
+    energy_joules: _builtins.float
     """Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before."""
-    power_limit_watts: builtins.float
+    power_limit_watts: _builtins.float
     """The power limit of one GPU that they are computed for, in watts. Must be above 0."""
     def __init__(
         self,
         *,
-        time_seconds: builtins.float = ...,
-        energy_joules: builtins.float = ...,
-        power_limit_watts: builtins.float = ...,
+        time_seconds: _builtins.float = ...,
+        energy_joules: _builtins.float = ...,
+        power_limit_watts: _builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["energy_joules", b"energy_joules", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["energy_joules", b"energy_joules", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ComputedUsage: typing_extensions.TypeAlias = ComputedUsage
+Global___ComputedUsage: _TypeAlias = ComputedUsage  # noqa: Y015
 
-@typing.final
-class TrialWarning(google.protobuf.message.Message):
+@_typing.final
+class TrialWarning(_message.Message):
     """Something that looks wrong but is not refused."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REASON_FIELD_NUMBER: builtins.int
-    FIELD_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    TRIAL_NUMBER_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
     reason: Global___WarningReason.ValueType
     """What it is about. Always set; a client treats an unknown reason as another warning to show."""
-    field: builtins.str
+    field: _builtins.str
     """The field that looks wrong, such as "job.target_metric" or "result.energy_joules". Always set."""
-    message: builtins.str
+    message: _builtins.str
     """One sentence with the numbers, and what to change. Never empty."""
-    trial_number: builtins.int
+    trial_number: _builtins.int
     """The trial that it is about. Always set."""
     def __init__(
         self,
         *,
         reason: Global___WarningReason.ValueType = ...,
-        field: builtins.str = ...,
-        message: builtins.str = ...,
-        trial_number: builtins.int = ...,
+        field: _builtins.str = ...,
+        message: _builtins.str = ...,
+        trial_number: _builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["field", b"field", "message", b"message", "reason", b"reason", "trial_number", b"trial_number"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "message", b"message", "reason", b"reason", "trial_number", b"trial_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TrialWarning: typing_extensions.TypeAlias = TrialWarning
+Global___TrialWarning: _TypeAlias = TrialWarning  # noqa: Y015
 
-@typing.final
-class Monitor(google.protobuf.message.Message):
+@_typing.final
+class Monitor(_message.Message):
     """What measures energy."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    KINDS_FIELD_NUMBER: builtins.int
-    ESTIMATED_FIELD_NUMBER: builtins.int
-    PARTLY_FIELD_NUMBER: builtins.int
-    estimated: builtins.bool
+    KINDS_FIELD_NUMBER: _builtins.int
+    ESTIMATED_FIELD_NUMBER: _builtins.int
+    PARTLY_FIELD_NUMBER: _builtins.int
+    estimated: _builtins.bool
     """Whether any of the energy is estimated rather than measured: by a monitor that estimates, or in place of a monitor
     that failed.
     """
-    partly: builtins.bool
+    partly: _builtins.bool
     """Whether the energy is estimated only in part and measured otherwise. True only together with `estimated`."""
-    @property
-    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl",
         "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable characters.
         """
@@ -436,49 +530,53 @@ class Monitor(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        kinds: collections.abc.Iterable[builtins.str] | None = ...,
-        estimated: builtins.bool = ...,
-        partly: builtins.bool = ...,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
+        estimated: _builtins.bool = ...,
+        partly: _builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["estimated", b"estimated", "kinds", b"kinds", "partly", b"partly"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["estimated", b"estimated", "kinds", b"kinds", "partly", b"partly"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Monitor: typing_extensions.TypeAlias = Monitor
+Global___Monitor: _TypeAlias = Monitor  # noqa: Y015
 
-@typing.final
-class TrainingResult(google.protobuf.message.Message):
+@_typing.final
+class TrainingResult(_message.Message):
     """The result of an epoch, as a trainer reports it. Time and energy are sums since the trial's first epoch."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: builtins.int
-    TIME_SECONDS_FIELD_NUMBER: builtins.int
-    ENERGY_JOULES_FIELD_NUMBER: builtins.int
-    METRIC_FIELD_NUMBER: builtins.int
-    CURRENT_EPOCH_FIELD_NUMBER: builtins.int
-    MONITOR_FIELD_NUMBER: builtins.int
-    COMPUTED_FIELD_NUMBER: builtins.int
-    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
-    time_seconds: builtins.float
+    TRIAL_FIELD_NUMBER: _builtins.int
+    TIME_SECONDS_FIELD_NUMBER: _builtins.int
+    ENERGY_JOULES_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
+    CURRENT_EPOCH_FIELD_NUMBER: _builtins.int
+    MONITOR_FIELD_NUMBER: _builtins.int
+    COMPUTED_FIELD_NUMBER: _builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    time_seconds: _builtins.float
     """Seconds of training in this trial so far. Finite, above 0, and not less than reported before."""
-    energy_joules: builtins.float
+    energy_joules: _builtins.float
     """Joules of all GPUs of this trial so far. Finite, 0 or more, and not less than reported before. 0: no energy was
     measured.
     """
-    metric: builtins.float
+    metric: _builtins.float
     """The validation metric after this epoch. NaN counts as not having reached the target; infinity is refused."""
-    current_epoch: builtins.int
+    current_epoch: _builtins.int
     """The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease."""
-    power_limit_watts: builtins.float
+    power_limit_watts: _builtins.float
     """The GPU power limit that the epoch ended with, in watts. Must be above 0. Unset: unknown."""
-    @property
+    @_builtins.property
     def trial(self) -> Global___TrialId:
         """The trial. Required."""
 
-    @property
+    @_builtins.property
     def monitor(self) -> Global___Monitor:
         """The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results."""
 
-    @property
+    @_builtins.property
     def computed(self) -> Global___ComputedUsage:
         """In observer mode, time and energy at the cheapest power limit. Unset: the cost follows from time_seconds and
         energy_joules, which are always what was measured. Once set, it must be set in all later results of the trial.
@@ -488,49 +586,53 @@ class TrainingResult(google.protobuf.message.Message):
         self,
         *,
         trial: Global___TrialId | None = ...,
-        time_seconds: builtins.float = ...,
-        energy_joules: builtins.float = ...,
-        metric: builtins.float = ...,
-        current_epoch: builtins.int = ...,
+        time_seconds: _builtins.float = ...,
+        energy_joules: _builtins.float = ...,
+        metric: _builtins.float = ...,
+        current_epoch: _builtins.int = ...,
         monitor: Global___Monitor | None = ...,
         computed: Global___ComputedUsage | None = ...,
-        power_limit_watts: builtins.float | None = ...,
+        power_limit_watts: _builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds", "trial", b"trial"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
+    _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
 
-Global___TrainingResult: typing_extensions.TypeAlias = TrainingResult
+Global___TrainingResult: _TypeAlias = TrainingResult  # noqa: Y015
 
-@typing.final
-class Decision(google.protobuf.message.Message):
+@_typing.final
+class Decision(_message.Message):
     """The server's answer to a report or a heartbeat: continue or stop."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    STOP_TRAIN_FIELD_NUMBER: builtins.int
-    CONVERGED_FIELD_NUMBER: builtins.int
-    TARGET_REACHED_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    COST_FIELD_NUMBER: builtins.int
-    COST_BOUND_FIELD_NUMBER: builtins.int
-    WARNINGS_FIELD_NUMBER: builtins.int
-    stop_train: builtins.bool
+    STOP_TRAIN_FIELD_NUMBER: _builtins.int
+    CONVERGED_FIELD_NUMBER: _builtins.int
+    TARGET_REACHED_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    COST_BOUND_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    stop_train: _builtins.bool
     """True: the trial has ended and training must stop. False: continue."""
-    converged: builtins.bool
+    converged: _builtins.bool
     """Whether the metric reached the target within the cost bound."""
-    target_reached: builtins.bool
+    target_reached: _builtins.bool
     """Whether the metric reached the target at any cost. If true, the model is good."""
-    message: builtins.str
+    message: _builtins.str
     """One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never empty."""
-    cost: builtins.float
+    cost: _builtins.float
     """Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet."""
-    cost_bound: builtins.float
+    cost_bound: _builtins.float
     """The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
     converged yet, this is the best known batch size, or a person requested the trial.
     """
-    @property
-    def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
         """What looks wrong about the trial, for the trainer's user. The same warning is in every later answer for the trial.
         Empty: nothing.
         """
@@ -538,59 +640,66 @@ class Decision(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        stop_train: builtins.bool = ...,
-        converged: builtins.bool = ...,
-        target_reached: builtins.bool = ...,
-        message: builtins.str = ...,
-        cost: builtins.float = ...,
-        cost_bound: builtins.float | None = ...,
-        warnings: collections.abc.Iterable[Global___TrialWarning] | None = ...,
+        stop_train: _builtins.bool = ...,
+        converged: _builtins.bool = ...,
+        target_reached: _builtins.bool = ...,
+        message: _builtins.str = ...,
+        cost: _builtins.float = ...,
+        cost_bound: _builtins.float | None = ...,
+        warnings: _abc.Iterable[Global___TrialWarning] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cost_bound", b"_cost_bound", "cost_bound", b"cost_bound"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "message", b"message", "stop_train", b"stop_train", "target_reached", b"target_reached", "warnings", b"warnings"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_cost_bound", b"_cost_bound"]) -> typing.Literal["cost_bound"] | None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound", "cost_bound", b"cost_bound"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "message", b"message", "stop_train", b"stop_train", "target_reached", b"target_reached", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost_bound: _TypeAlias = _typing.Literal["cost_bound"]  # noqa: Y015
+    _WhichOneofArgType__cost_bound: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_bound) -> _WhichOneofReturnType__cost_bound | None: ...
 
-Global___Decision: typing_extensions.TypeAlias = Decision
+Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
-@typing.final
-class Measurement(google.protobuf.message.Message):
+@_typing.final
+class Measurement(_message.Message):
     """The measurement of an epoch, as the server stores it."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CURRENT_EPOCH_FIELD_NUMBER: builtins.int
-    TIME_SECONDS_FIELD_NUMBER: builtins.int
-    ENERGY_JOULES_FIELD_NUMBER: builtins.int
-    METRIC_FIELD_NUMBER: builtins.int
-    REPORT_TIME_FIELD_NUMBER: builtins.int
-    COMPUTED_FIELD_NUMBER: builtins.int
-    current_epoch: builtins.int
+    CURRENT_EPOCH_FIELD_NUMBER: _builtins.int
+    TIME_SECONDS_FIELD_NUMBER: _builtins.int
+    ENERGY_JOULES_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
+    REPORT_TIME_FIELD_NUMBER: _builtins.int
+    COMPUTED_FIELD_NUMBER: _builtins.int
+    current_epoch: _builtins.int
     """The epoch, counted from 1. Always set."""
-    time_seconds: builtins.float
+    time_seconds: _builtins.float
     """Seconds of training in this trial up to the end of the epoch."""
-    energy_joules: builtins.float
+    energy_joules: _builtins.float
     """Joules of all GPUs of this trial up to the end of the epoch. 0: no energy was measured."""
-    metric: builtins.float
+    metric: _builtins.float
     """The validation metric after the epoch; may be NaN."""
-    @property
-    def report_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+    @_builtins.property
+    def report_time(self) -> _timestamp_pb2.Timestamp:
         """When the server received the report. Always set by the server. In ImportTrial: when the epoch ended; unset: unknown."""
 
-    @property
+    @_builtins.property
     def computed(self) -> Global___ComputedUsage:
         """In observer mode, time and energy at the cheapest power limit. Unset: not in observer mode."""
 
     def __init__(
         self,
         *,
-        current_epoch: builtins.int = ...,
-        time_seconds: builtins.float = ...,
-        energy_joules: builtins.float = ...,
-        metric: builtins.float = ...,
-        report_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        current_epoch: _builtins.int = ...,
+        time_seconds: _builtins.float = ...,
+        energy_joules: _builtins.float = ...,
+        metric: _builtins.float = ...,
+        report_time: _timestamp_pb2.Timestamp | None = ...,
         computed: Global___ComputedUsage | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["computed", b"computed", "report_time", b"report_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "report_time", b"report_time", "time_seconds", b"time_seconds"]) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "report_time", b"report_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "report_time", b"report_time", "time_seconds", b"time_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Measurement: typing_extensions.TypeAlias = Measurement
+Global___Measurement: _TypeAlias = Measurement  # noqa: Y015

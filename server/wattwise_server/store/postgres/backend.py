@@ -15,7 +15,8 @@ from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransactio
 from wattwise_server.store.postgres.notices import Notice
 from wattwise_server.store.postgres.queries import PostgresQueries
 from wattwise_server.store.postgres.saving import EXPIRED, FIRST_LEASE, LEASE, ROOM, Saver
-from wattwise_server.store.retention import FORGET, Retention
+from wattwise_server.store.retention import FORGET, FORGET_HISTORY, Retention
+from wattwise_server.store.rows import to_micros
 from wattwise_server.store.statements import Statement
 from wattwise_server.store.writer import Writer
 
@@ -158,6 +159,10 @@ class PostgresStore(CachedStore):
         """The followed jobs, with the version of each in the cache."""
         return {job_id: self._version(job_id) for job_id in self._subscriptions.job_ids()}
 
+    def missed_notices(self) -> None:
+        """Those who follow several jobs read them again; those of one job were found by their versions."""
+        self._subscriptions.publish_unknown()
+
     def _version(self, job_id: str) -> int | None:
         cached = self._cache.get(job_id)
         if cached is None or not cached.loaded or cached.outdated or cached.failed:
@@ -180,6 +185,9 @@ class PostgresStore(CachedStore):
 
     async def _forget(self, todo: Sequence[Sequence[int]]) -> None:
         await self.queries.run(FORGET, todo)
+
+    async def _forget_history(self, before: datetime) -> None:
+        await self.queries.run(FORGET_HISTORY, [(to_micros(before),)])
 
     async def close(self) -> None:
         """Waits for pending commits, but not for a database that is away."""

@@ -78,6 +78,9 @@ class PostgresCopy:
         )
         if highest_key:
             await self._connection.execute("SELECT setval('job_keys', $1)", highest_key)
+        await self._connection.execute(
+            "SELECT setval(pg_get_serial_sequence('history', 'entry'), max(entry)) FROM history HAVING count(*) > 0"
+        )
         # So that the first servers find their plans.
         await self._connection.execute(f"ANALYZE {', '.join(TABLES)}")
 

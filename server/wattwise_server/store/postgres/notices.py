@@ -66,6 +66,9 @@ class Listener(Protocol):
     def followed(self) -> Mapping[str, int | None]:
         """The followed jobs, with the version that this server knows of each; None: it knows none."""
 
+    def missed_notices(self) -> None:
+        """Notices about any job may have been lost."""
+
 
 class Notices:
     """Sends and receives notices, and polls.
@@ -151,8 +154,11 @@ class Notices:
         self._looks += 1
         earliest = monotonic() - _FORGET_SECONDS
         self._heard_others = {server: heard for server, heard in self._heard_others.items() if heard > earliest}
-        if self._looks % _POLLS_WITH_NOTICES == 0 or self._heard != self._pinged or self._misses_one():
+        misses = self._heard != self._pinged or self._misses_one()
+        if misses or self._looks % _POLLS_WITH_NOTICES == 0:
             await self._poll()
+        if misses:
+            self._listener.missed_notices()
         await self._ping()
 
     def _misses_one(self) -> bool:

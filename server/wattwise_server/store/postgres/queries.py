@@ -10,8 +10,9 @@ import asyncpg
 
 from wattwise_server.domain import Trial
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.lists import Dialect
 from wattwise_server.store.postgres.failures import ERRORS, summary
-from wattwise_server.store.queries import OF_TRIALS, TRIALS, Queries
+from wattwise_server.store.queries import TRIALS, Queries
 from wattwise_server.store.rows import Row, from_micros, read_trial
 
 _ACQUIRE_SECONDS = 5.0
@@ -26,10 +27,14 @@ class PostgresQueries(Queries):
     """The queries."""
 
     job_sql = "SELECT * FROM jobs JOIN job_versions USING (job_key) WHERE job_id = $1"
-    trials_sql = TRIALS + _LEASE + OF_TRIALS
-    json_array = "json_agg"
-    # Longer than any id.
-    greatest = "repeat(chr(1114111), 200)"
+    trial_columns = TRIALS + _LEASE
+    dialect = Dialect(
+        json_array="json_agg",
+        # Longer than any id.
+        greatest="repeat(chr(1114111), 200)",
+        largest="greatest",
+        contains='strpos(lower(j.job_id), lower({}::text COLLATE "C"))',
+    )
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
         self._pool = pool

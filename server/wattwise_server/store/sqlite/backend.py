@@ -11,16 +11,19 @@ from itertools import count
 from weakref import WeakValueDictionary
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Trial, TrialKey, TrialStatus
+from wattwise_server.domain import Trial, TrialKey
 from wattwise_server.errors import TooManyJobsError
+from wattwise_server.store.base import ListedTrial, Place, TrialList
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
-from wattwise_server.store.retention import FORGET, Retention
+from wattwise_server.store.retention import FORGET, FORGET_HISTORY, Retention
+from wattwise_server.store.rows import to_micros
 from wattwise_server.store.sqlite.queries import SqliteQueries, numbered
 from wattwise_server.store.statements import Sql, Statement
 from wattwise_server.store.writer import NoOwner, Writer
 
 _RETRY = timedelta(seconds=1)
 _FORGET = Sql(numbered(FORGET), rank=9)
+_FORGET_HISTORY = Sql(numbered(FORGET_HISTORY), rank=9)
 
 
 class SqliteStore(CachedStore):
@@ -131,14 +134,19 @@ class SqliteStore(CachedStore):
     async def _forget(self, todo: Sequence[Sequence[int]]) -> None:
         await self._writer.submit(NoOwner(), [Statement(_FORGET, tuple(each)) for each in todo]).durable()
 
-    async def trials(
-        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
-    ) -> Sequence[Trial]:
-        """Trials by number. Leases are in memory alone."""
-        found = await super().trials(job_id, status, batch_size, after, limit)
-        cached = self._cache.get(job_id)
-        leased = cached.running if cached else {}
-        return [_with_lease(trial, leased.get(trial.number)) for trial in found]
+    async def _forget_history(self, before: datetime) -> None:
+        forgotten = Statement(_FORGET_HISTORY, (to_micros(before),))
+        await self._writer.submit(NoOwner(), [forgotten]).durable()
+
+    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
+        """A page of trials. Leases are in memory alone."""
+        return [
+            listed._replace(trial=self._leased(listed.trial)) for listed in await super().trials(wanted, after, limit)
+        ]
+
+    def _leased(self, trial: Trial) -> Trial:
+        cached = self._cache.get(trial.job_id)
+        return _with_lease(trial, cached.running.get(trial.number) if cached else None)
 
 
 def _with_lease(trial: Trial, live: Trial | None) -> Trial:

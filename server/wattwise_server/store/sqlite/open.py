@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import sqlite3
 import stat
@@ -66,13 +67,18 @@ async def open_sqlite(url: str, clock: Clock, observer: Observer = NO_OBSERVERS)
         _warn_of_folder(path.parent)
         _prepare(path)
         factory, made = recording_factory()
-        async with _connection(path, "rw", factory=factory) as write, _connection(path, "ro") as read:
-            read.row_factory = sqlite3.Row
+        async with (
+            _connection(path, "rw", factory=factory) as write,
+            _connection(path, "ro") as read,
+            _connection(path, "ro") as slow,
+        ):
+            read.row_factory = slow.row_factory = sqlite3.Row
+            await _add_logarithm(slow)
             rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
             file = DatabaseFile(path)
             group = Group(write, made[0], file, observer)
             found = list(await read.execute_fetchall("SELECT value FROM secrets WHERE name = 'page tokens'"))
-            queries = SqliteQueries(read, file)
+            queries = SqliteQueries(read, file, slow)
             store = SqliteStore(Writer(group), queries, clock, int(rows[0][0]), bytes(found[0][0]))
             try:
                 try:
@@ -138,6 +144,14 @@ def _prepare(path: Path) -> int:
             return before
     except sqlite3.Error as error:
         raise _unusable(path, error) from error
+
+
+async def _add_logarithm(connection: aiosqlite.Connection) -> None:
+    """Adds ln(), which some builds of SQLite lack."""
+    try:
+        await connection.execute_fetchall("SELECT ln(1.0)")
+    except sqlite3.OperationalError:
+        await connection.create_function("ln", 1, math.log, deterministic=True)
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> StartError:

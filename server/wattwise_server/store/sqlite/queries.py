@@ -10,6 +10,7 @@ from functools import cache
 import aiosqlite
 
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.lists import Dialect
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.rows import Row
 from wattwise_server.store.sqlite.connection import explain
@@ -26,19 +27,26 @@ _CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHE
 @cache
 def numbered(sql: str) -> str:
     """The text with parameters as SQLite spells them."""
-    return re.sub(r"\$(\d)", r"?\1", sql)
+    return re.sub(r"\$(\d+)", r"?\1", sql)
 
 
 class SqliteQueries(Queries):
     """The queries."""
 
-    json_array = "json_group_array"
-    # In UTF-8, no text that starts with the prefix is greater than it with the byte FF behind.
-    greatest = "CAST(x'FF' AS TEXT)"
+    dialect = Dialect(
+        json_array="json_group_array",
+        # In UTF-8, no text that starts with the prefix is greater than it with the byte FF behind.
+        greatest="CAST(x'FF' AS TEXT)",
+        largest="max",
+        contains="instr(lower(j.job_id), lower({}))",
+    )
 
-    def __init__(self, connection: aiosqlite.Connection, file: DatabaseFile) -> None:
-        """Reads a file through a connection whose row factory is `sqlite3.Row`."""
+    def __init__(
+        self, connection: aiosqlite.Connection, file: DatabaseFile, slow: aiosqlite.Connection | None = None
+    ) -> None:
+        """Reads a file through connections whose row factory is `sqlite3.Row`; `slow` is for queries that take long."""
         self._connection = connection
+        self._slow = slow or connection
         self.file = file
 
     async def running_leases(self) -> Sequence[Row]:
@@ -62,9 +70,15 @@ class SqliteQueries(Queries):
             raise StorageUnavailableError(f"the database is gone ({explain(error)})") from error
 
     async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
+        return await self._read(self._connection, sql, parameters)
+
+    async def _figures(self, sql: str, *parameters: object) -> Sequence[Row]:
+        return await self._read(self._slow, sql, parameters)
+
+    async def _read(self, connection: aiosqlite.Connection, sql: str, parameters: Sequence[object]) -> Sequence[Row]:
         try:
             self.file.check_after_pause()
-            return list(await self._connection.execute_fetchall(numbered(sql), parameters))  # type: ignore[arg-type]
+            return list(await connection.execute_fetchall(numbered(sql), parameters))  # type: ignore[arg-type]
         except (sqlite3.Error, ValueError) as error:
             # aiosqlite raises ValueError for a closed connection.
             raise StorageUnavailableError(f"the database could not be read ({explain(error)}); retry") from error

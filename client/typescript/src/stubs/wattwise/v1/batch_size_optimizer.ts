@@ -74,6 +74,16 @@ export interface GetNextBatchSizeRequest {
    * The trial then has a warning. 0 or 1: the launch has one process, or they are connected.
    */
   unconnectedRanks: number;
+  /**
+   * What the launch says about itself, for people who look at the trial, such as "host" or "commit"; no decision uses it.
+   * At most 16 labels; keys of 1 to 63 characters, values of at most 200, without control characters. Empty: none.
+   */
+  labels: { [key: string]: string };
+}
+
+export interface GetNextBatchSizeRequest_LabelsEntry {
+  key: string;
+  value: string;
 }
 
 /** Response of GetNextBatchSize. */
@@ -387,7 +397,7 @@ export const RegisterJobResponse: MessageFns<RegisterJobResponse> = {
 };
 
 function createBaseGetNextBatchSizeRequest(): GetNextBatchSizeRequest {
-  return { jobId: "", requestId: "", resume: false, unconnectedRanks: 0 };
+  return { jobId: "", requestId: "", resume: false, unconnectedRanks: 0, labels: {} };
 }
 
 export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
@@ -404,6 +414,9 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
     if (message.unconnectedRanks !== 0) {
       writer.uint32(32).int32(message.unconnectedRanks);
     }
+    globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
+      GetNextBatchSizeRequest_LabelsEntry.encode({ key: key as any, value }, writer.uint32(42).fork()).join();
+    });
     return writer;
   },
 
@@ -452,6 +465,17 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
             message.unconnectedRanks = reader.int32();
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            const entry5 = GetNextBatchSizeRequest_LabelsEntry.decode(reader, reader.uint32());
+            if (entry5.value !== undefined) {
+              message.labels[entry5.key] = entry5.value;
+            }
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -473,6 +497,82 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
     message.requestId = object.requestId ?? "";
     message.resume = object.resume ?? false;
     message.unconnectedRanks = object.unconnectedRanks ?? 0;
+    message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    return message;
+  },
+};
+
+function createBaseGetNextBatchSizeRequest_LabelsEntry(): GetNextBatchSizeRequest_LabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const GetNextBatchSizeRequest_LabelsEntry: MessageFns<GetNextBatchSizeRequest_LabelsEntry> = {
+  encode(message: GetNextBatchSizeRequest_LabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetNextBatchSizeRequest_LabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetNextBatchSizeRequest_LabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetNextBatchSizeRequest_LabelsEntry>): GetNextBatchSizeRequest_LabelsEntry {
+    return GetNextBatchSizeRequest_LabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetNextBatchSizeRequest_LabelsEntry>): GetNextBatchSizeRequest_LabelsEntry {
+    const message = createBaseGetNextBatchSizeRequest_LabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };

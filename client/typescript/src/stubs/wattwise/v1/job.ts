@@ -7,6 +7,7 @@
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
+import { JobSummary } from "./statistics.js";
 import { Monitor, TrialWarning } from "./trial.js";
 
 /** How the next batch size of a job is chosen. */
@@ -352,6 +353,15 @@ export interface BatchSizeState {
   numFailed: number;
   /** Number of its running trials. In ListJobs always 0. */
   numRunning: number;
+  /**
+   * Cost of its exploration in the current pruning round, in joules. Unset: it has no result in this round, or there are no
+   * pruning rounds.
+   */
+  roundCost?:
+    | number
+    | undefined;
+  /** Whether the trial that explores for the pruning round has this batch size. */
+  exploring: boolean;
 }
 
 /** The cheapest known GPU power limit of one batch size, and what was measured at it. */
@@ -381,7 +391,10 @@ export interface Job {
    * without pruning.
    */
   pruningRound: number;
-  /** The batch sizes that are neither pruned nor too large for the memory, in ascending order. Empty: none is left to try. */
+  /**
+   * The batch sizes that are neither pruned, nor too large for the memory, nor banned, in ascending order. Empty: none is
+   * left to try.
+   */
   survivingBatchSizes: number[];
   /**
    * Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
@@ -443,7 +456,11 @@ export interface Job {
     | Date
     | undefined;
   /** The batch size that every launch gets because SetBatchSizeState has pinned it. Unset: none. */
-  pinnedBatchSize?: number | undefined;
+  pinnedBatchSize?:
+    | number
+    | undefined;
+  /** What the job has done so far, in figures. Only in ListJobs, with `with_summaries`. */
+  summary: JobSummary | undefined;
 }
 
 function createBaseGpuConfig(): GpuConfig {
@@ -987,6 +1004,8 @@ function createBaseBatchSizeState(): BatchSizeState {
     numMissed: 0,
     numFailed: 0,
     numRunning: 0,
+    roundCost: undefined,
+    exploring: false,
   };
 }
 
@@ -1021,6 +1040,12 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
     }
     if (message.numRunning !== 0) {
       writer.uint32(80).int32(message.numRunning);
+    }
+    if (message.roundCost !== undefined) {
+      writer.uint32(89).double(message.roundCost);
+    }
+    if (message.exploring !== false) {
+      writer.uint32(96).bool(message.exploring);
     }
     return writer;
   },
@@ -1118,6 +1143,22 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
             message.numRunning = reader.int32();
             continue;
           }
+          case 11: {
+            if (tag !== 89) {
+              break;
+            }
+
+            message.roundCost = reader.double();
+            continue;
+          }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.exploring = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1145,6 +1186,8 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
     message.numMissed = object.numMissed ?? 0;
     message.numFailed = object.numFailed ?? 0;
     message.numRunning = object.numRunning ?? 0;
+    message.roundCost = object.roundCost ?? undefined;
+    message.exploring = object.exploring ?? false;
     return message;
   },
 };
@@ -1274,6 +1317,7 @@ function createBaseJob(): Job {
     resetAfter: 0,
     resetTime: undefined,
     pinnedBatchSize: undefined,
+    summary: undefined,
   };
 }
 
@@ -1342,6 +1386,9 @@ export const Job: MessageFns<Job> = {
     }
     if (message.pinnedBatchSize !== undefined) {
       writer.uint32(160).int32(message.pinnedBatchSize);
+    }
+    if (message.summary !== undefined) {
+      JobSummary.encode(message.summary, writer.uint32(170).fork()).join();
     }
     return writer;
   },
@@ -1529,6 +1576,14 @@ export const Job: MessageFns<Job> = {
             message.pinnedBatchSize = reader.int32();
             continue;
           }
+          case 21: {
+            if (tag !== 170) {
+              break;
+            }
+
+            message.summary = JobSummary.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1570,6 +1625,9 @@ export const Job: MessageFns<Job> = {
     message.resetAfter = object.resetAfter ?? 0;
     message.resetTime = object.resetTime ?? undefined;
     message.pinnedBatchSize = object.pinnedBatchSize ?? undefined;
+    message.summary = (object.summary !== undefined && object.summary !== null)
+      ? JobSummary.fromPartial(object.summary)
+      : undefined;
     return message;
   },
 };

@@ -20,6 +20,8 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { Timestamp } from "../../google/protobuf/timestamp.js";
+import { Event, EventKind, eventKindFromJSON, eventKindToNumber } from "./event.js";
 import {
   BatchSizeStatus,
   batchSizeStatusFromJSON,
@@ -29,7 +31,199 @@ import {
   policyFromJSON,
   policyToNumber,
 } from "./job.js";
-import { Measurement, Trial, TrialId, TrialStatus, trialStatusFromJSON, trialStatusToNumber } from "./trial.js";
+import { Factors, JobStatistics, PowerProfile, Totals } from "./statistics.js";
+import {
+  EndReason,
+  endReasonFromJSON,
+  endReasonToNumber,
+  Measurement,
+  Trial,
+  TrialId,
+  TrialStatus,
+  trialStatusFromJSON,
+  trialStatusToNumber,
+  TrialType,
+  trialTypeFromJSON,
+  trialTypeToNumber,
+} from "./trial.js";
+
+/** The order of a list of jobs. */
+export enum JobOrder {
+  /** JOB_ORDER_UNSPECIFIED - Oldest first. */
+  JOB_ORDER_UNSPECIFIED = "JOB_ORDER_UNSPECIFIED",
+  /** JOB_ORDER_NEWEST - Newest registration first. */
+  JOB_ORDER_NEWEST = "JOB_ORDER_NEWEST",
+  /** JOB_ORDER_LAST_ACTIVITY - Newest activity of a trial first. */
+  JOB_ORDER_LAST_ACTIVITY = "JOB_ORDER_LAST_ACTIVITY",
+  /** JOB_ORDER_ATTENTION - Jobs that somebody should look at first, in themselves by their newest activity. */
+  JOB_ORDER_ATTENTION = "JOB_ORDER_ATTENTION",
+  /** JOB_ORDER_ID - By id, in the order of Unicode code points. */
+  JOB_ORDER_ID = "JOB_ORDER_ID",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function jobOrderFromJSON(object: any): JobOrder {
+  switch (object) {
+    case 0:
+    case "JOB_ORDER_UNSPECIFIED":
+      return JobOrder.JOB_ORDER_UNSPECIFIED;
+    case 1:
+    case "JOB_ORDER_NEWEST":
+      return JobOrder.JOB_ORDER_NEWEST;
+    case 2:
+    case "JOB_ORDER_LAST_ACTIVITY":
+      return JobOrder.JOB_ORDER_LAST_ACTIVITY;
+    case 3:
+    case "JOB_ORDER_ATTENTION":
+      return JobOrder.JOB_ORDER_ATTENTION;
+    case 4:
+    case "JOB_ORDER_ID":
+      return JobOrder.JOB_ORDER_ID;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return JobOrder.UNRECOGNIZED;
+  }
+}
+
+export function jobOrderToNumber(object: JobOrder): number {
+  switch (object) {
+    case JobOrder.JOB_ORDER_UNSPECIFIED:
+      return 0;
+    case JobOrder.JOB_ORDER_NEWEST:
+      return 1;
+    case JobOrder.JOB_ORDER_LAST_ACTIVITY:
+      return 2;
+    case JobOrder.JOB_ORDER_ATTENTION:
+      return 3;
+    case JobOrder.JOB_ORDER_ID:
+      return 4;
+    case JobOrder.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
+/** What a list of jobs can be limited to. A job may be in several of these states. */
+export enum JobState {
+  /** JOB_STATE_UNSPECIFIED - Any state. */
+  JOB_STATE_UNSPECIFIED = "JOB_STATE_UNSPECIFIED",
+  /** JOB_STATE_RUNNING - It has running trials. */
+  JOB_STATE_RUNNING = "JOB_STATE_RUNNING",
+  /** JOB_STATE_IDLE - It has trials, none of which is running. */
+  JOB_STATE_IDLE = "JOB_STATE_IDLE",
+  /** JOB_STATE_NEW - It has no trial. */
+  JOB_STATE_NEW = "JOB_STATE_NEW",
+  /** JOB_STATE_HELD - A person has paused its search, or pinned a batch size. */
+  JOB_STATE_HELD = "JOB_STATE_HELD",
+  /** JOB_STATE_ATTENTION - Somebody should look at it; see JobSummary.needs_attention. */
+  JOB_STATE_ATTENTION = "JOB_STATE_ATTENTION",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function jobStateFromJSON(object: any): JobState {
+  switch (object) {
+    case 0:
+    case "JOB_STATE_UNSPECIFIED":
+      return JobState.JOB_STATE_UNSPECIFIED;
+    case 1:
+    case "JOB_STATE_RUNNING":
+      return JobState.JOB_STATE_RUNNING;
+    case 2:
+    case "JOB_STATE_IDLE":
+      return JobState.JOB_STATE_IDLE;
+    case 3:
+    case "JOB_STATE_NEW":
+      return JobState.JOB_STATE_NEW;
+    case 4:
+    case "JOB_STATE_HELD":
+      return JobState.JOB_STATE_HELD;
+    case 5:
+    case "JOB_STATE_ATTENTION":
+      return JobState.JOB_STATE_ATTENTION;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return JobState.UNRECOGNIZED;
+  }
+}
+
+export function jobStateToNumber(object: JobState): number {
+  switch (object) {
+    case JobState.JOB_STATE_UNSPECIFIED:
+      return 0;
+    case JobState.JOB_STATE_RUNNING:
+      return 1;
+    case JobState.JOB_STATE_IDLE:
+      return 2;
+    case JobState.JOB_STATE_NEW:
+      return 3;
+    case JobState.JOB_STATE_HELD:
+      return 4;
+    case JobState.JOB_STATE_ATTENTION:
+      return 5;
+    case JobState.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
+/** What a token may call. */
+export enum Role {
+  /** ROLE_UNSPECIFIED - The server needs no token: every caller may call everything. */
+  ROLE_UNSPECIFIED = "ROLE_UNSPECIFIED",
+  /** ROLE_VIEWER - The calls of JobAdmin that change nothing. */
+  ROLE_VIEWER = "ROLE_VIEWER",
+  /** ROLE_TRAINER - The calls of BatchSizeOptimizer. */
+  ROLE_TRAINER = "ROLE_TRAINER",
+  /** ROLE_OPERATOR - The calls of both services. */
+  ROLE_OPERATOR = "ROLE_OPERATOR",
+  /** ROLE_ADMIN - As an operator; may have access to all jobs. */
+  ROLE_ADMIN = "ROLE_ADMIN",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function roleFromJSON(object: any): Role {
+  switch (object) {
+    case 0:
+    case "ROLE_UNSPECIFIED":
+      return Role.ROLE_UNSPECIFIED;
+    case 1:
+    case "ROLE_VIEWER":
+      return Role.ROLE_VIEWER;
+    case 2:
+    case "ROLE_TRAINER":
+      return Role.ROLE_TRAINER;
+    case 3:
+    case "ROLE_OPERATOR":
+      return Role.ROLE_OPERATOR;
+    case 4:
+    case "ROLE_ADMIN":
+      return Role.ROLE_ADMIN;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return Role.UNRECOGNIZED;
+  }
+}
+
+export function roleToNumber(object: Role): number {
+  switch (object) {
+    case Role.ROLE_UNSPECIFIED:
+      return 0;
+    case Role.ROLE_VIEWER:
+      return 1;
+    case Role.ROLE_TRAINER:
+      return 2;
+    case Role.ROLE_OPERATOR:
+      return 3;
+    case Role.ROLE_ADMIN:
+      return 4;
+    case Role.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
 
 /** Request of GetJob. */
 export interface GetJobRequest {
@@ -54,22 +248,37 @@ export interface ListJobsRequest {
   pageToken: string;
   /** Lists only jobs whose id starts with this prefix. Empty: all jobs. */
   jobIdPrefix: string;
+  /** The order. Unspecified: oldest first. */
+  order: JobOrder;
+  /** Lists only jobs in this state. Unspecified: all jobs. */
+  state: JobState;
+  /**
+   * Lists only jobs whose id contains this text; lower and upper case of ASCII letters are the same. At most 200
+   * characters. Empty: all jobs.
+   */
+  contains: string;
+  /** Whether every job has its summary. */
+  withSummaries: boolean;
+  /** Whether the answer says how many jobs match. */
+  withTotalSize: boolean;
 }
 
 /** Response of ListJobs. */
 export interface ListJobsResponse {
-  /**
-   * The jobs, oldest first, without arms, batch_size_states, power_limits and advice, which GetJob returns. Empty if no
-   * job matches.
-   */
+  /** The jobs, without arms, batch_size_states, power_limits and advice, which GetJob returns. Empty if no job matches. */
   jobs: Job[];
-  /** Pass it as page_token to get the next page. Empty: this is the last page. */
+  /**
+   * Pass it as page_token to get the next page. Empty: this is the last page. In an order by activity or attention, a job
+   * that changes between two pages may be on both or on none.
+   */
   nextPageToken: string;
+  /** How many jobs match, on all pages. Unset: with_total_size was not set. */
+  totalSize?: number | undefined;
 }
 
 /** Request of ListTrials. */
 export interface ListTrialsRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** The job. Required unless job_id_prefix is set: an empty id is refused as unknown. */
   jobId: string;
   /** Maximum number of trials on the page; values above 1000 mean 1000, and 0 means 50. */
   pageSize: number;
@@ -79,14 +288,34 @@ export interface ListTrialsRequest {
   status: TrialStatus;
   /** Lists only trials with this batch size. 0: all trials. */
   batchSize: number;
+  /** Whether the newest trial comes first. */
+  newestFirst: boolean;
+  /**
+   * Begins with the trial of this number, or with the next one in the order if there is none. 0: from the first in the
+   * order. Refused with job_id_prefix.
+   */
+  fromTrialNumber: number;
+  /** Lists only trials that ended for this reason. Unspecified: all trials. */
+  endReason: EndReason;
+  /**
+   * Set, also to an empty text: lists the trials of all jobs whose id starts with it, by the time of their start. job_id
+   * must then be empty. Unset: lists the trials of job_id, by number.
+   */
+  jobIdPrefix?:
+    | string
+    | undefined;
+  /** Whether the answer says how many trials match. */
+  withTotalSize: boolean;
 }
 
 /** Response of ListTrials. */
 export interface ListTrialsResponse {
-  /** The trials, by ascending number. Empty if no trial matches. */
+  /** The trials. Empty if no trial matches. */
   trials: Trial[];
   /** Pass it as page_token to get the next page. Empty: this is the last page. */
   nextPageToken: string;
+  /** How many trials match, on all pages. Unset: with_total_size was not set. */
+  totalSize?: number | undefined;
 }
 
 /** Request of GetTrial. */
@@ -107,6 +336,8 @@ export interface GetTrialResponse {
    * them.
    */
   measurements: Measurement[];
+  /** The power limits that it has profiled, if it has. */
+  powerProfile: PowerProfile | undefined;
 }
 
 /** Request of DeleteJob. */
@@ -231,6 +462,134 @@ export interface WatchJobResponse {
   job: Job | undefined;
 }
 
+/** Request of WatchTrials. */
+export interface WatchTrialsRequest {
+  /** The job. Required: an empty id is refused as unknown. */
+  jobId: string;
+}
+
+/** Response of WatchTrials. */
+export interface WatchTrialsResponse {
+  /**
+   * The trials that are new or have changed since the last message, by number; in the first message all running ones. Empty:
+   * none is running.
+   */
+  trials: Trial[];
+}
+
+/** Request of WatchJobs. */
+export interface WatchJobsRequest {
+  /** Watches only jobs whose id starts with this prefix. Empty: all jobs. */
+  jobIdPrefix: string;
+}
+
+/** Response of WatchJobs. */
+export interface WatchJobsResponse {
+  /** The jobs that have changed since the last message, by id; deleted ones too. Empty in the first message. */
+  jobIds: string[];
+  /** Whether others may have changed too: read everything that is shown again. True in the first message. */
+  allJobs: boolean;
+}
+
+/** Request of GetJobStatistics. */
+export interface GetJobStatisticsRequest {
+  /** The job. Required: an empty id is refused as unknown. */
+  jobId: string;
+  /**
+   * How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one trial. 0: no
+   * buckets.
+   */
+  numBuckets: number;
+}
+
+/** Response of GetJobStatistics. */
+export interface GetJobStatisticsResponse {
+  /** The figures. Always set. */
+  statistics: JobStatistics | undefined;
+}
+
+/** Request of GetTotals. */
+export interface GetTotalsRequest {
+  /** Counts only jobs whose id starts with this prefix. Empty: all jobs. */
+  jobIdPrefix: string;
+}
+
+/** Response of GetTotals. */
+export interface GetTotalsResponse {
+  /** The figures. Always set. */
+  totals: Totals | undefined;
+}
+
+/** Request of PreviewNext. */
+export interface PreviewNextRequest {
+  /** The job. Required: an empty id is refused as unknown. */
+  jobId: string;
+}
+
+/** Response of PreviewNext. */
+export interface PreviewNextResponse {
+  /** The batch sizes that the next launch may get, the most likely first; it may be one alone. Empty: none is left to try. */
+  choices: PreviewedChoice[];
+  /** How often the policy was asked, each time with other random numbers. 1: its choice does not depend on any. */
+  numSamples: number;
+}
+
+/** A batch size that the next launch may get. */
+export interface PreviewedChoice {
+  /** The batch size. */
+  batchSize: number;
+  /** Its share among the samples, above 0 and at most 1. */
+  probability: number;
+  /** The type that the trial would have. */
+  type: TrialType;
+  /** One sentence that explains the choice, of the first sample that has it. Never empty. */
+  reason: string;
+}
+
+/** Request of ListEvents. */
+export interface ListEventsRequest {
+  /** Lists only events of this job, which may have been deleted. Empty: of all jobs. */
+  jobId: string;
+  /** Lists only events of jobs whose id starts with this prefix. Empty: of all jobs. */
+  jobIdPrefix: string;
+  /** Maximum number of events on the page; values above 1000 mean 1000, and 0 means 50. */
+  pageSize: number;
+  /** next_page_token of the previous page. Empty: the first page. */
+  pageToken: string;
+  /** Lists only events of this kind. Unspecified: of any kind. */
+  kind: EventKind;
+}
+
+/** Response of ListEvents. */
+export interface ListEventsResponse {
+  /** The events, newest first. Empty if no event matches. */
+  events: Event[];
+  /** Pass it as page_token to get the next page. Empty: this is the last page. */
+  nextPageToken: string;
+}
+
+/** Request of GetServerInfo. */
+export interface GetServerInfoRequest {
+}
+
+/** Response of GetServerInfo. */
+export interface GetServerInfoResponse {
+  /** The version of the server, such as "0.2.0". Always set. */
+  version: string;
+  /** The role of the caller's token. */
+  role: Role;
+  /** Id of the caller's token. Empty: the server needs none. */
+  tokenId: string;
+  /** The ids of the jobs that the caller may access start with this. Empty: it may access every job. */
+  jobIdPrefix: string;
+  /** The operator's prices and carbon intensity. Always set. */
+  factors:
+    | Factors
+    | undefined;
+  /** When the server started. Always set. */
+  startTime: Date | undefined;
+}
+
 function createBaseGetJobRequest(): GetJobRequest {
   return { jobId: "" };
 }
@@ -342,7 +701,16 @@ export const GetJobResponse: MessageFns<GetJobResponse> = {
 };
 
 function createBaseListJobsRequest(): ListJobsRequest {
-  return { pageSize: 0, pageToken: "", jobIdPrefix: "" };
+  return {
+    pageSize: 0,
+    pageToken: "",
+    jobIdPrefix: "",
+    order: JobOrder.JOB_ORDER_UNSPECIFIED,
+    state: JobState.JOB_STATE_UNSPECIFIED,
+    contains: "",
+    withSummaries: false,
+    withTotalSize: false,
+  };
 }
 
 export const ListJobsRequest: MessageFns<ListJobsRequest> = {
@@ -355,6 +723,21 @@ export const ListJobsRequest: MessageFns<ListJobsRequest> = {
     }
     if (message.jobIdPrefix !== "") {
       writer.uint32(26).string(message.jobIdPrefix);
+    }
+    if (message.order !== JobOrder.JOB_ORDER_UNSPECIFIED) {
+      writer.uint32(32).int32(jobOrderToNumber(message.order));
+    }
+    if (message.state !== JobState.JOB_STATE_UNSPECIFIED) {
+      writer.uint32(40).int32(jobStateToNumber(message.state));
+    }
+    if (message.contains !== "") {
+      writer.uint32(50).string(message.contains);
+    }
+    if (message.withSummaries !== false) {
+      writer.uint32(56).bool(message.withSummaries);
+    }
+    if (message.withTotalSize !== false) {
+      writer.uint32(64).bool(message.withTotalSize);
     }
     return writer;
   },
@@ -396,6 +779,46 @@ export const ListJobsRequest: MessageFns<ListJobsRequest> = {
             message.jobIdPrefix = reader.string();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.order = jobOrderFromJSON(reader.int32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.state = jobStateFromJSON(reader.int32());
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.contains = reader.string();
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.withSummaries = reader.bool();
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.withTotalSize = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -416,12 +839,17 @@ export const ListJobsRequest: MessageFns<ListJobsRequest> = {
     message.pageSize = object.pageSize ?? 0;
     message.pageToken = object.pageToken ?? "";
     message.jobIdPrefix = object.jobIdPrefix ?? "";
+    message.order = object.order ?? JobOrder.JOB_ORDER_UNSPECIFIED;
+    message.state = object.state ?? JobState.JOB_STATE_UNSPECIFIED;
+    message.contains = object.contains ?? "";
+    message.withSummaries = object.withSummaries ?? false;
+    message.withTotalSize = object.withTotalSize ?? false;
     return message;
   },
 };
 
 function createBaseListJobsResponse(): ListJobsResponse {
-  return { jobs: [], nextPageToken: "" };
+  return { jobs: [], nextPageToken: "", totalSize: undefined };
 }
 
 export const ListJobsResponse: MessageFns<ListJobsResponse> = {
@@ -431,6 +859,9 @@ export const ListJobsResponse: MessageFns<ListJobsResponse> = {
     }
     if (message.nextPageToken !== "") {
       writer.uint32(18).string(message.nextPageToken);
+    }
+    if (message.totalSize !== undefined) {
+      writer.uint32(24).int32(message.totalSize);
     }
     return writer;
   },
@@ -464,6 +895,14 @@ export const ListJobsResponse: MessageFns<ListJobsResponse> = {
             message.nextPageToken = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.totalSize = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -483,12 +922,24 @@ export const ListJobsResponse: MessageFns<ListJobsResponse> = {
     const message = createBaseListJobsResponse();
     message.jobs = object.jobs?.map((e) => Job.fromPartial(e)) || [];
     message.nextPageToken = object.nextPageToken ?? "";
+    message.totalSize = object.totalSize ?? undefined;
     return message;
   },
 };
 
 function createBaseListTrialsRequest(): ListTrialsRequest {
-  return { jobId: "", pageSize: 0, pageToken: "", status: TrialStatus.TRIAL_STATUS_UNSPECIFIED, batchSize: 0 };
+  return {
+    jobId: "",
+    pageSize: 0,
+    pageToken: "",
+    status: TrialStatus.TRIAL_STATUS_UNSPECIFIED,
+    batchSize: 0,
+    newestFirst: false,
+    fromTrialNumber: 0,
+    endReason: EndReason.END_REASON_UNSPECIFIED,
+    jobIdPrefix: undefined,
+    withTotalSize: false,
+  };
 }
 
 export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
@@ -507,6 +958,21 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
     }
     if (message.batchSize !== 0) {
       writer.uint32(40).int32(message.batchSize);
+    }
+    if (message.newestFirst !== false) {
+      writer.uint32(48).bool(message.newestFirst);
+    }
+    if (message.fromTrialNumber !== 0) {
+      writer.uint32(56).int32(message.fromTrialNumber);
+    }
+    if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
+      writer.uint32(64).int32(endReasonToNumber(message.endReason));
+    }
+    if (message.jobIdPrefix !== undefined) {
+      writer.uint32(74).string(message.jobIdPrefix);
+    }
+    if (message.withTotalSize !== false) {
+      writer.uint32(80).bool(message.withTotalSize);
     }
     return writer;
   },
@@ -564,6 +1030,46 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
             message.batchSize = reader.int32();
             continue;
           }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.newestFirst = reader.bool();
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.fromTrialNumber = reader.int32();
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.endReason = endReasonFromJSON(reader.int32());
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.jobIdPrefix = reader.string();
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.withTotalSize = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -586,12 +1092,17 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
     message.pageToken = object.pageToken ?? "";
     message.status = object.status ?? TrialStatus.TRIAL_STATUS_UNSPECIFIED;
     message.batchSize = object.batchSize ?? 0;
+    message.newestFirst = object.newestFirst ?? false;
+    message.fromTrialNumber = object.fromTrialNumber ?? 0;
+    message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
+    message.jobIdPrefix = object.jobIdPrefix ?? undefined;
+    message.withTotalSize = object.withTotalSize ?? false;
     return message;
   },
 };
 
 function createBaseListTrialsResponse(): ListTrialsResponse {
-  return { trials: [], nextPageToken: "" };
+  return { trials: [], nextPageToken: "", totalSize: undefined };
 }
 
 export const ListTrialsResponse: MessageFns<ListTrialsResponse> = {
@@ -601,6 +1112,9 @@ export const ListTrialsResponse: MessageFns<ListTrialsResponse> = {
     }
     if (message.nextPageToken !== "") {
       writer.uint32(18).string(message.nextPageToken);
+    }
+    if (message.totalSize !== undefined) {
+      writer.uint32(24).int32(message.totalSize);
     }
     return writer;
   },
@@ -634,6 +1148,14 @@ export const ListTrialsResponse: MessageFns<ListTrialsResponse> = {
             message.nextPageToken = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.totalSize = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -653,6 +1175,7 @@ export const ListTrialsResponse: MessageFns<ListTrialsResponse> = {
     const message = createBaseListTrialsResponse();
     message.trials = object.trials?.map((e) => Trial.fromPartial(e)) || [];
     message.nextPageToken = object.nextPageToken ?? "";
+    message.totalSize = object.totalSize ?? undefined;
     return message;
   },
 };
@@ -715,7 +1238,7 @@ export const GetTrialRequest: MessageFns<GetTrialRequest> = {
 };
 
 function createBaseGetTrialResponse(): GetTrialResponse {
-  return { trial: undefined, measurements: [] };
+  return { trial: undefined, measurements: [], powerProfile: undefined };
 }
 
 export const GetTrialResponse: MessageFns<GetTrialResponse> = {
@@ -725,6 +1248,9 @@ export const GetTrialResponse: MessageFns<GetTrialResponse> = {
     }
     for (const v of message.measurements) {
       Measurement.encode(v!, writer.uint32(18).fork()).join();
+    }
+    if (message.powerProfile !== undefined) {
+      PowerProfile.encode(message.powerProfile, writer.uint32(26).fork()).join();
     }
     return writer;
   },
@@ -758,6 +1284,14 @@ export const GetTrialResponse: MessageFns<GetTrialResponse> = {
             message.measurements.push(Measurement.decode(reader, reader.uint32()));
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.powerProfile = PowerProfile.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -777,6 +1311,9 @@ export const GetTrialResponse: MessageFns<GetTrialResponse> = {
     const message = createBaseGetTrialResponse();
     message.trial = (object.trial !== undefined && object.trial !== null) ? Trial.fromPartial(object.trial) : undefined;
     message.measurements = object.measurements?.map((e) => Measurement.fromPartial(e)) || [];
+    message.powerProfile = (object.powerProfile !== undefined && object.powerProfile !== null)
+      ? PowerProfile.fromPartial(object.powerProfile)
+      : undefined;
     return message;
   },
 };
@@ -1747,6 +2284,1024 @@ export const WatchJobResponse: MessageFns<WatchJobResponse> = {
   },
 };
 
+function createBaseWatchTrialsRequest(): WatchTrialsRequest {
+  return { jobId: "" };
+}
+
+export const WatchTrialsRequest: MessageFns<WatchTrialsRequest> = {
+  encode(message: WatchTrialsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WatchTrialsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWatchTrialsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<WatchTrialsRequest>): WatchTrialsRequest {
+    return WatchTrialsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<WatchTrialsRequest>): WatchTrialsRequest {
+    const message = createBaseWatchTrialsRequest();
+    message.jobId = object.jobId ?? "";
+    return message;
+  },
+};
+
+function createBaseWatchTrialsResponse(): WatchTrialsResponse {
+  return { trials: [] };
+}
+
+export const WatchTrialsResponse: MessageFns<WatchTrialsResponse> = {
+  encode(message: WatchTrialsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.trials) {
+      Trial.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WatchTrialsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWatchTrialsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.trials.push(Trial.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<WatchTrialsResponse>): WatchTrialsResponse {
+    return WatchTrialsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<WatchTrialsResponse>): WatchTrialsResponse {
+    const message = createBaseWatchTrialsResponse();
+    message.trials = object.trials?.map((e) => Trial.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseWatchJobsRequest(): WatchJobsRequest {
+  return { jobIdPrefix: "" };
+}
+
+export const WatchJobsRequest: MessageFns<WatchJobsRequest> = {
+  encode(message: WatchJobsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobIdPrefix !== "") {
+      writer.uint32(10).string(message.jobIdPrefix);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WatchJobsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWatchJobsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobIdPrefix = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<WatchJobsRequest>): WatchJobsRequest {
+    return WatchJobsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<WatchJobsRequest>): WatchJobsRequest {
+    const message = createBaseWatchJobsRequest();
+    message.jobIdPrefix = object.jobIdPrefix ?? "";
+    return message;
+  },
+};
+
+function createBaseWatchJobsResponse(): WatchJobsResponse {
+  return { jobIds: [], allJobs: false };
+}
+
+export const WatchJobsResponse: MessageFns<WatchJobsResponse> = {
+  encode(message: WatchJobsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.jobIds) {
+      writer.uint32(10).string(v!);
+    }
+    if (message.allJobs !== false) {
+      writer.uint32(16).bool(message.allJobs);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WatchJobsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWatchJobsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobIds.push(reader.string());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.allJobs = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<WatchJobsResponse>): WatchJobsResponse {
+    return WatchJobsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<WatchJobsResponse>): WatchJobsResponse {
+    const message = createBaseWatchJobsResponse();
+    message.jobIds = object.jobIds?.map((e) => e) || [];
+    message.allJobs = object.allJobs ?? false;
+    return message;
+  },
+};
+
+function createBaseGetJobStatisticsRequest(): GetJobStatisticsRequest {
+  return { jobId: "", numBuckets: 0 };
+}
+
+export const GetJobStatisticsRequest: MessageFns<GetJobStatisticsRequest> = {
+  encode(message: GetJobStatisticsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.numBuckets !== 0) {
+      writer.uint32(16).int32(message.numBuckets);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetJobStatisticsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetJobStatisticsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.numBuckets = reader.int32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetJobStatisticsRequest>): GetJobStatisticsRequest {
+    return GetJobStatisticsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetJobStatisticsRequest>): GetJobStatisticsRequest {
+    const message = createBaseGetJobStatisticsRequest();
+    message.jobId = object.jobId ?? "";
+    message.numBuckets = object.numBuckets ?? 0;
+    return message;
+  },
+};
+
+function createBaseGetJobStatisticsResponse(): GetJobStatisticsResponse {
+  return { statistics: undefined };
+}
+
+export const GetJobStatisticsResponse: MessageFns<GetJobStatisticsResponse> = {
+  encode(message: GetJobStatisticsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.statistics !== undefined) {
+      JobStatistics.encode(message.statistics, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetJobStatisticsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetJobStatisticsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.statistics = JobStatistics.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetJobStatisticsResponse>): GetJobStatisticsResponse {
+    return GetJobStatisticsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetJobStatisticsResponse>): GetJobStatisticsResponse {
+    const message = createBaseGetJobStatisticsResponse();
+    message.statistics = (object.statistics !== undefined && object.statistics !== null)
+      ? JobStatistics.fromPartial(object.statistics)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseGetTotalsRequest(): GetTotalsRequest {
+  return { jobIdPrefix: "" };
+}
+
+export const GetTotalsRequest: MessageFns<GetTotalsRequest> = {
+  encode(message: GetTotalsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobIdPrefix !== "") {
+      writer.uint32(10).string(message.jobIdPrefix);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetTotalsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetTotalsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobIdPrefix = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetTotalsRequest>): GetTotalsRequest {
+    return GetTotalsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetTotalsRequest>): GetTotalsRequest {
+    const message = createBaseGetTotalsRequest();
+    message.jobIdPrefix = object.jobIdPrefix ?? "";
+    return message;
+  },
+};
+
+function createBaseGetTotalsResponse(): GetTotalsResponse {
+  return { totals: undefined };
+}
+
+export const GetTotalsResponse: MessageFns<GetTotalsResponse> = {
+  encode(message: GetTotalsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.totals !== undefined) {
+      Totals.encode(message.totals, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetTotalsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetTotalsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.totals = Totals.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetTotalsResponse>): GetTotalsResponse {
+    return GetTotalsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetTotalsResponse>): GetTotalsResponse {
+    const message = createBaseGetTotalsResponse();
+    message.totals = (object.totals !== undefined && object.totals !== null)
+      ? Totals.fromPartial(object.totals)
+      : undefined;
+    return message;
+  },
+};
+
+function createBasePreviewNextRequest(): PreviewNextRequest {
+  return { jobId: "" };
+}
+
+export const PreviewNextRequest: MessageFns<PreviewNextRequest> = {
+  encode(message: PreviewNextRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PreviewNextRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePreviewNextRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PreviewNextRequest>): PreviewNextRequest {
+    return PreviewNextRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PreviewNextRequest>): PreviewNextRequest {
+    const message = createBasePreviewNextRequest();
+    message.jobId = object.jobId ?? "";
+    return message;
+  },
+};
+
+function createBasePreviewNextResponse(): PreviewNextResponse {
+  return { choices: [], numSamples: 0 };
+}
+
+export const PreviewNextResponse: MessageFns<PreviewNextResponse> = {
+  encode(message: PreviewNextResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.choices) {
+      PreviewedChoice.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.numSamples !== 0) {
+      writer.uint32(16).int32(message.numSamples);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PreviewNextResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePreviewNextResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.choices.push(PreviewedChoice.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.numSamples = reader.int32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PreviewNextResponse>): PreviewNextResponse {
+    return PreviewNextResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PreviewNextResponse>): PreviewNextResponse {
+    const message = createBasePreviewNextResponse();
+    message.choices = object.choices?.map((e) => PreviewedChoice.fromPartial(e)) || [];
+    message.numSamples = object.numSamples ?? 0;
+    return message;
+  },
+};
+
+function createBasePreviewedChoice(): PreviewedChoice {
+  return { batchSize: 0, probability: 0, type: TrialType.TRIAL_TYPE_UNSPECIFIED, reason: "" };
+}
+
+export const PreviewedChoice: MessageFns<PreviewedChoice> = {
+  encode(message: PreviewedChoice, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.batchSize !== 0) {
+      writer.uint32(8).int32(message.batchSize);
+    }
+    if (message.probability !== 0) {
+      writer.uint32(17).double(message.probability);
+    }
+    if (message.type !== TrialType.TRIAL_TYPE_UNSPECIFIED) {
+      writer.uint32(24).int32(trialTypeToNumber(message.type));
+    }
+    if (message.reason !== "") {
+      writer.uint32(34).string(message.reason);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PreviewedChoice {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePreviewedChoice();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.batchSize = reader.int32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 17) {
+              break;
+            }
+
+            message.probability = reader.double();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.type = trialTypeFromJSON(reader.int32());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PreviewedChoice>): PreviewedChoice {
+    return PreviewedChoice.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PreviewedChoice>): PreviewedChoice {
+    const message = createBasePreviewedChoice();
+    message.batchSize = object.batchSize ?? 0;
+    message.probability = object.probability ?? 0;
+    message.type = object.type ?? TrialType.TRIAL_TYPE_UNSPECIFIED;
+    message.reason = object.reason ?? "";
+    return message;
+  },
+};
+
+function createBaseListEventsRequest(): ListEventsRequest {
+  return { jobId: "", jobIdPrefix: "", pageSize: 0, pageToken: "", kind: EventKind.EVENT_KIND_UNSPECIFIED };
+}
+
+export const ListEventsRequest: MessageFns<ListEventsRequest> = {
+  encode(message: ListEventsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.jobIdPrefix !== "") {
+      writer.uint32(18).string(message.jobIdPrefix);
+    }
+    if (message.pageSize !== 0) {
+      writer.uint32(24).int32(message.pageSize);
+    }
+    if (message.pageToken !== "") {
+      writer.uint32(34).string(message.pageToken);
+    }
+    if (message.kind !== EventKind.EVENT_KIND_UNSPECIFIED) {
+      writer.uint32(40).int32(eventKindToNumber(message.kind));
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListEventsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListEventsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.jobIdPrefix = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.pageSize = reader.int32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.pageToken = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.kind = eventKindFromJSON(reader.int32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListEventsRequest>): ListEventsRequest {
+    return ListEventsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListEventsRequest>): ListEventsRequest {
+    const message = createBaseListEventsRequest();
+    message.jobId = object.jobId ?? "";
+    message.jobIdPrefix = object.jobIdPrefix ?? "";
+    message.pageSize = object.pageSize ?? 0;
+    message.pageToken = object.pageToken ?? "";
+    message.kind = object.kind ?? EventKind.EVENT_KIND_UNSPECIFIED;
+    return message;
+  },
+};
+
+function createBaseListEventsResponse(): ListEventsResponse {
+  return { events: [], nextPageToken: "" };
+}
+
+export const ListEventsResponse: MessageFns<ListEventsResponse> = {
+  encode(message: ListEventsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.events) {
+      Event.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nextPageToken !== "") {
+      writer.uint32(18).string(message.nextPageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListEventsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListEventsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.events.push(Event.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nextPageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListEventsResponse>): ListEventsResponse {
+    return ListEventsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListEventsResponse>): ListEventsResponse {
+    const message = createBaseListEventsResponse();
+    message.events = object.events?.map((e) => Event.fromPartial(e)) || [];
+    message.nextPageToken = object.nextPageToken ?? "";
+    return message;
+  },
+};
+
+function createBaseGetServerInfoRequest(): GetServerInfoRequest {
+  return {};
+}
+
+export const GetServerInfoRequest: MessageFns<GetServerInfoRequest> = {
+  encode(_: GetServerInfoRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetServerInfoRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetServerInfoRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetServerInfoRequest>): GetServerInfoRequest {
+    return GetServerInfoRequest.fromPartial(base ?? {});
+  },
+  fromPartial(_: DeepPartial<GetServerInfoRequest>): GetServerInfoRequest {
+    const message = createBaseGetServerInfoRequest();
+    return message;
+  },
+};
+
+function createBaseGetServerInfoResponse(): GetServerInfoResponse {
+  return {
+    version: "",
+    role: Role.ROLE_UNSPECIFIED,
+    tokenId: "",
+    jobIdPrefix: "",
+    factors: undefined,
+    startTime: undefined,
+  };
+}
+
+export const GetServerInfoResponse: MessageFns<GetServerInfoResponse> = {
+  encode(message: GetServerInfoResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.version !== "") {
+      writer.uint32(10).string(message.version);
+    }
+    if (message.role !== Role.ROLE_UNSPECIFIED) {
+      writer.uint32(16).int32(roleToNumber(message.role));
+    }
+    if (message.tokenId !== "") {
+      writer.uint32(26).string(message.tokenId);
+    }
+    if (message.jobIdPrefix !== "") {
+      writer.uint32(34).string(message.jobIdPrefix);
+    }
+    if (message.factors !== undefined) {
+      Factors.encode(message.factors, writer.uint32(42).fork()).join();
+    }
+    if (message.startTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.startTime), writer.uint32(50).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetServerInfoResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetServerInfoResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.version = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.role = roleFromJSON(reader.int32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.tokenId = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.jobIdPrefix = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.factors = Factors.decode(reader, reader.uint32());
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.startTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetServerInfoResponse>): GetServerInfoResponse {
+    return GetServerInfoResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetServerInfoResponse>): GetServerInfoResponse {
+    const message = createBaseGetServerInfoResponse();
+    message.version = object.version ?? "";
+    message.role = object.role ?? Role.ROLE_UNSPECIFIED;
+    message.tokenId = object.tokenId ?? "";
+    message.jobIdPrefix = object.jobIdPrefix ?? "";
+    message.factors = (object.factors !== undefined && object.factors !== null)
+      ? Factors.fromPartial(object.factors)
+      : undefined;
+    message.startTime = object.startTime ?? undefined;
+    return message;
+  },
+};
+
 /** Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials. */
 export type JobAdminService = typeof JobAdminService;
 export const JobAdminService = {
@@ -1760,7 +3315,7 @@ export const JobAdminService = {
     responseSerialize: (value: GetJobResponse): Buffer => Buffer.from(GetJobResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetJobResponse => GetJobResponse.decode(value),
   },
-  /** Lists all jobs, oldest first, one page per call. */
+  /** Lists jobs, one page per call. */
   listJobs: {
     path: "/wattwise.v1.JobAdmin/ListJobs" as const,
     requestStream: false as const,
@@ -1770,7 +3325,7 @@ export const JobAdminService = {
     responseSerialize: (value: ListJobsResponse): Buffer => Buffer.from(ListJobsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ListJobsResponse => ListJobsResponse.decode(value),
   },
-  /** Lists a job's trials by number, one page per call. */
+  /** Lists trials of one job or of several, one page per call. */
   listTrials: {
     path: "/wattwise.v1.JobAdmin/ListTrials" as const,
     requestStream: false as const,
@@ -1907,14 +3462,90 @@ export const JobAdminService = {
     responseSerialize: (value: WatchJobResponse): Buffer => Buffer.from(WatchJobResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): WatchJobResponse => WatchJobResponse.decode(value),
   },
+  /**
+   * Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
+   * times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+   */
+  watchTrials: {
+    path: "/wattwise.v1.JobAdmin/WatchTrials" as const,
+    requestStream: false as const,
+    responseStream: true as const,
+    requestSerialize: (value: WatchTrialsRequest): Buffer => Buffer.from(WatchTrialsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): WatchTrialsRequest => WatchTrialsRequest.decode(value),
+    responseSerialize: (value: WatchTrialsResponse): Buffer => Buffer.from(WatchTrialsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): WatchTrialsResponse => WatchTrialsResponse.decode(value),
+  },
+  /** Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. */
+  watchJobs: {
+    path: "/wattwise.v1.JobAdmin/WatchJobs" as const,
+    requestStream: false as const,
+    responseStream: true as const,
+    requestSerialize: (value: WatchJobsRequest): Buffer => Buffer.from(WatchJobsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): WatchJobsRequest => WatchJobsRequest.decode(value),
+    responseSerialize: (value: WatchJobsResponse): Buffer => Buffer.from(WatchJobsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): WatchJobsResponse => WatchJobsResponse.decode(value),
+  },
+  /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. */
+  getJobStatistics: {
+    path: "/wattwise.v1.JobAdmin/GetJobStatistics" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: GetJobStatisticsRequest): Buffer =>
+      Buffer.from(GetJobStatisticsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): GetJobStatisticsRequest => GetJobStatisticsRequest.decode(value),
+    responseSerialize: (value: GetJobStatisticsResponse): Buffer =>
+      Buffer.from(GetJobStatisticsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): GetJobStatisticsResponse => GetJobStatisticsResponse.decode(value),
+  },
+  /** Returns the figures of several jobs together. */
+  getTotals: {
+    path: "/wattwise.v1.JobAdmin/GetTotals" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: GetTotalsRequest): Buffer => Buffer.from(GetTotalsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): GetTotalsRequest => GetTotalsRequest.decode(value),
+    responseSerialize: (value: GetTotalsResponse): Buffer => Buffer.from(GetTotalsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): GetTotalsResponse => GetTotalsResponse.decode(value),
+  },
+  /** Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. */
+  previewNext: {
+    path: "/wattwise.v1.JobAdmin/PreviewNext" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: PreviewNextRequest): Buffer => Buffer.from(PreviewNextRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): PreviewNextRequest => PreviewNextRequest.decode(value),
+    responseSerialize: (value: PreviewNextResponse): Buffer => Buffer.from(PreviewNextResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): PreviewNextResponse => PreviewNextResponse.decode(value),
+  },
+  /** Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to. */
+  listEvents: {
+    path: "/wattwise.v1.JobAdmin/ListEvents" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListEventsRequest): Buffer => Buffer.from(ListEventsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListEventsRequest => ListEventsRequest.decode(value),
+    responseSerialize: (value: ListEventsResponse): Buffer => Buffer.from(ListEventsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListEventsResponse => ListEventsResponse.decode(value),
+  },
+  /** Returns what a client can know about the server and about its own token. */
+  getServerInfo: {
+    path: "/wattwise.v1.JobAdmin/GetServerInfo" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: GetServerInfoRequest): Buffer => Buffer.from(GetServerInfoRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): GetServerInfoRequest => GetServerInfoRequest.decode(value),
+    responseSerialize: (value: GetServerInfoResponse): Buffer =>
+      Buffer.from(GetServerInfoResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): GetServerInfoResponse => GetServerInfoResponse.decode(value),
+  },
 } as const;
 
 export interface JobAdminServer extends UntypedServiceImplementation {
   /** Returns one job. */
   getJob: handleUnaryCall<GetJobRequest, GetJobResponse>;
-  /** Lists all jobs, oldest first, one page per call. */
+  /** Lists jobs, one page per call. */
   listJobs: handleUnaryCall<ListJobsRequest, ListJobsResponse>;
-  /** Lists a job's trials by number, one page per call. */
+  /** Lists trials of one job or of several, one page per call. */
   listTrials: handleUnaryCall<ListTrialsRequest, ListTrialsResponse>;
   /** Returns one trial with its measurements. */
   getTrial: handleUnaryCall<GetTrialRequest, GetTrialResponse>;
@@ -1963,6 +3594,23 @@ export interface JobAdminServer extends UntypedServiceImplementation {
    * deleted.
    */
   watchJob: handleServerStreamingCall<WatchJobRequest, WatchJobResponse>;
+  /**
+   * Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
+   * times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+   */
+  watchTrials: handleServerStreamingCall<WatchTrialsRequest, WatchTrialsResponse>;
+  /** Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. */
+  watchJobs: handleServerStreamingCall<WatchJobsRequest, WatchJobsResponse>;
+  /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. */
+  getJobStatistics: handleUnaryCall<GetJobStatisticsRequest, GetJobStatisticsResponse>;
+  /** Returns the figures of several jobs together. */
+  getTotals: handleUnaryCall<GetTotalsRequest, GetTotalsResponse>;
+  /** Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. */
+  previewNext: handleUnaryCall<PreviewNextRequest, PreviewNextResponse>;
+  /** Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to. */
+  listEvents: handleUnaryCall<ListEventsRequest, ListEventsResponse>;
+  /** Returns what a client can know about the server and about its own token. */
+  getServerInfo: handleUnaryCall<GetServerInfoRequest, GetServerInfoResponse>;
 }
 
 export interface JobAdminClient extends Client {
@@ -1982,7 +3630,7 @@ export interface JobAdminClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetJobResponse) => void,
   ): ClientUnaryCall;
-  /** Lists all jobs, oldest first, one page per call. */
+  /** Lists jobs, one page per call. */
   listJobs(
     request: ListJobsRequest,
     callback: (error: ServiceError | null, response: ListJobsResponse) => void,
@@ -1998,7 +3646,7 @@ export interface JobAdminClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ListJobsResponse) => void,
   ): ClientUnaryCall;
-  /** Lists a job's trials by number, one page per call. */
+  /** Lists trials of one job or of several, one page per call. */
   listTrials(
     request: ListTrialsRequest,
     callback: (error: ServiceError | null, response: ListTrialsResponse) => void,
@@ -2178,6 +3826,103 @@ export interface JobAdminClient extends Client {
     metadata?: Metadata,
     options?: Partial<CallOptions>,
   ): ClientReadableStream<WatchJobResponse>;
+  /**
+   * Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
+   * times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+   */
+  watchTrials(request: WatchTrialsRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchTrialsResponse>;
+  watchTrials(
+    request: WatchTrialsRequest,
+    metadata?: Metadata,
+    options?: Partial<CallOptions>,
+  ): ClientReadableStream<WatchTrialsResponse>;
+  /** Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. */
+  watchJobs(request: WatchJobsRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchJobsResponse>;
+  watchJobs(
+    request: WatchJobsRequest,
+    metadata?: Metadata,
+    options?: Partial<CallOptions>,
+  ): ClientReadableStream<WatchJobsResponse>;
+  /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. */
+  getJobStatistics(
+    request: GetJobStatisticsRequest,
+    callback: (error: ServiceError | null, response: GetJobStatisticsResponse) => void,
+  ): ClientUnaryCall;
+  getJobStatistics(
+    request: GetJobStatisticsRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: GetJobStatisticsResponse) => void,
+  ): ClientUnaryCall;
+  getJobStatistics(
+    request: GetJobStatisticsRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: GetJobStatisticsResponse) => void,
+  ): ClientUnaryCall;
+  /** Returns the figures of several jobs together. */
+  getTotals(
+    request: GetTotalsRequest,
+    callback: (error: ServiceError | null, response: GetTotalsResponse) => void,
+  ): ClientUnaryCall;
+  getTotals(
+    request: GetTotalsRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: GetTotalsResponse) => void,
+  ): ClientUnaryCall;
+  getTotals(
+    request: GetTotalsRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: GetTotalsResponse) => void,
+  ): ClientUnaryCall;
+  /** Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. */
+  previewNext(
+    request: PreviewNextRequest,
+    callback: (error: ServiceError | null, response: PreviewNextResponse) => void,
+  ): ClientUnaryCall;
+  previewNext(
+    request: PreviewNextRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: PreviewNextResponse) => void,
+  ): ClientUnaryCall;
+  previewNext(
+    request: PreviewNextRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: PreviewNextResponse) => void,
+  ): ClientUnaryCall;
+  /** Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to. */
+  listEvents(
+    request: ListEventsRequest,
+    callback: (error: ServiceError | null, response: ListEventsResponse) => void,
+  ): ClientUnaryCall;
+  listEvents(
+    request: ListEventsRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListEventsResponse) => void,
+  ): ClientUnaryCall;
+  listEvents(
+    request: ListEventsRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListEventsResponse) => void,
+  ): ClientUnaryCall;
+  /** Returns what a client can know about the server and about its own token. */
+  getServerInfo(
+    request: GetServerInfoRequest,
+    callback: (error: ServiceError | null, response: GetServerInfoResponse) => void,
+  ): ClientUnaryCall;
+  getServerInfo(
+    request: GetServerInfoRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: GetServerInfoResponse) => void,
+  ): ClientUnaryCall;
+  getServerInfo(
+    request: GetServerInfoRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: GetServerInfoResponse) => void,
+  ): ClientUnaryCall;
 }
 
 export const JobAdminClient = makeGenericClientConstructor(JobAdminService, "wattwise.v1.JobAdmin") as unknown as {
@@ -2194,6 +3939,18 @@ type DeepPartial<T> = T extends bigint ? string | number | bigint
   : T extends { $case: string; value: unknown } ? { $case: T["$case"]; value?: DeepPartial<T["value"]> }
   : T extends {} ? { [K in keyof T]?: DeepPartial<T[K]> }
   : Partial<T>;
+
+function toTimestamp(date: Date): Timestamp {
+  const seconds = BigInt(Math.trunc(date.getTime() / 1_000));
+  const nanos = (date.getTime() % 1_000) * 1_000_000;
+  return { seconds, nanos };
+}
+
+function fromTimestamp(t: Timestamp): Date {
+  let millis = (globalThis.Number(t.seconds.toString()) || 0) * 1_000;
+  millis += (t.nanos || 0) / 1_000_000;
+  return new globalThis.Date(millis);
+}
 
 interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;

@@ -392,6 +392,46 @@ export interface Trial {
   excluded: boolean;
   /** What looks wrong about the trial, in every answer for it too. Empty: nothing. */
   warnings: TrialWarning[];
+  /**
+   * One sentence that explains the choice of the batch size, as GetNextBatchSize answered it. Empty: the trial was
+   * imported, or dispatched by an older server.
+   */
+  reason: string;
+  /**
+   * One sentence with the numbers of its newest decision, as its trainer gets it: why it ended, or why it goes on. Only
+   * GetTrial, ListTrials and WatchTrials say it.
+   */
+  decisionMessage: string;
+  /** The cost at which the trial is stopped, or was when it ended, in joules. Unset: there is no bound; see Decision. */
+  costBound?:
+    | number
+    | undefined;
+  /**
+   * Whether the metric of its newest report reached the target at any cost. True of a trial that has ended: it delivered
+   * a model.
+   */
+  targetReached: boolean;
+  /** The pruning round in which it was dispatched, from 0. Always 0 for policies without pruning. */
+  pruningRound: number;
+  /**
+   * The need for a model that it served, from 1: one more than the number of the job's trials that had delivered a model
+   * before it started. Only GetTrial, and ListTrials of one job, say it. 0: unknown.
+   */
+  recurrence: number;
+  /** What its launch has said about itself, such as "host"; see GetNextBatchSizeRequest. Empty: nothing. */
+  labels: { [key: string]: string };
+  /**
+   * Id of the token that it was dispatched or imported with. Empty: the server needs no token, or an older one dispatched
+   * the trial.
+   */
+  tokenId: string;
+  /** When the server received its newest report; of an imported trial, when the epoch ended. Unset: no report, or unknown. */
+  lastReportTime: Date | undefined;
+}
+
+export interface Trial_LabelsEntry {
+  key: string;
+  value: string;
 }
 
 /**
@@ -623,6 +663,15 @@ function createBaseTrial(): Trial {
     powerLimitWatts: undefined,
     excluded: false,
     warnings: [],
+    reason: "",
+    decisionMessage: "",
+    costBound: undefined,
+    targetReached: false,
+    pruningRound: 0,
+    recurrence: 0,
+    labels: {},
+    tokenId: "",
+    lastReportTime: undefined,
   };
 }
 
@@ -684,6 +733,33 @@ export const Trial: MessageFns<Trial> = {
     }
     for (const v of message.warnings) {
       TrialWarning.encode(v!, writer.uint32(154).fork()).join();
+    }
+    if (message.reason !== "") {
+      writer.uint32(162).string(message.reason);
+    }
+    if (message.decisionMessage !== "") {
+      writer.uint32(170).string(message.decisionMessage);
+    }
+    if (message.costBound !== undefined) {
+      writer.uint32(177).double(message.costBound);
+    }
+    if (message.targetReached !== false) {
+      writer.uint32(184).bool(message.targetReached);
+    }
+    if (message.pruningRound !== 0) {
+      writer.uint32(192).int32(message.pruningRound);
+    }
+    if (message.recurrence !== 0) {
+      writer.uint32(200).int32(message.recurrence);
+    }
+    globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
+      Trial_LabelsEntry.encode({ key: key as any, value }, writer.uint32(210).fork()).join();
+    });
+    if (message.tokenId !== "") {
+      writer.uint32(218).string(message.tokenId);
+    }
+    if (message.lastReportTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.lastReportTime), writer.uint32(226).fork()).join();
     }
     return writer;
   },
@@ -853,6 +929,81 @@ export const Trial: MessageFns<Trial> = {
             message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
             continue;
           }
+          case 20: {
+            if (tag !== 162) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 21: {
+            if (tag !== 170) {
+              break;
+            }
+
+            message.decisionMessage = reader.string();
+            continue;
+          }
+          case 22: {
+            if (tag !== 177) {
+              break;
+            }
+
+            message.costBound = reader.double();
+            continue;
+          }
+          case 23: {
+            if (tag !== 184) {
+              break;
+            }
+
+            message.targetReached = reader.bool();
+            continue;
+          }
+          case 24: {
+            if (tag !== 192) {
+              break;
+            }
+
+            message.pruningRound = reader.int32();
+            continue;
+          }
+          case 25: {
+            if (tag !== 200) {
+              break;
+            }
+
+            message.recurrence = reader.int32();
+            continue;
+          }
+          case 26: {
+            if (tag !== 210) {
+              break;
+            }
+
+            const entry26 = Trial_LabelsEntry.decode(reader, reader.uint32());
+            if (entry26.value !== undefined) {
+              message.labels[entry26.key] = entry26.value;
+            }
+            continue;
+          }
+          case 27: {
+            if (tag !== 218) {
+              break;
+            }
+
+            message.tokenId = reader.string();
+            continue;
+          }
+          case 28: {
+            if (tag !== 226) {
+              break;
+            }
+
+            message.lastReportTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -895,6 +1046,90 @@ export const Trial: MessageFns<Trial> = {
     message.powerLimitWatts = object.powerLimitWatts ?? undefined;
     message.excluded = object.excluded ?? false;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
+    message.reason = object.reason ?? "";
+    message.decisionMessage = object.decisionMessage ?? "";
+    message.costBound = object.costBound ?? undefined;
+    message.targetReached = object.targetReached ?? false;
+    message.pruningRound = object.pruningRound ?? 0;
+    message.recurrence = object.recurrence ?? 0;
+    message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.tokenId = object.tokenId ?? "";
+    message.lastReportTime = object.lastReportTime ?? undefined;
+    return message;
+  },
+};
+
+function createBaseTrial_LabelsEntry(): Trial_LabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const Trial_LabelsEntry: MessageFns<Trial_LabelsEntry> = {
+  encode(message: Trial_LabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Trial_LabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseTrial_LabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Trial_LabelsEntry>): Trial_LabelsEntry {
+    return Trial_LabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Trial_LabelsEntry>): Trial_LabelsEntry {
+    const message = createBaseTrial_LabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };

@@ -1,0 +1,33 @@
+"""What a launch says about itself, for people who look at its trial."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from wattwise.errors import log
+
+_MOST, _LONGEST_KEY, _LONGEST_VALUE = 16, 63, 200
+"""The server's limits."""
+
+VARIABLE = "WATTWISE_LABELS"
+
+
+def launch_labels() -> dict[str, str]:
+    """The labels of a launch: its host, the id of its batch job, and those of `WATTWISE_LABELS`, "key=value,key=value".
+
+    A label that the server would refuse is left out with a warning: no launch fails for its sake.
+    """
+    labels = {"host": socket.gethostname()}
+    if job := os.environ.get("SLURM_JOB_ID"):
+        labels["slurm_job_id"] = job
+    for part in filter(None, (part.strip() for part in os.environ.get(VARIABLE, "").split(","))):
+        key, equals, value = part.partition("=")
+        key, value = key.strip(), value.strip()
+        if not (equals and 0 < len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE and part.isprintable()):
+            log.warning("%s: %r is no label and is ignored: write key=value, separated by commas", VARIABLE, part)
+        elif key not in labels and len(labels) == _MOST:
+            log.warning("%s: %r is ignored: a launch has at most %d labels", VARIABLE, part, _MOST)
+        else:
+            labels[key] = value
+    return {key: value for key, value in labels.items() if value.isprintable() and len(value) <= _LONGEST_VALUE}

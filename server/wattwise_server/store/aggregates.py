@@ -1,0 +1,153 @@
+"""The SQL of figures: sums over the trials of jobs. Only trials that count are in them, unless a name says otherwise.
+
+A trial is *own* unless it was imported and started before its job was registered: then it tells what a batch size
+costs, but was not spent under this job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattwise_server.domain import Moments, TrialType, Usage
+from wattwise_server.store.base import Delivered, TrialGroup
+from wattwise_server.store.rows import Row, from_micros
+
+_OWN = "NOT (t.type = 'IMPORTED' AND t.start_known AND t.start_time < j.create_time)"
+_ENDED = """
+    FROM trials t JOIN jobs j ON j.job_key = t.job_key
+    WHERE {jobs} t.status != 'DISPATCHED' AND t.trial_number > j.reset_after AND NOT t.excluded
+"""
+_QUANTITIES = ("cost", "joules", "seconds", "money")
+_LOGS = ", ".join(
+    f"sum(CASE WHEN delivered AND {name} > 0 THEN 1 ELSE 0 END) AS {name}_count, "
+    f"sum(CASE WHEN delivered AND {name} > 0 THEN ln({name}) ELSE 0 END) AS {name}_log, "
+    f"sum(CASE WHEN delivered AND {name} > 0 THEN ln({name}) * ln({name}) ELSE 0 END) AS {name}_square"
+    for name in _QUANTITIES
+)
+GROUPS = f"""
+    WITH ended AS (
+        SELECT t.job_key, t.batch_size, t.type, {_OWN} AS own, t.target_reached AS delivered, t.status, t.last_epoch,
+               t.end_time, coalesce(t.cost, 0.0) AS cost, coalesce(t.last_energy_joules, 0.0) AS joules,
+               coalesce(t.last_time_seconds, 0.0) AS seconds,
+               $1 * coalesce(t.last_energy_joules, 0.0)
+                   + $2 * j.number_of_gpus * coalesce(t.last_time_seconds, 0.0) AS money
+        {_ENDED}
+    )
+    SELECT job_key, batch_size, type, own, delivered, count(*) AS num_trials,
+           sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed,
+           sum(cost) AS cost, sum(joules) AS joules, sum(seconds) AS seconds, sum(money) AS money,
+           sum(last_epoch) AS epochs, min(last_epoch) AS least_epochs, max(last_epoch) AS most_epochs,
+           max(end_time) AS newest, {_LOGS}
+    FROM ended GROUP BY job_key, batch_size, type, own, delivered
+"""  # noqa: S608 - names of this module
+"""By job, batch size, type, and whether the trials are own and delivered. {{jobs}} limits the jobs; $1 and $2 are the
+prices of a joule and of a second of one GPU."""
+
+NUM_EXCLUDED = "SELECT count(*) AS found FROM trials WHERE job_key = $1 AND excluded AND trial_number > $2"
+
+RUNNING = """
+    SELECT t.job_key, t.batch_size, t.type, count(*) AS num_trials, sum(coalesce(m.time_seconds, 0.0)) AS seconds,
+           sum(coalesce(m.energy_joules, 0.0)) AS joules,
+           sum(coalesce(
+               j.eta_knob * coalesce(m.computed_energy_joules, m.energy_joules)
+               + (1 - j.eta_knob) * j.max_power_watts * coalesce(m.computed_time_seconds, m.time_seconds), 0.0)) AS cost
+    FROM trials t JOIN jobs j ON j.job_key = t.job_key
+    LEFT JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number AND m.epoch = (
+        SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)
+    WHERE {jobs} t.status = 'DISPATCHED' AND t.trial_number > j.reset_after AND NOT t.excluded
+    GROUP BY t.job_key, t.batch_size, t.type
+"""
+"""What running trials have used up to their newest report."""
+
+_COUNTED = f"""
+    SELECT t.trial_number, t.batch_size, t.cost, t.status, t.target_reached, {_OWN} AS own,
+           (t.trial_number - $2) / $3 AS bucket
+    {_ENDED.format(jobs="t.job_key = $1 AND")}
+"""
+BUCKETS = f"""
+    WITH counted AS (SELECT * FROM ({_COUNTED}) AS every WHERE cost IS NOT NULL),
+    ranked AS (
+        SELECT *, row_number() OVER (PARTITION BY bucket, batch_size ORDER BY cost) AS nth,
+               count(*) OVER (PARTITION BY bucket, batch_size) AS total FROM counted
+    )
+    SELECT bucket AS place, batch_size, count(*) AS num_trials,
+           sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
+           sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed, min(cost) AS least_cost,
+           avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost, max(cost) AS most_cost
+    FROM ranked GROUP BY bucket, batch_size ORDER BY bucket, batch_size
+"""  # noqa: S608 - as above
+"""Ended trials of the job $1 that have reported, in ranges of $3 numbers from $2 on."""
+
+POINTS = f"""
+    SELECT bucket AS place, sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) AS num_deliveries,
+           sum(CASE WHEN own THEN coalesce(cost, 0.0) ELSE 0.0 END) AS cost
+    FROM ({_COUNTED}) AS counted GROUP BY bucket ORDER BY bucket
+"""  # noqa: S608 - as above
+"""Deliveries and cost of the same ranges."""
+
+BREAK_EVEN = f"""
+    WITH counted AS ({_COUNTED}),
+    summed AS (
+        SELECT trial_number,
+               sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) OVER sofar * $4
+               - sum(CASE WHEN own THEN coalesce(cost, 0.0) ELSE 0.0 END) OVER sofar AS saved
+        FROM counted WINDOW sofar AS (ORDER BY trial_number)
+    )
+    SELECT min(trial_number) AS found FROM summed
+    WHERE trial_number > (SELECT coalesce(max(trial_number), 0) FROM summed WHERE saved <= 0)
+"""  # noqa: S608 - as above
+"""The trial from which the deliveries times $4 have exceeded what was spent."""
+
+PROFILES = """
+    SELECT t.trial_number, t.batch_size, s.samples FROM power_samples s
+    JOIN trials t ON t.job_key = s.job_key AND t.trial_number = s.trial_number
+    WHERE s.job_key = $1 AND NOT t.excluded AND t.trial_number = (
+        SELECT max(o.trial_number) FROM power_samples o
+        JOIN trials u ON u.job_key = o.job_key AND u.trial_number = o.trial_number
+        WHERE o.job_key = $1 AND u.batch_size = t.batch_size AND NOT u.excluded)
+    ORDER BY t.batch_size
+"""
+"""The newest profile of each batch size of the job $1."""
+
+_ROUNDING = 1e-12
+"""What is left of equal values when their sum of squares is computed, relative to it."""
+
+
+def of_jobs(keys: Sequence[int] | None) -> str:
+    """The condition that a trial is of one of these jobs; None: of any."""
+    return "" if keys is None else f"t.job_key IN ({', '.join(map(str, keys)) or '-1'}) AND"
+
+
+def read_group(row: Row) -> TrialGroup:
+    """A row of GROUPS."""
+    return TrialGroup(
+        batch_size=row["batch_size"],
+        type=TrialType(row["type"]),
+        own=bool(row["own"]),
+        delivered=bool(row["delivered"]),
+        num_trials=row["num_trials"],
+        num_failed=row["num_failed"],
+        usage=Usage(row["seconds"], row["joules"], row["cost"]),
+        money=row["money"],
+        epochs=row["epochs"] or 0,
+        least_epochs=row["least_epochs"] or 0,
+        most_epochs=row["most_epochs"] or 0,
+        newest_end=None if row["newest"] is None else from_micros(row["newest"]),
+        logs=Delivered(*(_moments(row, name) for name in _QUANTITIES)),
+    )
+
+
+def _moments(row: Row, name: str) -> Moments:
+    count, total, squares = row[f"{name}_count"], row[f"{name}_log"], row[f"{name}_square"]
+    if not count:
+        return Moments()
+    deviation = squares - total * total / count
+    return Moments(count, total / count, deviation if deviation > _ROUNDING * squares else 0.0)
+
+
+def read_running(row: Row) -> TrialGroup:
+    """A row of RUNNING."""
+    usage = Usage(row["seconds"], row["joules"], row["cost"])
+    return TrialGroup(
+        row["batch_size"], TrialType(row["type"]), num_trials=row["num_trials"], running=True, usage=usage
+    )

@@ -1,0 +1,235 @@
+"""The SQL of lists: which jobs, trials and entries of the history, in which order, and where a page begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
+
+
+class Dialect(NamedTuple):
+    """What the databases spell differently.
+
+    Attributes:
+        json_array: The aggregate function that makes a JSON array.
+        greatest: A text that is greater than any continuation of an id.
+        largest: The function that returns the largest of its arguments.
+        contains: The place of a text in an id, whatever the case of ASCII letters; 0 if it is not there.
+    """
+
+    json_array: str
+    greatest: str
+    largest: str
+    contains: str
+
+
+class Query(NamedTuple):
+    """A query with its parameters."""
+
+    sql: str
+    parameters: Sequence[object]
+
+
+class _Conditions:
+    """Conditions and their parameters, which are numbered as they come."""
+
+    def __init__(self) -> None:
+        self.parameters: list[object] = []
+        self._found: list[str] = []
+
+    def parameter(self, value: object) -> str:
+        """The name of a parameter."""
+        self.parameters.append(value)
+        return f"${len(self.parameters)}"
+
+    def add(self, condition: str, *values: object) -> None:
+        """Adds a condition with {} for each value."""
+        self._found.append(condition.format(*map(self.parameter, values)))
+
+    def add_prefix(self, prefix: str, dialect: Dialect) -> None:
+        """Adds that a job's id starts with a prefix, by the index of ids."""
+        if prefix:
+            name = self.parameter(prefix)
+            self._found.append(f"j.job_id >= {name} AND j.job_id < {name} || {dialect.greatest}")
+
+    def __str__(self) -> str:
+        return " AND ".join(self._found) or "TRUE"
+
+
+_RUNNING = "EXISTS (SELECT 1 FROM trials t WHERE t.job_key = j.job_key AND t.status = 'DISPATCHED')"
+_NUM_RUNNING = "(SELECT count(*) FROM trials t WHERE t.job_key = j.job_key AND t.status = 'DISPATCHED')"
+_FAILURES_IN_A_ROW = 3
+_ATTENTION = f"""(
+    NOT EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND NOT (a.pruned OR a.excluded OR a.banned))
+    OR j.warnings NOT IN ('', '[]')
+    OR {_FAILURES_IN_A_ROW} = (
+        SELECT count(*) FROM (
+            SELECT t.status, t.end_reason FROM trials t
+            WHERE t.job_key = j.job_key AND t.end_time IS NOT NULL AND t.trial_number > j.reset_after AND NOT t.excluded
+            ORDER BY t.end_time DESC LIMIT {_FAILURES_IN_A_ROW}
+        ) AS newest WHERE status = 'FAILED' AND end_reason != 'PREEMPTED'))"""  # noqa: S608 - a number
+_ACTIVE_TIME = """{largest}(
+    coalesce((SELECT max(t.end_time) FROM trials t WHERE t.job_key = j.job_key), 0),
+    coalesce((SELECT t.start_time FROM trials t WHERE t.job_key = j.job_key AND t.trial_number = j.num_trials), 0),
+    coalesce((
+        SELECT max(m.report_time) FROM trials t
+        JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number
+        WHERE t.job_key = j.job_key AND t.status = 'DISPATCHED' AND m.epoch = (
+            SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)
+    ), 0))"""
+
+_STATES = {
+    JobState.RUNNING: _RUNNING,
+    JobState.IDLE: f"j.num_trials > 0 AND NOT {_RUNNING}",
+    JobState.NEW: "j.num_trials = 0",
+    JobState.HELD: "(j.paused OR j.pinned IS NOT NULL)",
+    JobState.ATTENTION: _ATTENTION,
+}
+_ORDERS = {
+    JobOrder.OLDEST: "job_key",
+    JobOrder.NEWEST: "job_key DESC",
+    JobOrder.LAST_ACTIVITY: "active_time DESC, job_key DESC",
+    JobOrder.ATTENTION: "attention DESC, active_time DESC, job_key DESC",
+    JobOrder.ID: "job_id",
+}
+BY_KEY = frozenset({JobOrder.OLDEST, JobOrder.NEWEST})
+"""Orders in which the place of a page is a job's key; in the others it is a number of jobs."""
+
+# The arrays only of the jobs of the page.
+_JOBS = """
+    WITH page AS (
+        SELECT j.job_key, j.job_id, {num_running} AS num_running, {active_time} AS active_time, {attention} AS attention
+        FROM jobs j WHERE {conditions} ORDER BY {order} LIMIT {limit}
+    )
+    SELECT j.*, page.num_running, page.active_time, page.attention,
+           (SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
+           (SELECT {json_array}(batch_size) FROM arms a
+            WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS surviving
+    FROM page JOIN jobs j ON j.job_key = page.job_key ORDER BY {page_order}
+"""
+
+
+def jobs(wanted: JobList, after: int, limit: int, dialect: Dialect) -> Query:
+    """A page of jobs."""
+    conditions = _jobs(wanted, dialect)
+    if wanted.order in BY_KEY and after:
+        conditions.add("j.job_key > {}" if wanted.order is JobOrder.OLDEST else "j.job_key < {}", after)
+    orders_by_activity = wanted.order in (JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION)
+    active = wanted.with_activity or orders_by_activity
+    attentive = wanted.with_activity or wanted.order is JobOrder.ATTENTION
+    where = str(conditions)
+    limited = conditions.parameter(limit)
+    if wanted.order not in BY_KEY:
+        limited += f" OFFSET {conditions.parameter(after)}"
+    order = _ORDERS[wanted.order]
+    sql = _JOBS.format(
+        num_running=_NUM_RUNNING if wanted.with_activity else "NULL",
+        active_time=_ACTIVE_TIME.format(largest=dialect.largest) if active else "NULL",
+        attention=_ATTENTION if attentive else "NULL",
+        conditions=where,
+        order=order,
+        page_order=", ".join(f"page.{column}" for column in order.split(", ")),
+        limit=limited,
+        json_array=dialect.json_array,
+    )
+    return Query(sql, conditions.parameters)
+
+
+def count_jobs(wanted: JobList, dialect: Dialect) -> Query:
+    """How many jobs a list has."""
+    conditions = _jobs(wanted, dialect)
+    return Query(f"SELECT count(*) AS found FROM jobs j WHERE {conditions}", conditions.parameters)  # noqa: S608
+
+
+def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialect: Dialect) -> Query:
+    """What tells of each job, of one, or of some, whether figures of it are out of date."""
+    conditions = _jobs(JobList(prefix), dialect)
+    if job_id is not None:
+        conditions.add("j.job_id = {}", job_id)
+    if keys is not None:
+        conditions.add(f"j.job_key IN ({', '.join(map(str, keys)) or '-1'})")
+    excluded = f"SELECT {dialect.json_array}(trial_number) FROM trials t WHERE t.job_key = j.job_key AND t.excluded"  # noqa: S608
+    columns = "job_key AS key, num_events, reset_after, default_batch_size, number_of_gpus AS num_gpus"
+    sql = f"SELECT {columns}, ({excluded}) AS excluded, {_ATTENTION} AS needs_attention FROM jobs j WHERE {conditions}"  # noqa: S608 - names of ours
+    return Query(sql, conditions.parameters)
+
+
+def _jobs(wanted: JobList, dialect: Dialect) -> _Conditions:
+    conditions = _Conditions()
+    conditions.add_prefix(wanted.prefix, dialect)
+    if wanted.contains:
+        conditions.add(f"{dialect.contains} > 0", wanted.contains)
+    if wanted.state is not None:
+        conditions.add(_STATES[wanted.state])
+    return conditions
+
+
+_NEXT_TRIAL = {
+    # One job's by number; those of several jobs by start.
+    True: {False: "t.trial_number > {}", True: "t.trial_number < {}"},
+    False: {
+        False: "(t.start_time, t.job_key, t.trial_number) > ({}, {}, {})",
+        True: "(t.start_time, t.job_key, t.trial_number) < ({}, {}, {})",
+    },
+}
+_TRIAL_ORDER = {True: ("t.trial_number",), False: ("t.start_time", "t.job_key", "t.trial_number")}
+
+
+def trials(wanted: TrialList, after: Place, limit: int, *, columns: str, tables: str, dialect: Dialect) -> Query:
+    """A page of trials.
+
+    Args:
+        wanted: Which ones.
+        after: The place of the last trial of the page before; empty for the first page.
+        limit: The largest number.
+        columns: SELECT with the columns of a trial.
+        tables: FROM with the tables that they are of.
+        dialect: Of the database.
+    """
+    one_job = wanted.job_id is not None
+    conditions = _trials(wanted, dialect)
+    if after:
+        conditions.add(_NEXT_TRIAL[one_job][wanted.newest_first], *after)
+    direction = " DESC" if wanted.newest_first else ""
+    order = ", ".join(f"{column}{direction}" for column in _TRIAL_ORDER[one_job])
+    if not one_job:
+        columns, tables = f"{columns}, j.job_id", f"{tables} JOIN jobs j ON j.job_key = t.job_key"
+    sql = f"{columns} {tables} WHERE {conditions} ORDER BY {order}"
+    return Query(f"{sql} LIMIT {conditions.parameter(limit)}", conditions.parameters)
+
+
+def count_trials(wanted: TrialList, dialect: Dialect) -> Query:
+    """How many trials a list has."""
+    conditions = _trials(wanted, dialect)
+    tables = "trials t" if wanted.job_id is not None or not wanted.prefix else "jobs j JOIN trials t USING (job_key)"
+    return Query(f"SELECT count(*) AS found FROM {tables} WHERE {conditions}", conditions.parameters)  # noqa: S608
+
+
+def _trials(wanted: TrialList, dialect: Dialect) -> _Conditions:
+    conditions = _Conditions()
+    if wanted.job_id is not None:
+        conditions.add("t.job_key = (SELECT job_key FROM jobs WHERE job_id = {})", wanted.job_id)
+    else:
+        conditions.add_prefix(wanted.prefix, dialect)
+    if wanted.status is not None:
+        conditions.add("t.status = {}", wanted.status.value)
+    if wanted.end_reason is not None:
+        conditions.add("t.end_reason = {}", wanted.end_reason.value)
+    if wanted.batch_size is not None:
+        conditions.add("t.batch_size = {}", wanted.batch_size)
+    return conditions
+
+
+def history(wanted: HistoryList, after: Place, limit: int, dialect: Dialect) -> Query:
+    """A page of the history, newest first."""
+    conditions = _Conditions()
+    if wanted.job_id is not None:
+        conditions.add("j.job_id = {}", wanted.job_id)
+    conditions.add_prefix(wanted.prefix, dialect)
+    if wanted.kind is not None:
+        conditions.add("j.kind = {}", wanted.kind.value)
+    if after:
+        conditions.add("j.entry < {}", *after)
+    sql = f"SELECT * FROM history j WHERE {conditions} ORDER BY j.entry DESC LIMIT "  # noqa: S608
+    return Query(sql + conditions.parameter(limit), conditions.parameters)

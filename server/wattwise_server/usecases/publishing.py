@@ -1,0 +1,140 @@
+"""Publishes events: to observers, and to the history if people want to know them later."""
+
+from __future__ import annotations
+
+from wattwise_server.clock import Clock
+from wattwise_server.domain import EndReason, HistoryEntry, HistoryKind, Job, Trial, TrialStatus
+from wattwise_server.observability.call import current_call
+from wattwise_server.observability.events import (
+    BatchSizeStatusChanged,
+    BestKnownChanged,
+    Event,
+    JobChanged,
+    JobDeleted,
+    JobRegistered,
+    MonitorsDiffer,
+    Observer,
+    PowerProfiled,
+    TrialEnded,
+    TrialImported,
+    TrialRevived,
+    TrialWarned,
+)
+from wattwise_server.policy.failures import Status, state
+from wattwise_server.store.base import Transaction
+from wattwise_server.usecases.monitors import monitor_warning
+
+_CHANGES = {
+    "reset": HistoryKind.JOB_RESET,
+    "paused": HistoryKind.JOB_PAUSED,
+    "resumed": HistoryKind.JOB_RESUMED,
+    "policy changed": HistoryKind.POLICY_CHANGED,
+    "baseline requested": HistoryKind.BASELINE_REQUESTED,
+    "batch size pinned": HistoryKind.BATCH_SIZE_PINNED,
+    "batch size banned": HistoryKind.BATCH_SIZE_BANNED,
+    "batch size allowed": HistoryKind.BATCH_SIZE_ALLOWED,
+    "trial excluded": HistoryKind.TRIAL_EXCLUDED,
+    "trial included": HistoryKind.TRIAL_INCLUDED,
+}
+_FAILED = {
+    EndReason.COMPLETED: "completed without a decision",
+    EndReason.ERROR: "crashed",
+    EndReason.OUT_OF_MEMORY: "ran out of memory",
+    EndReason.PREEMPTED: "was preempted",
+    EndReason.LOST: "was lost: neither a report nor a heartbeat arrived before its lease expired",
+    EndReason.JOB_DELETED: "was stopped: its job was deleted",
+}
+
+
+class Publisher:
+    """Publishes the events of transactions."""
+
+    def __init__(self, clock: Clock, observer: Observer) -> None:
+        self._clock = clock
+        self._observer = observer
+
+    def publish(self, tx: Transaction, event: Event) -> None:
+        """Publishes an event once the block is durable."""
+        tx.after_commit(self._observer.prepare(event))
+        found = _told(event)
+        if found is not None:
+            kind, job_id, message, number, size = found
+            tx.add_history(HistoryEntry(self._clock(), kind, job_id, message, number, size, caller_token()))
+
+    def publish_search(self, tx: Transaction, before: Job, job: Job) -> None:
+        """Publishes which batch sizes have another status since `before`, and whether another one is the best known."""
+        if job.search is before.search:
+            return
+        for old, new in zip(before.search.arms, job.search.arms, strict=True):
+            if new is not old:
+                was, now = (state(each.search, arm, job.spec.job_id) for each, arm in ((before, old), (job, new)))
+                if was.status is not now.status and Status.BANNED not in (was.status, now.status):
+                    self.publish(tx, BatchSizeStatusChanged(job, new.batch_size, now.status.value, now.reason))
+        self.publish_best(tx, before, job)
+
+    def publish_best(self, tx: Transaction, before: Job, job: Job) -> None:
+        """Publishes whether another batch size is the best known one since `before`."""
+        size = job.search.min_cost_batch_size
+        if size is not None and size != before.search.min_cost_batch_size:
+            self.publish(tx, BestKnownChanged(job, size, job.search.min_cost or 0.0))
+
+
+def caller_token() -> str:
+    """Id of the token of the running call; empty if there is none."""
+    call = current_call.get()
+    return call.token_id if call is not None else ""
+
+
+def _told(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
+    """The kind, the job, the sentence, the trial and the batch size of what the history tells of an event."""
+    found = None
+    match event:
+        case JobRegistered(job):
+            sizes = ", ".join(map(str, job.spec.batch_sizes))
+            message = f"registered with the batch sizes {sizes}, by default {job.spec.default_batch_size}"
+            found = HistoryKind.JOB_REGISTERED, job.spec.job_id, message, 0, 0
+        case JobDeleted(job, stopped):
+            message = f"deleted with its {job.num_trials} trials; running ones that were stopped: {stopped}"
+            found = HistoryKind.JOB_DELETED, job.spec.job_id, message, 0, 0
+        case JobChanged(job, change, batch_size, number):
+            found = _CHANGES[change], job.spec.job_id, _changed(event), number or 0, batch_size or 0
+        case TrialEnded(trial) if trial.status is TrialStatus.FAILED and trial.end_reason:
+            found = _of(trial, HistoryKind.TRIAL_FAILED, f"{_FAILED[trial.end_reason]}{_place(trial)}")
+        case TrialRevived(trial):
+            found = _of(trial, HistoryKind.TRIAL_REVIVED, f"goes on{_place(trial)}")
+        case TrialImported(trial, epochs):
+            found = _of(trial, HistoryKind.TRIAL_IMPORTED, f"was imported with {epochs} epochs")
+        case MonitorsDiffer(trial):
+            found = _of(trial, HistoryKind.TRIAL_WARNED, monitor_warning(trial).message, subject=False)
+        case TrialWarned(trial, warning):
+            found = _of(trial, HistoryKind.TRIAL_WARNED, warning.message, subject=False)
+        case PowerProfiled(trial, limits, cheapest):
+            what = f"profiled {limits} power limits; the cheapest known is {cheapest.power_limit_watts:g} W"
+            found = _of(trial, HistoryKind.POWER_PROFILED, what)
+        case BatchSizeStatusChanged(job, batch_size, status, reason):
+            message = f"batch size {batch_size} is now {status.lower().replace('_', ' ')}: {reason}"
+            found = HistoryKind.BATCH_SIZE_STATUS_CHANGED, job.spec.job_id, message, 0, batch_size
+        case BestKnownChanged(job, batch_size, cost):
+            message = f"batch size {batch_size} now has the lowest cost, {cost:.6g} J"
+            found = HistoryKind.BEST_KNOWN_CHANGED, job.spec.job_id, message, 0, batch_size
+    return found
+
+
+def _of(
+    trial: Trial, kind: HistoryKind, message: str, *, subject: bool = True
+) -> tuple[HistoryKind, str, str, int, int]:
+    said = f"trial {trial.number}, batch size {trial.batch_size}, {message}" if subject else message
+    return kind, trial.job_id, said, trial.number, trial.batch_size
+
+
+def _place(trial: Trial) -> str:
+    return f" after epoch {trial.last.epoch}" if trial.last else " before its first report"
+
+
+def _changed(event: JobChanged) -> str:
+    about = [f"batch size {event.batch_size}"] if event.batch_size and event.trial_number is None else []
+    if event.trial_number is not None:
+        about = [f"trial {event.trial_number}, batch size {event.batch_size}"]
+    if event.change == "policy changed":
+        about = [f"to {event.job.spec.policy.lower().replace('_', ' ')}"]
+    return ": ".join((event.change, *about))

@@ -1,0 +1,391 @@
+"""The figures of jobs: what their trials took, and what they saved.
+
+The store adds up the ended trials of a job once after each of its events, and the running ones at every call.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import accumulate, groupby
+from typing import NamedTuple
+
+from wattwise_server.config import Factors
+from wattwise_server.domain import Activity, Job, JobSpec, ListedJob, Moments, PowerSample, TrialType, Usage
+from wattwise_server.errors import JobNotFoundError
+from wattwise_server.policy.savings import Baseline, Delivered, Verdict, advice
+from wattwise_server.policy.savings import Savings as Claim
+from wattwise_server.policy.savings import savings as claim
+from wattwise_server.store.base import Bucket, JobVersion, Prices, Spent, Store, TrialGroup
+
+CACHED_JOBS = 10_000
+"""Jobs whose sums are kept: a few kilobytes each."""
+
+_JOBS_AT_A_TIME = 200
+MAX_BUCKETS = 1000
+
+
+class Amount(NamedTuple):
+    """Usage with its money, and the grams of CO2 equivalent; None without prices, and without a carbon intensity."""
+
+    usage: Usage
+    money: float | None = None
+    carbon_grams: float | None = None
+
+
+class TrialStatistics(NamedTuple):
+    """Trials of one batch size and type; see the message of this name.
+
+    Attributes:
+        logs: Of the logarithm of what a delivery cost.
+    """
+
+    batch_size: int
+    type: TrialType
+    num_trials: int
+    num_running: int
+    num_deliveries: int
+    num_missed: int
+    num_failed: int
+    spent: Amount
+    mean_delivery: Amount | None
+    logs: Moments
+    mean_epochs: float
+    least_epochs: int
+    most_epochs: int
+
+
+class Savings(NamedTuple):
+    """What a job has saved; see the message of this name. The carbon is in grams."""
+
+    cost: Claim
+    energy: Claim
+    time: Claim
+    money: Claim | None
+    carbon: Claim | None
+    num_deliveries: int
+    num_baseline_trials: int
+    newest_baseline_time: datetime | None
+    advice: Sequence[str] = ()
+    break_even_trial: int | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the data say about the cost."""
+        return self.cost.verdict
+
+
+class Summary(NamedTuple):
+    """What a list shows of a job."""
+
+    activity: Activity
+    num_deliveries: int
+    spent: Amount
+    savings: Savings
+
+
+class Profile(NamedTuple):
+    """The power limits that a trial has profiled."""
+
+    trial_number: int
+    batch_size: int
+    samples: Sequence[PowerSample]
+
+
+class Range(NamedTuple):
+    """A range of trial numbers, with its trials by batch size, and with what was saved up to its end."""
+
+    first: int
+    last: int
+    buckets: Sequence[Bucket]
+    num_deliveries: int
+    spent_cost: float
+    saved_cost: float | None
+    saved_at_least: float | None
+
+
+class JobStatistics(NamedTuple):
+    """The figures of a job."""
+
+    spec: JobSpec
+    trials: Sequence[TrialStatistics]
+    spent: Amount
+    savings: Savings
+    num_excluded: int
+    ranges: Sequence[Range]
+    profiles: Sequence[Profile]
+
+
+class Totals(NamedTuple):
+    """Figures of several jobs together."""
+
+    num_jobs: int
+    num_running_trials: int
+    num_deliveries: int
+    spent: Amount
+    saved: Amount | None
+    saved_at_least: Amount | None
+    num_jobs_with_savings: int
+    num_jobs_needing_attention: int
+
+
+class Statistics:
+    """Every method may raise `StorageUnavailableError`.
+
+    Attributes:
+        factors: The operator's prices and carbon intensity.
+    """
+
+    def __init__(self, store: Store, factors: Factors) -> None:
+        self._store = store
+        self.factors = factors
+        self._prices = Prices(*factors.prices)
+        # The sums of ended trials, with the version of the job that they are of.
+        self._known: OrderedDict[int, tuple[JobVersion, Sequence[TrialGroup]]] = OrderedDict()
+
+    async def job(self, job_id: str, num_buckets: int) -> JobStatistics:
+        """The figures of a job, with at most this many ranges of trials.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        async with self._store.transaction(job_id) as tx:
+            job = tx.job
+        versions = await self._store.job_versions("", job_id)
+        if job is None or not versions:
+            raise JobNotFoundError(job_id)
+        key = versions[0].key
+        groups = [*(await self._ended(versions))[key], *(await self._store.running_groups([key])).get(key, ())]
+        savings = await self._with_advice(self._savings(versions[0], groups), key, job)
+        baseline = savings.cost.baseline
+        ranges: Sequence[Range] = ()
+        if num_buckets and job.num_trials > job.reset_after:
+            first = job.reset_after + 1
+            width = -(-(job.num_trials - job.reset_after) // num_buckets)
+            ranges = _ranges(await self._store.buckets(key, first, width), first, width, job.num_trials, baseline)
+        return JobStatistics(
+            job.spec,
+            self._by_batch_size(groups, versions[0].num_gpus),
+            self._spent(groups, versions[0].num_gpus),
+            savings,
+            await self._store.num_excluded(key, job.reset_after),
+            ranges,
+            [Profile(*profile) for profile in await self._store.profiles(key)],
+        )
+
+    async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[Summary | None]:
+        """What a list shows of jobs that were listed with their activity; None of one that was deleted since."""
+        keys = [each.key for each in listed]
+        versions = {version.key: version for version in await self._store.job_versions(keys=keys)}
+        ended = await self._ended(list(versions.values()))
+        running = await self._store.running_groups(keys)
+        found: list[Summary | None] = []
+        for each in listed:
+            version = versions.get(each.key)
+            if version is None:
+                # It was deleted since the list was read.
+                found.append(None)
+                continue
+            groups = [*ended[version.key], *running.get(version.key, ())]
+            savings = self._savings(version, groups)
+            spent = self._spent(groups, version.num_gpus)
+            activity = each.activity or Activity(0, None, needs_attention=False)
+            found.append(Summary(activity, savings.num_deliveries, spent, savings))
+        return found
+
+    async def totals(self, prefix: str) -> Totals:
+        """The figures of all jobs whose ids start with a prefix."""
+        versions = await self._store.job_versions(prefix)
+        ended = await self._ended(versions)
+        running = await self._store.running_groups(None)
+        spent, saved, at_least = Amount(Usage()), Amount(Usage()), Amount(Usage())
+        num_running = num_deliveries = num_claims = 0
+        for version in versions:
+            groups = [*ended[version.key], *running.get(version.key, ())]
+            spent = _sum(spent, self._spent(groups, version.num_gpus))
+            num_running += sum(group.num_trials for group in groups if group.running)
+            savings = self._savings(version, groups)
+            num_deliveries += savings.num_deliveries
+            if savings.cost.baseline is not None:
+                num_claims += 1
+                saved = _sum(saved, _amount(savings, bound=False))
+                at_least = _sum(at_least, _amount(savings, bound=True))
+        return Totals(
+            len(versions),
+            num_running,
+            num_deliveries,
+            spent if versions else self._priced(Usage(), 0),
+            saved if num_claims else None,
+            at_least if num_claims else None,
+            num_claims,
+            sum(version.needs_attention for version in versions),
+        )
+
+    async def _ended(self, versions: Sequence[JobVersion]) -> Mapping[int, Sequence[TrialGroup]]:
+        """The ended trials of jobs by key, read again of those that have changed."""
+        found: dict[int, Sequence[TrialGroup]] = {}
+        stale = []
+        for version in versions:
+            known = self._known.get(version.key)
+            if known is not None and known[0][:4] == version[:4]:
+                self._known.move_to_end(version.key)
+                found[version.key] = known[1]
+            else:
+                stale.append(version)
+        for begin in range(0, len(stale), _JOBS_AT_A_TIME):
+            part = stale[begin : begin + _JOBS_AT_A_TIME]
+            groups = await self._store.trial_groups([version.key for version in part], self._prices)
+            for version in part:
+                found[version.key] = groups.get(version.key, ())
+                self._known[version.key] = version, found[version.key]
+                self._known.move_to_end(version.key)
+        while len(self._known) > CACHED_JOBS:
+            self._known.popitem(last=False)
+        return found
+
+    async def _with_advice(self, savings: Savings, key: int, job: Job) -> Savings:
+        """The savings of one job with what to do about them, and with the trial at which it broke even."""
+        since = 0
+        if savings.newest_baseline_time is not None:
+            since = await self._store.deliveries_since(key, savings.newest_baseline_time)
+        broke_even = None
+        if savings.verdict is Verdict.SAVING and savings.cost.baseline is not None:
+            broke_even = await self._store.break_even(key, savings.cost.baseline.least)
+        todo = advice(
+            savings.cost,
+            job.spec.job_id,
+            job.spec.default_batch_size,
+            best_known=job.search.min_cost_batch_size,
+            deliveries_since_default=since,
+        )
+        return savings._replace(advice=todo, break_even_trial=broke_even)
+
+    def _savings(self, version: JobVersion, groups: Sequence[TrialGroup]) -> Savings:
+        default = version.default_batch_size
+        delivered = [group for group in groups if group.delivered]
+        spent = self._spent(groups, version.num_gpus)
+        num_deliveries = sum(group.num_trials for group in delivered if group.own)
+        of_default = [group for group in delivered if group.batch_size == default]
+
+        def saved(place: int, value: float) -> Claim:
+            reached = _delivered(delivered, place)
+            return claim(reached, default_batch_size=default, deliveries=num_deliveries, spent=value)
+
+        energy = saved(1, spent.usage.energy_joules)
+        grams = self.factors.grams_per_joule
+        return Savings(
+            saved(0, spent.usage.cost),
+            energy,
+            saved(2, spent.usage.time_seconds),
+            None if spent.money is None else saved(3, spent.money),
+            energy.times(grams) if grams else None,
+            num_deliveries,
+            sum(group.num_trials for group in of_default),
+            max((group.newest_end for group in of_default if group.newest_end), default=None),
+        )
+
+    def _spent(self, groups: Iterable[TrialGroup], num_gpus: int) -> Amount:
+        return self._priced(_usage(group for group in groups if group.own), num_gpus)
+
+    def _priced(self, usage: Usage, num_gpus: int) -> Amount:
+        money = None
+        if self.factors.has_prices:
+            money = self._prices.joule * usage.energy_joules + self._prices.gpu_second * num_gpus * usage.time_seconds
+        per_joule = self.factors.grams_per_joule
+        return Amount(usage, money, None if per_joule is None else per_joule * usage.energy_joules)
+
+    def _by_batch_size(self, groups: Sequence[TrialGroup], num_gpus: int) -> Sequence[TrialStatistics]:
+        ordered = sorted(groups, key=lambda group: (group.batch_size, group.type.value))
+        return [
+            self._of_groups(list(these), num_gpus)
+            for _, these in groupby(ordered, key=lambda group: (group.batch_size, group.type))
+        ]
+
+    def _of_groups(self, groups: Sequence[TrialGroup], num_gpus: int) -> TrialStatistics:
+        delivered = [group for group in groups if group.delivered]
+        num_deliveries = sum(group.num_trials for group in delivered)
+        num_trials = sum(group.num_trials for group in groups)
+        num_running = sum(group.num_trials for group in groups if group.running)
+        num_failed = sum(group.num_failed for group in groups if not group.delivered)
+        logs = Moments()
+        for group in delivered:
+            logs = logs.merge(group.logs.cost)
+        return TrialStatistics(
+            groups[0].batch_size,
+            groups[0].type,
+            num_trials,
+            num_running,
+            num_deliveries,
+            num_trials - num_running - num_deliveries - num_failed,
+            num_failed,
+            self._priced(_usage(groups), num_gpus),
+            self._priced(_usage(delivered).times(1 / num_deliveries), num_gpus) if num_deliveries else None,
+            logs,
+            sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else 0.0,
+            min((group.least_epochs for group in delivered), default=0),
+            max((group.most_epochs for group in delivered), default=0),
+        )
+
+
+def _usage(groups: Iterable[TrialGroup]) -> Usage:
+    total = Usage()
+    for group in groups:
+        total = total.plus(group.usage)
+    return total
+
+
+def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Delivered]:
+    """The deliveries of each batch size, in one quantity."""
+    found: dict[int, Delivered] = {}
+    for group in delivered:
+        usage = group.usage
+        value = (usage.cost, usage.energy_joules, usage.time_seconds, group.money)[place]
+        known = found.get(group.batch_size, Delivered())
+        count = known.runs + group.num_trials
+        mean = known.mean + (value - known.mean * group.num_trials) / count
+        found[group.batch_size] = Delivered(count, mean, known.logs.merge(group.logs[place]))
+    return found
+
+
+def _sum(one: Amount, other: Amount) -> Amount:
+    """The sum; money and carbon are known if either knows them."""
+    money = (one.money or 0.0) + (other.money or 0.0) if (one.money, other.money) != (None, None) else None
+    carbon = None
+    if (one.carbon_grams, other.carbon_grams) != (None, None):
+        carbon = (one.carbon_grams or 0.0) + (other.carbon_grams or 0.0)
+    return Amount(one.usage.plus(other.usage), money, carbon)
+
+
+def _amount(savings: Savings, *, bound: bool) -> Amount:
+    def value(saving: Claim | None) -> float:
+        found = None if saving is None else saving.at_least if bound else saving.saved
+        return 0.0 if found is None else found
+
+    money = None if savings.money is None else value(savings.money)
+    carbon = None if savings.carbon is None else value(savings.carbon)
+    return Amount(Usage(value(savings.time), value(savings.energy), value(savings.cost)), money, carbon)
+
+
+def _ranges(
+    found: tuple[Sequence[Bucket], Sequence[Spent]], first: int, width: int, newest: int, baseline: Baseline | None
+) -> Sequence[Range]:
+    """The ranges that have trials."""
+    buckets, spent = found
+    by_place: defaultdict[int, list[Bucket]] = defaultdict(list)
+    for bucket in buckets:
+        by_place[bucket.place].append(bucket)
+    deliveries = accumulate(each.num_deliveries for each in spent)
+    costs = accumulate(each.cost for each in spent)
+    return [
+        Range(
+            first + each.place * width,
+            min(first + (each.place + 1) * width - 1, newest),
+            by_place[each.place],
+            delivered,
+            cost,
+            None if baseline is None else delivered * baseline.cautious - cost,
+            None if baseline is None else delivered * baseline.least - cost,
+        )
+        for each, delivered, cost in zip(spent, deliveries, costs, strict=True)
+    ]

@@ -1,0 +1,385 @@
+"""Tests of the storage contract: lists, figures and the history, which every backend's tests inherit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from wattwise_server.domain import (
+    EndReason,
+    GpuConfig,
+    HistoryEntry,
+    HistoryKind,
+    Job,
+    JobSpec,
+    Measurement,
+    PowerSample,
+    Trial,
+    TrialStatus,
+    TrialType,
+    TrialWarning,
+    Usage,
+    WarningReason,
+)
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.store.base import (
+    Bucket,
+    HistoryList,
+    JobList,
+    JobOrder,
+    JobState,
+    Place,
+    Prices,
+    Spent,
+    Store,
+    TrialGroup,
+    TrialList,
+)
+
+Opener = Callable[[], AbstractAsyncContextManager[Store]]
+
+BEGIN = datetime(2026, 1, 2, tzinfo=timezone.utc)
+MINUTE = timedelta(minutes=1)
+
+
+def minutes(number: float) -> datetime:
+    """A time after the beginning."""
+    return BEGIN + number * MINUTE
+
+
+def figured_job(job_id: str = "j", *, num_trials: int = 0, reset_after: int = 0) -> Job:
+    """A job of two GPUs that was registered at the beginning; its default batch size is 8."""
+    spec = JobSpec(job_id, job_id, (8, 16), 8, GpuConfig(100.0, 2, "Test GPU"), eta_knob=0.5)
+    search = replace(POLICIES[spec.policy].register(spec, ()), num_trials=num_trials)
+    return Job(spec, search, BEGIN, num_events=num_trials, reset_after=reset_after)
+
+
+def ended_trial(
+    number: int,
+    batch_size: int = 8,
+    cost: float | None = 100.0,
+    end: EndReason = EndReason.TARGET_REACHED,
+    **fields: object,
+) -> Trial:
+    """A trial of four epochs that ran for a minute, from the minute of its number on; its energy is twice its cost."""
+    decided = end in (EndReason.TARGET_REACHED, EndReason.COST_BOUND, EndReason.MAX_EPOCHS)
+    trial = Trial(
+        "j",
+        number,
+        batch_size,
+        TrialType.MAB,
+        0,
+        minutes(number),
+        f"request {number}",
+        status=TrialStatus.SUCCEEDED if decided else TrialStatus.FAILED,
+        end_reason=end,
+        end_time=minutes(number + 1),
+        last=None if cost is None else Measurement(4, 60.0, 2 * cost, 0.9, minutes(number + 1)),
+        cost=cost,
+        converged=end is EndReason.TARGET_REACHED,
+        target_reached=end is EndReason.TARGET_REACHED,
+        dispatch_event=number,
+        end_event=number,
+    )
+    return trial._replace(**fields)  # type: ignore[arg-type]
+
+
+async def save(store: Store, job: Job, *trials: Trial) -> int:
+    """Saves a job with trials, of which the running ones have their last measurement; returns its key."""
+    job_id = job.spec.job_id
+    async with store.transaction(job_id) as tx:
+        tx.save_job(job)
+        for trial in trials:
+            tx.save_trial(trial._replace(job_id=job_id))
+            if trial.running and trial.last is not None:
+                tx.add_measurement(trial._replace(job_id=job_id))
+    return (await store.job_versions("", job_id))[0].key
+
+
+def running_trial(number: int, batch_size: int = 8, last: Measurement | None = None) -> Trial:
+    """A trial that runs since the minute of its number."""
+    return Trial("j", number, batch_size, TrialType.MAB, 0, minutes(number), f"request {number}", last=last)
+
+
+def only(groups: Sequence[TrialGroup], **wanted: object) -> TrialGroup:
+    """The only group with these fields."""
+    (found,) = [group for group in groups if all(getattr(group, name) == value for name, value in wanted.items())]
+    return found
+
+
+class FigureTests:
+    """Every backend answers the same."""
+
+    async def test_groups_add_up_what_counts(self, opener: Opener) -> None:
+        """Sums are by batch size, type and delivery; excluded trials, running ones and those before a reset are out."""
+        trials = [
+            ended_trial(1, cost=7e9),
+            ended_trial(2, cost=100.0),
+            ended_trial(3, cost=200.0),
+            ended_trial(4, cost=1e9, excluded=True),
+            ended_trial(5, 16, cost=300.0, end=EndReason.COST_BOUND),
+            ended_trial(6, 16, cost=None, end=EndReason.ERROR),
+            running_trial(7),
+        ]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
+            groups = (await store.trial_groups([key], Prices(joule=0.5, gpu_second=2.0)))[key]
+            assert len(groups) == 2
+            delivered = only(groups, batch_size=8, delivered=True)
+            assert (delivered.num_trials, delivered.num_failed, delivered.own) == (2, 0, True)
+            assert delivered.usage == Usage(120.0, 600.0, 300.0)
+            assert delivered.money == 0.5 * 600.0 + 2 * 2.0 * 120.0
+            assert (delivered.epochs, delivered.least_epochs, delivered.most_epochs) == (8, 4, 4)
+            assert delivered.newest_end == minutes(4)
+            logs = delivered.logs.cost
+            assert logs.count == 2
+            assert logs.mean == pytest.approx((math.log(100) + math.log(200)) / 2)
+            assert logs.deviation == pytest.approx(2 * (math.log(2) / 2) ** 2)
+            assert delivered.logs.time.deviation == 0.0
+            others = only(groups, batch_size=16)
+            assert (others.num_trials, others.num_failed, others.delivered) == (2, 1, False)
+            assert (others.usage.cost, others.logs.cost.count) == (300.0, 0)
+            assert await store.num_excluded(key, 1) == 1
+            assert await store.trial_groups([], Prices()) == {}
+
+    async def test_energy_of_nothing_has_no_logarithm(self, opener: Opener) -> None:
+        """A delivery that took no energy counts, but not among those that have a logarithm."""
+        free = Measurement(4, 60.0, 0.0, 0.9, minutes(2))
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=2), ended_trial(1, last=free), ended_trial(2))
+            (group,) = (await store.trial_groups([key], Prices()))[key]
+            assert (group.num_trials, group.logs.energy.count, group.logs.money.count) == (2, 1, 0)
+            assert group.logs.energy.mean == pytest.approx(math.log(200.0))
+            assert group.logs.energy.deviation == 0.0
+
+    async def test_history_from_before_the_job_is_not_its_own(self, opener: Opener) -> None:
+        """An imported trial that started before the registration is apart; one whose start is unknown is not."""
+        starts = (BEGIN - MINUTE, None, BEGIN + MINUTE)
+        trials = [
+            ended_trial(number, type=TrialType.IMPORTED, start_time=start) for number, start in enumerate(starts, 1)
+        ]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=3), *trials)
+            groups = (await store.trial_groups([key], Prices()))[key]
+            assert {group.own: group.num_trials for group in groups} == {True: 2, False: 1}
+            _, spent = await store.buckets(key, 1, 1)
+            assert [(each.num_deliveries, each.cost) for each in spent] == [(0, 0.0), (1, 100.0), (1, 100.0)]
+
+    async def test_running_trials_have_what_they_took_so_far(self, opener: Opener) -> None:
+        """The newest measurement of each running trial counts, with the cost of the job's eta."""
+        async with opener() as store:
+            other = await save(store, figured_job("other", num_trials=1), ended_trial(1))
+            key = await save(store, figured_job(num_trials=2), running_trial(1), running_trial(2))
+            async with store.transaction("j") as tx:
+                tx.add_measurement(running_trial(1, last=Measurement(1, 10.0, 100.0, 0.1, minutes(1))))
+            async with store.transaction("j") as tx:
+                tx.add_measurement(running_trial(1, last=Measurement(2, 20.0, 300.0, 0.2, minutes(2))))
+            for keys in ([key, other], None):
+                found = await store.running_groups(keys)
+                (group,) = found[key]
+                assert other not in found
+                assert (group.num_trials, group.running) == (2, True)
+                assert group.usage == Usage(20.0, 300.0, 0.5 * 300.0 + 0.5 * 100.0 * 20.0)
+            assert await store.running_groups([other]) == {}
+
+    async def test_buckets_have_the_median_and_the_range(self, opener: Opener) -> None:
+        """Each range has its trials by batch size; of an even number of them the median is between the middle ones."""
+        costs = {1: 10.0, 2: 30.0, 3: 20.0, 4: 50.0, 5: 40.0}
+        trials = [ended_trial(number, cost=cost) for number, cost in costs.items()]
+        trials.append(ended_trial(6, 16, cost=60.0, end=EndReason.ERROR))
+        trials.append(ended_trial(7, 16, cost=None, end=EndReason.LOST))
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=7), *trials)
+            buckets, spent = await store.buckets(key, 1, 4)
+            assert buckets == [
+                Bucket(0, 8, 4, 4, 0, 10.0, 25.0, 50.0),
+                Bucket(1, 8, 1, 1, 0, 40.0, 40.0, 40.0),
+                Bucket(1, 16, 1, 0, 1, 60.0, 60.0, 60.0),
+            ]
+            assert spent == [Spent(0, 4, 110.0), Spent(1, 1, 100.0)]
+
+    async def test_break_even_is_where_the_saving_stays_positive(self, opener: Opener) -> None:
+        """The trial after the last one at which deliveries were worth no more than what was spent."""
+        trials = [
+            ended_trial(1, cost=5.0),
+            ended_trial(2, cost=500.0, end=EndReason.COST_BOUND),
+            ended_trial(3, cost=5.0),
+            ended_trial(4, cost=5.0),
+            ended_trial(5, cost=5.0),
+        ]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=5), *trials)
+            assert await store.break_even(key, 200.0) == 4
+            assert await store.break_even(key, 100.0) is None
+            assert await store.break_even(key, 1000.0) == 1
+
+    async def test_profiles_are_the_newest_of_each_batch_size(self, opener: Opener) -> None:
+        """All samples of a trial are kept, by limit; a newer trial's profile takes their place, unless excluded."""
+        high, low = PowerSample(300.0, 1.0, 100.0, 10), PowerSample(200.0, 1.5, 90.0, 10)
+        async with opener() as store:
+            trials = [ended_trial(1), ended_trial(2), ended_trial(3, 16), ended_trial(4, excluded=True)]
+            key = await save(store, figured_job(num_trials=4), *trials)
+            async with store.transaction("j") as tx:
+                tx.save_samples(trials[0], [high])
+                tx.save_samples(trials[1], [high])
+                tx.save_samples(trials[1], [high, low])
+                tx.save_samples(trials[2], [low])
+                tx.save_samples(trials[3], [low])
+            assert await store.profiles(key) == [(2, 8, [low, high]), (3, 16, [low])]
+            async with store.transaction("j") as tx:
+                assert await tx.samples(2) == [low, high]
+                assert await tx.samples(9) == []
+
+    async def test_trials_are_listed_in_both_directions(self, opener: Opener) -> None:
+        """One job's by number, from a place on; by end reason too."""
+        trials = [ended_trial(1), ended_trial(2, end=EndReason.LOST), ended_trial(3), running_trial(4)]
+        async with opener() as store:
+            await save(store, figured_job(num_trials=4), *trials)
+
+            async def numbers(after: Place = (), limit: int = 9, **wanted: object) -> list[int]:
+                found = await store.trials(TrialList("j", **wanted), after, limit)  # type: ignore[arg-type]
+                return [each.trial.number for each in found]
+
+            assert await numbers(newest_first=True, limit=2) == [4, 3]
+            assert await numbers((3,), newest_first=True) == [2, 1]
+            assert await numbers((2,)) == [3, 4]
+            assert await numbers(end_reason=EndReason.TARGET_REACHED, newest_first=True) == [3, 1]
+            assert await store.count_trials(TrialList("j", end_reason=EndReason.LOST)) == 1
+            assert await store.count_trials(TrialList("j")) == 4
+
+    async def test_trials_of_several_jobs_are_listed_by_start(self, opener: Opener) -> None:
+        """Those that started at the same time are told apart by job and number, over the border of a page too."""
+        async with opener() as store:
+            for job_id in ("a-1", "a-2", "b"):
+                trials = [running_trial(1), ended_trial(2), running_trial(3)]
+                await save(store, figured_job(job_id, num_trials=3), *trials)
+            for newest_first in (False, True):
+                wanted = TrialList(prefix="a-", newest_first=newest_first)
+                seen: list[tuple[str, int]] = []
+                place: Place = ()
+                while page := await store.trials(wanted, place, 2):
+                    seen += [(each.trial.job_id, each.trial.number) for each in page]
+                    place = page[-1].place
+                expected = [(job_id, number) for number in (1, 2, 3) for job_id in ("a-1", "a-2")]
+                assert seen == (expected[::-1] if newest_first else expected)
+            running = TrialList(status=TrialStatus.DISPATCHED)
+            assert len(await store.trials(running, (), 99)) == await store.count_trials(running) == 6
+            assert await store.count_trials(TrialList(prefix="a-")) == 6
+
+    async def test_jobs_are_listed_by_what_their_trials_do(self, opener: Opener) -> None:
+        """Every order and state of a list of jobs."""
+        warning = TrialWarning(WarningReason.NO_ENERGY, "result.energy_joules", "is 0", 1)
+        async with opener() as store:
+            await save(store, figured_job("new"))
+            running = running_trial(1, last=Measurement(1, 10.0, 100.0, 0.1, minutes(30)))
+            await save(store, figured_job("Runs", num_trials=1), running)
+            await save(store, figured_job("idle", num_trials=2), ended_trial(1), ended_trial(2))
+            crashed = [ended_trial(number, end=EndReason.ERROR) for number in (1, 2, 3)]
+            await save(store, figured_job("fails", num_trials=3), *crashed)
+            preempted = [*crashed[:2], ended_trial(3, end=EndReason.PREEMPTED)]
+            await save(store, figured_job("preempted", num_trials=3), *preempted)
+            await save(store, replace(figured_job("warned", num_trials=1), warnings=(warning,)), ended_trial(1))
+            stuck = figured_job("stuck")
+            arms = tuple(replace(arm, excluded=True) for arm in stuck.search.arms)
+            await save(store, replace(stuck, search=replace(stuck.search, arms=arms), pinned=8))
+
+            async def ids(**wanted: object) -> list[str]:
+                listed = JobList(**wanted)  # type: ignore[arg-type]
+                found = [each.job.spec.job_id for each in await store.jobs(listed, 0, 99)]
+                assert await store.count_jobs(listed) == len(found)
+                return found
+
+            every = ["new", "Runs", "idle", "fails", "preempted", "warned", "stuck"]
+            assert await ids() == every
+            assert await ids(order=JobOrder.NEWEST) == every[::-1]
+            assert await ids(order=JobOrder.ID) == sorted(every)
+            by_activity = await ids(order=JobOrder.LAST_ACTIVITY)
+            assert by_activity == ["Runs", "preempted", "fails", "idle", "warned", "stuck", "new"]
+            assert await ids(order=JobOrder.ATTENTION) == [
+                *("fails", "warned", "stuck"),
+                *("Runs", "preempted", "idle", "new"),
+            ]
+            assert await ids(state=JobState.RUNNING) == ["Runs"]
+            assert await ids(state=JobState.IDLE) == ["idle", "fails", "preempted", "warned"]
+            assert await ids(state=JobState.NEW) == ["new", "stuck"]
+            assert await ids(state=JobState.HELD) == ["stuck"]
+            assert await ids(state=JobState.ATTENTION) == ["fails", "warned", "stuck"]
+            assert await ids(contains="UN") == ["Runs"]
+            assert await ids(contains="%") == []
+            assert await ids(prefix="s", contains="k") == ["stuck"]
+            first = await store.jobs(JobList(order=JobOrder.ATTENTION), 0, 4)
+            rest = await store.jobs(JobList(order=JobOrder.ATTENTION), first[-1].position, 4)
+            assert [each.job.spec.job_id for each in rest] == ["preempted", "idle", "new"]
+            newest = await store.jobs(JobList(order=JobOrder.NEWEST), 0, 2)
+            rest = await store.jobs(JobList(order=JobOrder.NEWEST), newest[-1].position, 2)
+            assert [each.job.spec.job_id for each in rest] == ["preempted", "fails"]
+            by_id = {each.job.spec.job_id: each for each in await store.jobs(JobList(with_activity=True), 0, 9)}
+            assert by_id["Runs"].activity == (1, minutes(30), False)
+            assert by_id["idle"].activity == (0, minutes(3), False)
+            assert by_id["stuck"].activity == (0, None, True)
+            attentive = {each.key for each in await store.job_versions("") if each.needs_attention}
+            assert attentive == {by_id[name].key for name in ("fails", "warned", "stuck")}
+
+    async def test_deliveries_are_counted_by_time(self, opener: Opener) -> None:
+        """Those that had ended at a time, and the ends of those after it."""
+        trials = [ended_trial(1), ended_trial(2, end=EndReason.MAX_EPOCHS), ended_trial(3), ended_trial(4)]
+        async with opener() as store:
+            await save(store, figured_job(num_trials=4), *trials)
+            (job,) = await store.job_versions("")
+            assert await store.deliveries_since(job.key, minutes(2)) == 2
+            assert await store.deliveries_before("j", minutes(2), minutes(4)) == (1, [minutes(4)])
+            assert await store.deliveries_before("j", minutes(0), minutes(9)) == (
+                0,
+                [minutes(2), minutes(4), minutes(5)],
+            )
+
+    async def test_history_outlives_its_job(self, opener: Opener) -> None:
+        """Entries are listed newest first, by job, prefix and kind; old ones are forgotten."""
+        kinds = [HistoryKind.JOB_REGISTERED, HistoryKind.TRIAL_FAILED, HistoryKind.JOB_DELETED]
+        entries = [
+            HistoryEntry(minutes(number), kind, job_id, f"said {number}", number, 8, "5f0c2a9be1d4")
+            for job_id in ("a", "ab")
+            for number, kind in enumerate(kinds)
+        ]
+        async with opener() as store:
+            for job_id in ("a", "ab"):
+                await save(store, figured_job(job_id))
+                async with store.transaction(job_id) as tx:
+                    tx.delete_job()
+                    for entry in entries:
+                        if entry.job_id == job_id:
+                            tx.add_history(entry)
+        async with opener() as store:
+
+            async def listed(after: Place = (), limit: int = 99, **wanted: object) -> list[HistoryEntry]:
+                found = await store.history(HistoryList(**wanted), after, limit)  # type: ignore[arg-type]
+                return [each.entry for each in found]
+
+            assert await listed() == entries[::-1]
+            assert await listed(job_id="a") == entries[2::-1]
+            assert await listed(prefix="ab") == entries[:2:-1]
+            assert await listed(kind=HistoryKind.TRIAL_FAILED) == [entries[4], entries[1]]
+            (page,) = await store.history(HistoryList(), (), 1)
+            assert await listed(page.place, 2) == [entries[4], entries[3]]
+            await store.forget_history(minutes(1))
+            assert await listed(job_id="a") == entries[2:0:-1]
+
+    async def test_subscribers_of_several_jobs_learn_which_have_changed(self, opener: Opener) -> None:
+        """Of jobs with the prefix, by a change of the job and by an epoch; never of another job."""
+        async with opener() as store:
+            for job_id in ("a-1", "a-2", "b"):
+                await save(store, figured_job(job_id, num_trials=1), running_trial(1))
+            with store.subscribe_jobs("a-") as changes:
+                for job_id in ("b", "a-2"):
+                    async with store.transaction(job_id) as tx:
+                        last = Measurement(1, 10.0, 100.0, 0.1, minutes(2))
+                        tx.add_measurement(running_trial(1, last=last)._replace(job_id=job_id))
+                found: set[str] = set()
+                while "a-2" not in found:
+                    await changes.wait()
+                    found |= changes.take()[0]
+                assert found == {"a-2"}

@@ -1,0 +1,410 @@
+"""Figures of jobs, events and previews, as people and tools get them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wattwise import v1
+from wattwise_server.store.base import HistoryList
+
+from tests.jobs import Trainer, power_sample
+from tests.live_server import LiveServer
+from tests.refusals import refused
+from tests.server.site import Site, draft
+
+FACTORS = (
+    *("--electricity-price", "0.36", "--gpu-hour-price", "1.8", "--currency", "EUR"),
+    *("--carbon-intensity", "360", "--pue", "1.5", "--factors-source", "tariff of 2026"),
+)
+
+
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server that knows what energy and hours cost."""
+    with LiveServer(tmp_path_factory.mktemp("priced")) as server:
+        server.start(*FACTORS)
+        yield server
+
+
+def figures(server: LiveServer, job_id: str, num_buckets: int = 0) -> v1.JobStatistics:
+    """The figures of a job."""
+    request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=num_buckets)
+    return server.admin.GetJobStatistics(request).statistics
+
+
+class People(Trainer):
+    """A job on a server, with the calls of people."""
+
+    def __init__(self, server: LiveServer, **fields: Any) -> None:
+        super().__init__(server.trainer, **fields)
+        self.admin = server.admin
+
+    def run_with(self, batch_size: int, cost: float, *, converges: bool = True) -> v1.Trial:
+        """Runs a trial of this batch size."""
+        status = v1.BATCH_SIZE_STATUS_PINNED
+        self.admin.SetBatchSizeState(
+            v1.SetBatchSizeStateRequest(job_id=self.job_id, batch_size=batch_size, status=status)
+        )
+        return self.run(cost, converges=converges)
+
+
+def test_job_that_saves(priced: LiveServer) -> None:
+    """Many runs of an expensive default and of a cheap batch size: the claim, its bound, its money and its carbon."""
+    job = People(priced)
+    for _ in range(6):
+        job.run_with(16, 100.0)
+    for _ in range(40):
+        job.run_with(8, 10.0)
+    found = figures(priced, job.job_id)
+    savings = found.savings
+    assert savings.verdict == v1.SAVINGS_VERDICT_SAVING
+    assert (savings.num_deliveries, savings.num_baseline_trials) == (46, 6)
+    assert savings.newest_baseline_time.seconds
+    spent = 600.0 + 400.0
+    assert (savings.cost.spent, savings.energy.spent, savings.time.spent) == (spent, spent, 46.0)
+    assert savings.cost.baseline == pytest.approx(100.0)
+    assert savings.cost.saved == pytest.approx(46 * savings.cost.cautious_baseline - spent)
+    assert savings.cost.at_least == pytest.approx(46 * savings.cost.least_baseline - spent)
+    assert 0 < savings.cost.at_least < savings.cost.saved < 46 * 100.0 - spent
+    per_joule, per_second = 1.5 * 0.36 / 3.6e6, 1.8 / 3600
+    assert savings.money.spent == pytest.approx(per_joule * spent + per_second * 46.0)
+    assert savings.carbon.at_least == pytest.approx(savings.energy.at_least * 1.5 * 360 / 3.6e6)
+    assert (found.spent.cost, found.spent.money) == (spent, savings.money.spent)
+    assert savings.break_even_trial > 6
+    by_size = {each.batch_size: each for each in found.trials}
+    assert {size: each.num_deliveries for size, each in by_size.items()} == {16: 6, 8: 40}
+    assert by_size[8].mean_delivery.cost == pytest.approx(10.0)
+    assert (by_size[8].mean_epochs, by_size[8].least_epochs, by_size[8].most_epochs) == (1.0, 1, 1)
+    assert by_size[8].log_cost_deviation == 0.0
+
+
+def test_loss_is_said_as_such(priced: LiveServer) -> None:
+    """Where trying other batch sizes has cost more than it saved, the verdict is a loss, with advice."""
+    job = People(priced)
+    job.run_with(16, 100.0)
+    job.run_with(64, 5000.0, converges=False)
+    savings = figures(priced, job.job_id).savings
+    assert savings.verdict == v1.SAVINGS_VERDICT_LOSS
+    assert savings.cost.saved < 0
+    assert any("16" in line for line in savings.advice)
+    assert not savings.HasField("break_even_trial")
+
+
+def test_no_claim_without_a_run_of_the_default(priced: LiveServer) -> None:
+    """A default that never delivered gives no claim, and says how to get one; neither does a job without deliveries."""
+    job = People(priced)
+    assert figures(priced, job.job_id).savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
+    job.run_with(8, 10.0)
+    savings = figures(priced, job.job_id).savings
+    assert savings.verdict == v1.SAVINGS_VERDICT_NO_BASELINE
+    assert not savings.cost.HasField("saved")
+    assert not savings.cost.HasField("at_least")
+    assert f"wattwise jobs baseline {job.job_id}" in " ".join(savings.advice)
+
+
+def test_excluded_trials_and_those_before_a_reset_do_not_count(priced: LiveServer) -> None:
+    """An exclusion and a reset show at once, also of what was asked for before; an inclusion too."""
+    job = People(priced)
+    job.run_with(16, 100.0)
+    wrong = job.run_with(16, 7e6)
+    assert figures(priced, job.job_id).spent.cost == 7e6 + 100.0
+    exclude = v1.SetTrialExcludedRequest(trial=wrong.id, excluded=True)
+    priced.admin.SetTrialExcluded(exclude)
+    found = figures(priced, job.job_id)
+    assert (found.spent.cost, found.num_excluded) == (100.0, 1)
+    priced.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=wrong.id, excluded=False))
+    assert figures(priced, job.job_id).spent.cost == 7e6 + 100.0
+    priced.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id))
+    assert figures(priced, job.job_id).spent.cost == 0.0
+    job.run_with(16, 30.0)
+    assert figures(priced, job.job_id).savings.num_deliveries == 1
+
+
+def test_running_trials_are_spent_but_not_delivered(priced: LiveServer) -> None:
+    """What a running trial has used so far is part of what was spent, with every report."""
+    job = People(priced)
+    running = job.next()
+    for epoch in (1, 2):
+        job.report(running, 40.0 * epoch, metric=0.1, epoch=epoch)
+        found = figures(priced, job.job_id)
+        assert (found.spent.cost, found.savings.num_deliveries) == (40.0 * epoch, 0)
+    (group,) = found.trials
+    assert (group.num_trials, group.num_running, group.spent.time_seconds) == (1, 1, 1.0)
+
+
+def test_buckets_cover_the_trials(priced: LiveServer) -> None:
+    """With as many buckets as trials each has one; with fewer each has several, and the points are cumulative."""
+    job = People(priced)
+    costs = [100.0, 20.0, 30.0, 40.0, 50.0]
+    for number, cost in enumerate(costs):
+        job.run_with(16 if number == 0 else 8, cost)
+    single = figures(priced, job.job_id, 10)
+    assert [(each.first_trial, each.last_trial, each.median_cost) for each in single.buckets] == [
+        (number, number, cost) for number, cost in enumerate(costs, 1)
+    ]
+    joint = figures(priced, job.job_id, 2)
+    assert [(each.first_trial, each.last_trial, each.batch_size, each.num_trials) for each in joint.buckets] == [
+        (1, 3, 8, 2),
+        (1, 3, 16, 1),
+        (4, 5, 8, 2),
+    ]
+    assert [(point.trial_number, point.num_deliveries, point.spent_cost) for point in joint.savings_points] == [
+        (3, 3, 150.0),
+        (5, 5, 240.0),
+    ]
+    assert joint.savings_points[-1].saved_cost == pytest.approx(joint.savings.cost.saved)
+    assert joint.savings_points[-1].saved_cost_at_least == pytest.approx(joint.savings.cost.at_least)
+    with refused() as refusal:
+        figures(priced, job.job_id, 1001)
+    assert list(refusal.faults) == ["num_buckets"]
+    with refused() as refusal:
+        figures(priced, "no-such-job")
+    assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+
+
+def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:
+    """Totals of a prefix are the sums of its jobs, losses included; a list shows the same of each job."""
+    saves, loses, new = (People(priced, job_id_prefix="sum", job_id=f"sum-{name}") for name in ("a", "b", "c"))
+    for _ in range(8):
+        saves.run_with(16, 100.0)
+    for _ in range(40):
+        saves.run_with(8, 1.0)
+    loses.run_with(16, 10.0)
+    loses.run_with(8, 900.0, converges=False)
+    loses.next()
+    request = v1.ListJobsRequest(job_id_prefix="sum-", with_summaries=True, with_total_size=True)
+    listed = priced.admin.ListJobs(request)
+    assert listed.total_size == 3
+    summaries = {job.spec.job_id: job.summary for job in listed.jobs}
+    for job in (saves, loses, new):
+        one = figures(priced, job.job_id).savings
+        assert summaries[job.job_id].savings.cost == one.cost
+        assert summaries[job.job_id].savings.verdict == one.verdict
+    assert [summaries[job.job_id].num_running_trials for job in (saves, loses, new)] == [0, 1, 0]
+    assert not summaries[new.job_id].HasField("last_activity_time")
+    totals = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-")).totals
+    assert (totals.num_jobs, totals.num_running_trials, totals.num_deliveries) == (3, 1, 49)
+    assert totals.num_jobs_with_savings == 2
+    assert totals.spent.cost == 800.0 + 40.0 + 910.0
+    both = [summaries[job.job_id].savings for job in (saves, loses)]
+    assert totals.saved.cost == pytest.approx(sum(each.cost.saved for each in both))
+    assert totals.saved_at_least.energy_joules == pytest.approx(sum(each.energy.at_least for each in both))
+    assert totals.saved.money == pytest.approx(sum(each.money.saved for each in both))
+    plain = priced.admin.ListJobs(v1.ListJobsRequest(job_id_prefix="sum-"))
+    assert not any(job.HasField("summary") for job in plain.jobs)
+
+
+def test_without_factors_there_is_no_money(server: LiveServer) -> None:
+    """A server without prices and carbon intensity names neither."""
+    job = People(server)
+    job.run_with(16, 100.0)
+    found = figures(server, job.job_id)
+    assert not found.spent.HasField("money")
+    assert not found.spent.HasField("carbon_grams")
+    assert not found.savings.HasField("money")
+    assert not found.savings.HasField("carbon")
+    factors = server.admin.GetServerInfo(v1.GetServerInfoRequest()).factors
+    assert factors == v1.Factors(pue=1.0)
+
+
+def test_server_info_has_the_factors(priced: LiveServer) -> None:
+    """The operator's factors as given, and what else a client can know."""
+    info = priced.admin.GetServerInfo(v1.GetServerInfoRequest())
+    assert info.factors == v1.Factors(
+        electricity_price_per_kwh=0.36,
+        gpu_hour_price=1.8,
+        currency="EUR",
+        carbon_intensity_grams_per_kwh=360,
+        pue=1.5,
+        source="tariff of 2026",
+    )
+    assert (info.role, info.token_id, info.job_id_prefix) == (v1.ROLE_UNSPECIFIED, "", "")
+    assert info.version
+    assert info.start_time.seconds
+
+
+def test_preview_is_what_the_next_launch_gets(server: LiveServer) -> None:
+    """A choice without chance is certain and comes true, a bandit's has shares; nothing is dispatched."""
+    certain = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT, mab_seed=None)
+    preview = server.admin.PreviewNext(v1.PreviewNextRequest(job_id=certain.job_id))
+    (choice,) = preview.choices
+    assert (choice.probability, preview.num_samples) == (1.0, 1)
+    answer = server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=certain.job_id))
+    assert (answer.trial.id.batch_size, answer.trial.type, answer.reason) == (
+        choice.batch_size,
+        choice.type,
+        choice.reason,
+    )
+    bandit = Trainer(server.trainer, num_pruning_rounds=0, mab_num_explorations=1, mab_seed=None)
+    preview = server.admin.PreviewNext(v1.PreviewNextRequest(job_id=bandit.job_id))
+    assert {each.batch_size for each in preview.choices} == {8, 16, 32, 64}
+    assert preview.num_samples > 100
+    assert math.isclose(sum(each.probability for each in preview.choices), 1.0)
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=bandit.job_id)).job.num_trials == 0
+
+
+def test_trial_says_why_it_was_chosen_and_why_it_ended(server: LiveServer) -> None:
+    """The reason of the dispatch, labels, the message of the decision and the recurrence are kept with the trial."""
+    job = Trainer(server.trainer)
+    labels = {"host": "node-7", "commit": "5f0c2a9"}
+    answer = server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, labels=labels))
+    decision = job.report(answer.trial, 10.0)
+    second = job.next()
+    job.report(second, 10.0, metric=0.2)
+    for trials in (
+        server.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials,
+        [server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial for trial in (answer.trial, second)],
+    ):
+        first, other = trials
+        assert (first.reason, dict(first.labels)) == (answer.reason, labels)
+        assert (first.decision_message, first.target_reached) == (decision.message, True)
+        assert other.decision_message.startswith("continue")
+        assert (first.recurrence, other.recurrence) == (1, 2)
+        assert first.last_report_time.seconds
+    assert server.stop() == 0
+    server.start()
+    kept = server.admin.GetTrial(v1.GetTrialRequest(trial=answer.trial.id)).trial
+    assert (kept.reason, dict(kept.labels)) == (answer.reason, labels)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {f"key-{number}": "value" for number in range(17)},
+        {"": "value"},
+        {"k" * 64: "value"},
+        {"key": "v" * 201},
+        {"key": "line\nbreak"},
+    ],
+    ids=["many", "empty key", "long key", "long value", "control"],
+)
+def test_invalid_labels_are_refused(server: LiveServer, labels: dict[str, str]) -> None:
+    """Nothing is dispatched for them."""
+    job = Trainer(server.trainer)
+    with refused() as refusal:
+        server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, labels=labels))
+    assert set(refusal.faults) == {"labels"}
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.num_trials == 0
+
+
+def test_whole_profile_is_kept(server: LiveServer) -> None:
+    """A trial shows all power limits that it has profiled, and so do the figures of its job."""
+    job = Trainer(server.trainer)
+    trial = job.next()
+    samples = [power_sample(300, energy=120), power_sample(250, energy=90), power_sample(200, energy=100)]
+    server.trainer.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
+    profile = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).power_profile
+    assert [limit.power_limit_watts for limit in profile.limits] == [200.0, 250.0, 300.0]
+    assert [limit.cost_per_step for limit in profile.limits] == [10.0, 9.0, 12.0]
+    assert list(figures(server, job.job_id).power_profiles) == [profile]
+
+
+def events(server: LiveServer, job_id: str) -> list[v1.Event]:
+    """The events of a job, oldest first."""
+    return list(server.admin.ListEvents(v1.ListEventsRequest(job_id=job_id)).events)[::-1]
+
+
+def test_events_tell_what_happened_to_a_job(server: LiveServer) -> None:
+    """Registration, failures, what a batch size became, what people did, and the deletion, which they outlive."""
+    job = People(server, trial_lease_seconds=0)
+    job.run(50.0)
+    for _ in range(2):
+        crashed = job.next()
+        job.end(crashed, v1.END_REASON_OUT_OF_MEMORY)
+    assert crashed.id.batch_size == 8
+    job.admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
+    job.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+    found = events(server, job.job_id)
+    kinds = [v1.EventKind.Name(each.kind).removeprefix("EVENT_KIND_") for each in found]
+    assert kinds[0] == "JOB_REGISTERED"
+    assert kinds[-2:] == ["JOB_PAUSED", "JOB_DELETED"]
+    by_kind = dict(zip(kinds, found, strict=True))
+    failed = by_kind["TRIAL_FAILED"]
+    assert (failed.trial_number, failed.batch_size) == (crashed.id.trial_number, crashed.id.batch_size)
+    assert "ran out of memory" in failed.message
+    changed = [each.batch_size for each in found if each.kind == v1.EVENT_KIND_BATCH_SIZE_STATUS_CHANGED]
+    assert changed == [8, 16, 32, 64]
+    assert by_kind["BEST_KNOWN_CHANGED"].batch_size == 16
+    times = [each.time.ToNanoseconds() for each in found]
+    assert times == sorted(times)
+    request = v1.ListEventsRequest(job_id=job.job_id, kind=v1.EVENT_KIND_TRIAL_FAILED, page_size=1)
+    assert list(server.admin.ListEvents(request).events) == [failed]
+
+
+def test_events_are_paged(server: LiveServer) -> None:
+    """Pages of two list all events of a prefix once each, newest first."""
+    jobs = [Trainer(server.trainer, job_id_prefix="events", job_id=f"events-{number}") for number in range(5)]
+    seen, token = [], ""
+    while True:
+        page = server.admin.ListEvents(v1.ListEventsRequest(job_id_prefix="events-", page_size=2, page_token=token))
+        seen += [event.job_id for event in page.events]
+        token = page.next_page_token
+        if not token:
+            break
+    assert seen == [job.job_id for job in reversed(jobs)]
+
+
+def test_watch_of_trials_has_every_epoch(server: LiveServer) -> None:
+    """The running trials first, then each that starts, reports or ends; the stream ends with the job."""
+    job = Trainer(server.trainer)
+    first = job.next()
+    with closing_call(server.admin.WatchTrials(v1.WatchTrialsRequest(job_id=job.job_id))) as answers:
+        (shown,) = next(answers).trials
+        assert (shown.id, shown.last_epoch) == (first.id, 0)
+        job.report(first, 5.0, metric=0.1)
+        (shown,) = next(answers).trials
+        assert (shown.id, shown.last_epoch, shown.last_metric) == (first.id, 1, 0.1)
+        job.report(first, 10.0, epoch=2)
+        (shown,) = next(answers).trials
+        assert (shown.status, shown.end_reason) == (v1.TRIAL_STATUS_SUCCEEDED, v1.END_REASON_TARGET_REACHED)
+        second = job.next()
+        (shown,) = next(answers).trials
+        assert shown.id == second.id
+        server.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+        with refused() as refusal:
+            next(answers)
+        assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+
+
+def test_watch_of_jobs_names_those_that_change(server: LiveServer) -> None:
+    """At first everything may have changed; then the jobs of the prefix with a report, a new job and a deleted one."""
+    job = Trainer(server.trainer, job_id_prefix="seen", job_id="seen-1")
+    trial = job.next()
+    with closing_call(server.admin.WatchJobs(v1.WatchJobsRequest(job_id_prefix="seen-"))) as answers:
+        answer = next(answers)
+        assert (list(answer.job_ids), answer.all_jobs) == ([], True)
+        Trainer(server.trainer)
+        job.report(trial, 5.0, metric=0.1)
+        answer = next(answers)
+        assert (list(answer.job_ids), answer.all_jobs) == (["seen-1"], False)
+        server.admin.DeleteJob(v1.DeleteJobRequest(job_id="seen-1"))
+        assert list(next(answers).job_ids) == ["seen-1"]
+
+
+@contextmanager
+def closing_call(call: Any) -> Iterator[Any]:
+    """Cancels a stream at the end of the block."""
+    try:
+        yield call
+    finally:
+        call.cancel()
+
+
+async def test_old_events_are_deleted(tmp_path: Path) -> None:
+    """With a limit of days, events older than that are deleted, and newer ones stay."""
+    site = Site(tmp_path / "site.db", keep_events_days=2.0)
+    await site.open()
+    await site.optimizer.register(draft(job_id="j-old"))
+    site.now += timedelta(days=1.5)
+    await site.optimizer.register(draft(job_id="j-new"))
+    site.now += timedelta(days=1)
+    await site.optimizer.prune()
+    left = await site.administration.history(HistoryList(), (), 10)
+    assert [each.entry.job_id for each in left] == ["j-new"]
+    await site.close()
