@@ -12,15 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 from wattwise import Client, GpuConfig, InvalidJobSpecError, JobSpec, v1
+from wattwise.prices import PRICES
 from wattwise.training.driver_launch import spec_from_json, spec_to_json
 
 from tests.client.training.script import GPU, job_spec
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(JobSpec, v1.JobSpec), (GpuConfig, v1.GpuConfig)])
-def test_fields_are_those_of_the_wire(ours: type[JobSpec], theirs: type[v1.JobSpec]) -> None:
-    """The dataclasses have exactly the fields of the messages that they stand for."""
-    assert {field.name for field in fields(ours)} == {field.name for field in theirs.DESCRIPTOR.fields}
+@pytest.mark.parametrize(
+    ("ours", "theirs", "own"), [(JobSpec, v1.JobSpec, set(PRICES)), (GpuConfig, v1.GpuConfig, set())]
+)
+def test_fields_are_those_of_the_wire(ours: type[JobSpec], theirs: type[v1.JobSpec], own: set[str]) -> None:
+    """The dataclasses have exactly the fields of the messages that they stand for, and the prices."""
+    sent = {field.name for field in theirs.DESCRIPTOR.fields}
+    assert {field.name for field in fields(ours)} == sent | own
+    assert not sent & own
 
 
 def test_every_field_is_sent() -> None:

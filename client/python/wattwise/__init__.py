@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from wattwise.integrations.loader import data_loader
     from wattwise.monitor import AmdSmiMonitor, CombinedMonitor, EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
     from wattwise.power.optimizer import PowerLimitOptimizer
+    from wattwise.prices import eta_from_prices
     from wattwise.rpc.client import Client
     from wattwise.rpc.credentials import Credentials
     from wattwise.spec import GpuConfig, JobSpec
@@ -111,6 +112,7 @@ __all__ = [
     "WattwiseError",
     "__version__",
     "data_loader",
+    "eta_from_prices",
     "fit_attempts",
     "scaled_learning_rate",
 ]
@@ -131,6 +133,7 @@ _MODULES = {
     "PowerLimitOptimizer": "wattwise.power.optimizer",
     "RaplMonitor": "wattwise.monitor.rapl",
     "data_loader": "wattwise.integrations.loader",
+    "eta_from_prices": "wattwise.prices",
     "fit_attempts": "wattwise.integrations.fitting",
     "scaled_learning_rate": "wattwise.integrations.learning_rate",
 }

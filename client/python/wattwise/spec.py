@@ -1,4 +1,4 @@
-"""What users specify: the job, with one field for each field of `JobSpec` in the protos, and how values are read."""
+"""What users specify: the job, with the fields of `JobSpec` in the protos and two prices, and how values are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, Violation, WattwiseError, log
+from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation, WattwiseError, log
+from wattwise.prices import PRICES, eta_from_prices, power_faults, price_faults
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,7 +48,10 @@ _EXPECTED: dict[int, str] = {
 
 
 class _Message:
-    """Base of the dataclasses that stand for a message and have its fields; one without a default is required."""
+    """Base of the dataclasses that stand for a message and have its fields; one without a default is required.
+
+    Fields that the message does not have are the client's own and are not sent.
+    """
 
     _meanings: ClassVar[Mapping[str, str]] = {}
     """What to say of a required field that is missing, by field."""
@@ -130,7 +134,15 @@ class JobSpec(_Message):
         default_batch_size: the batch size used so far, which is tried first. Choose one that is known to work, and
             the first launch is as good as before.
         eta_knob: weight of energy against time. 0 minimises only time, 0.5 (the default) weighs a joule of energy
-            and a joule's worth of time equally, 1 minimises only energy.
+            and a joule's worth of time equally, 1 minimises only energy. Without a reason for a number, give prices.
+        energy_price_per_kwh: what a kilowatt-hour of the GPUs costs, in any currency, with the overhead of the data
+            center: the price of electricity times the PUE. Given together with `gpu_hour_price` instead of `eta_knob`,
+            which the client then computes with `eta_from_prices` once the GPUs are known, so that the trials that cost
+            the least also cost the least money. With a low price time counts, with a high one energy does; 0 (energy
+            is included in the rent) is `eta_knob=0`. Changed prices are another job, with another `job_id`: use
+            averages.
+        gpu_hour_price: what an hour of one GPU costs, in the same currency: its rent, or its depreciation. 0 (an idle
+            GPU would cost the same) is `eta_knob=1`.
         target_metric: the validation metric at which a model is good enough, such as 0.98. If it is too ambitious, no
             batch size reaches it; if it is too modest, models are worse than they could be.
         beta_knob: a trial is stopped when its cost exceeds this multiple of the least expected cost (under the paper's
@@ -177,6 +189,8 @@ class JobSpec(_Message):
     target_metric: float
     job_id: str | None = None
     eta_knob: float | None = None
+    energy_price_per_kwh: float | None = None
+    gpu_hour_price: float | None = None
     beta_knob: float | Unset | None = UNSET
     disable_early_stopping: bool | None = None
     higher_is_better_metric: bool | None = None
@@ -215,12 +229,47 @@ class JobSpec(_Message):
             return self
         return replace(self, job_id=f"{self.job_id_prefix}-{os.urandom(4).hex()}")
 
-    def to_proto(self) -> v1.JobSpec:
-        """This spec as a message.
+    @property
+    def has_prices(self) -> bool:
+        """Whether `eta_knob` is computed from prices."""
+        return any(getattr(self, name) is not None for name in PRICES)
+
+    def with_eta(self) -> JobSpec:
+        """This spec if it has no prices, otherwise a copy with the `eta_knob` that is computed from them instead.
 
         Raises:
-            InvalidJobSpecError: if a value has the wrong type, or `disable_early_stopping` contradicts `beta_knob`.
-                The server checks whether the values are valid.
+            InvalidJobSpecError: as documented at `to_proto`.
+        """
+        if not self.has_prices:
+            return self
+        return replace(self, eta_knob=self.to_proto().eta_knob, energy_price_per_kwh=None, gpu_hour_price=None)
+
+    def eta_source(self) -> str:
+        """What `eta_knob` is and was computed from, for messages about a job with prices and GPUs."""
+        sent = self.to_proto()
+        return (
+            f"eta_knob={sent.eta_knob} is computed from energy_price_per_kwh={self.energy_price_per_kwh} and "
+            f"gpu_hour_price={self.gpu_hour_price} for {sent.gpu.number_of_gpus} x {sent.gpu.gpu_model}, "
+            f"{sent.gpu.max_power_watts:g} W in total"
+        )
+
+    def explained(self, error: JobDiffersError) -> JobDiffersError:
+        """The error, with the source of `eta_knob` if that differs and is computed from prices."""
+        if not self.has_prices or "eta_knob" not in error.metadata:
+            return error
+        message = (
+            f"{error}. {self.eta_source()}: if a price or the GPUs have changed since the registration, the job is "
+            "another one and needs a new job_id; to keep this one, replace the prices by the registered eta_knob"
+        )
+        return JobDiffersError(message, reason=error.reason, violations=error.violations, metadata=error.metadata)
+
+    def to_proto(self) -> v1.JobSpec:
+        """This spec as a message, with the `eta_knob` that is computed from prices.
+
+        Raises:
+            InvalidJobSpecError: if a value has the wrong type, `disable_early_stopping` contradicts `beta_knob`, the
+                prices are invalid, one of them is missing, or they are given without `gpu` or with `eta_knob`. The
+                server checks whether the other values are valid.
         """
         message = self._fill(v1.JobSpec(), "job")
         if self.beta_knob is None:
@@ -228,7 +277,27 @@ class JobSpec(_Message):
                 why = "False contradicts beta_knob=None, which disables early stopping: omit one of them"
                 raise InvalidJobSpecError.of([Violation("job.disable_early_stopping", why)])
             message.disable_early_stopping = True
+        if self.has_prices:
+            message.eta_knob = self._computed_eta(message.gpu)
         return message
+
+    def _computed_eta(self, gpu: v1.GpuConfig) -> float:
+        faults = list(price_faults(self.energy_price_per_kwh, self.gpu_hour_price, self.eta_knob))
+        if self.gpu is None:
+            advice = "use GpuConfig(...), or BatchSizeOptimizer, which reads the GPUs from its monitor"
+            faults.append(("gpu", f"is missing; eta_knob is computed from prices and GPUs: {advice}"))
+        else:
+            power = power_faults(gpu.max_power_watts, gpu.number_of_gpus)
+            faults.extend((f"gpu.{name}", fault) for name, fault in power)
+        if faults:
+            raise InvalidJobSpecError.of([Violation(f"job.{name}", fault) for name, fault in faults])
+        return eta_from_prices(
+            # Neither is None: that is a fault.
+            energy_price_per_kwh=self.energy_price_per_kwh or 0.0,
+            gpu_hour_price=self.gpu_hour_price or 0.0,
+            max_power_watts=gpu.max_power_watts,
+            number_of_gpus=gpu.number_of_gpus,
+        )
 
 
 def _wrong_type(path: str, field: Any, value: object, error: Exception | None = None) -> InvalidJobSpecError:

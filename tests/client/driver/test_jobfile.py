@@ -168,6 +168,37 @@ def test_single_faults(tmp_path: Path, text: str, field: str, fact: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("keys", "fields"),
+    [
+        ("energy_price_per_kwh = 0.4", ["gpu_hour_price"]),
+        ("gpu_hour_price = 2", ["energy_price_per_kwh"]),
+        ("energy_price_per_kwh = 0\ngpu_hour_price = 0.0", ["energy_price_per_kwh"]),
+        ("energy_price_per_kwh = -0.4\ngpu_hour_price = inf", ["energy_price_per_kwh", "gpu_hour_price"]),
+        ('energy_price_per_kwh = "0.4"\ngpu_hour_price = 2', ["energy_price_per_kwh"]),
+        ("energy_price_per_kwh = nan", ["energy_price_per_kwh"]),
+        ("energy_price_per_kwh = 0.4\ngpu_hour_price = 2\neta_knob = 0.5", ["eta_knob"]),
+        ("gpu_hour_price = 2\neta_knob = 0.5", ["eta_knob"]),
+    ],
+)
+def test_prices_that_do_not_give_an_eta(tmp_path: Path, keys: str, fields: list[str]) -> None:
+    """Each fault of the prices is named once, without a monitor and without a server."""
+    path = tmp_path / "job.toml"
+    path.write_text(MINIMAL.replace("[train]", f"{keys}\n[train]"))
+    with pytest.raises(JobFileError) as refused:
+        read(path)
+    assert [fault.field for fault in refused.value.violations] == [f"job.{field}" for field in fields]
+
+
+def test_prices(tmp_path: Path) -> None:
+    """Prices are read as numbers; eta is computed when the GPUs are known."""
+    path = tmp_path / "job.toml"
+    path.write_text(MINIMAL.replace("[train]", "energy_price_per_kwh = 1\ngpu_hour_price = 0\n[train]"))
+    job = read(path).job
+    assert (job.energy_price_per_kwh, job.gpu_hour_price, job.eta_knob) == (1.0, 0.0, None)
+    assert isinstance(job.energy_price_per_kwh, float)
+
+
+@pytest.mark.parametrize(
     ("content", "message"), [(b"[job", "is not TOML"), (b"\xff", "not UTF-8"), (None, "cannot be read")]
 )
 def test_unreadable_file(tmp_path: Path, content: bytes | None, message: str) -> None:

@@ -267,6 +267,27 @@ def test_changed_job_is_refused(runs: Runs) -> None:
     assert "0.9" in done.stderr
 
 
+def test_prices_of_a_run(runs: Runs, server: LiveServer) -> None:
+    """The run registers, prints and passes on the eta of its prices on the monitor's GPUs; changed ones are refused."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    prices = {"energy_price_per_kwh": 0.4, "gpu_hour_price": 0.06}
+    job = write_job(runs.folder, with_client("well"), job=prices, run={"recurrences": 1})
+    dry = runs.run(job, "--dry-run")
+    assert (dry.returncode, dry.stdout.count('"eta_knob":0.4,')) == (0, 3)
+    assert "eta_knob=0.4 is computed from energy_price_per_kwh=0.4 and gpu_hour_price=0.06" in dry.stderr
+    done = runs.run(job)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("eta_knob=0.4 is computed from") == 1
+    with Client(server.address) as client:
+        assert client.get_job(JOB_ID).spec.eta_knob == 0.4
+    (line,) = runs.history()
+    assert (line["measured_by"], line["reached"]) == ("command", True)
+    changed = runs.run(write_job(runs.folder, with_client("well"), job=prices | {"gpu_hour_price": 0}))
+    assert (changed.returncode, changed.stderr.count("\n")) == (2, 1)
+    assert "eta_knob: registered 0.4, requested 1.0" in changed.stderr
+    assert "gpu_hour_price=0.0" in changed.stderr
+
+
 def test_command_over_its_cost_bound_is_stopped(runs: Runs, server: LiveServer) -> None:
     """A command without a client is stopped when its cost, as the driver reports it, exceeds the bound."""
     runs.environment["WATTWISE_SERVER"] = server.address

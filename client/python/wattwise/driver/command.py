@@ -126,6 +126,8 @@ def _drive(
     monitor_name = f"{'estimate, not measured' if monitor.kind == 'estimate' else monitor.kind}: {monitor!r}"
     with _server(server, folder, board) as address, board.shown():
         board.say(f"run {folder.job_id!r} in {folder.path}; server {address}; energy monitor {monitor_name}")
+        if spec.has_prices:
+            board.say(spec.eta_source())
         # The run's own server has another port each time.
         name = server or f"sqlite:///{folder.path.resolve() / 'wattwise.db'}"
         drive(RecurringRun(file, folder, spec, address, name, credentials, monitor, board, interruption))

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from wattwise.driver.placeholders import faults_in, placeholders_in
-from wattwise.driver.toml_table import POSITIVE, Table, at_least, parsed
+from wattwise.driver.toml_table import NOT_NEGATIVE, POSITIVE, Table, at_least, parsed
 from wattwise.errors import MonitorError, Violation, WattwiseError
 from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate
 from wattwise.monitor.named import checked_monitor
+from wattwise.prices import PRICES, price_faults
 from wattwise.spec import GpuConfig, JobSpec
 
 
@@ -123,7 +124,18 @@ def read(path: Path) -> JobFile:
 def _job(table: Table) -> dict[str, Any]:
     if table.is_present and "job_id" not in table.values:
         table.fault("job_id", 'is missing; it identifies the run, such as job_id = "mnist-nightly"')
-    return table.read(JobSpec, default_batch_size=at_least(1))
+    values = table.read(
+        JobSpec,
+        default_batch_size=at_least(1),
+        energy_price_per_kwh=NOT_NEGATIVE,
+        gpu_hour_price=NOT_NEGATIVE,
+    )
+    prices = table.values.keys() & PRICES
+    if prices and prices <= values.keys():
+        energy, hour = map(values.get, PRICES)
+        for key, fault in price_faults(energy, hour, table.values.get("eta_knob")):
+            table.fault(key, fault)
+    return values
 
 
 def _train(table: Table, folder: Path) -> dict[str, Any]:

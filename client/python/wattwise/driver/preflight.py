@@ -131,6 +131,8 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
         *(["PORT"] if server is None else []),
         *(["EPOCHS"] if max_epochs == "EPOCHS" else []),
     ]
+    if job.has_prices:
+        print(f"# {job.eta_source()}", file=sys.stderr)  # noqa: T201 - the command's answer
     print(  # noqa: T201 - the command's answer
         f"# in {file.train.workdir}; {', '.join(words[:-1])} and {words[-1]} are known at run time; each later try has "
         f"the next seed{note}",

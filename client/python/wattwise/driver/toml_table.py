@@ -49,6 +49,7 @@ def at_least(minimum: int) -> Condition:
     return f"{minimum} or more", lambda value: value >= minimum
 
 
+NOT_NEGATIVE: Condition = ("a finite number, 0 or more", lambda value: 0 <= value < math.inf)
 POSITIVE: Condition = ("a finite number above 0", lambda value: 0 < value < math.inf)
 
 

@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.message import Message
 
 from wattwise import v1
+from wattwise.errors import JobDiffersError, log
 from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import check_seconds, pauses, retrying
 from wattwise.rpc.connection import Connection, DecisionStream, Link, is_old
@@ -105,11 +106,20 @@ class Client:
             InvalidJobSpecError: if the configuration is invalid.
             JobDiffersError: if the job with this id has another configuration.
         """
-        if not isinstance(spec, v1.JobSpec):
-            spec.warn_if_doubtful()
-            spec = spec.named().to_proto()
-        request = v1.RegisterJobRequest(job=spec)
-        return self._call(lambda link: link.optimizer.RegisterJob, request, timeout)
+        if isinstance(spec, v1.JobSpec):
+            return self._register(spec, timeout)
+        spec = spec.named()
+        spec.warn_if_doubtful()
+        sent = spec.to_proto()
+        if spec.has_prices:
+            log.info("job %r: %s", spec.job_id, spec.eta_source())
+        try:
+            return self._register(sent, timeout)
+        except JobDiffersError as error:
+            raise spec.explained(error) from None
+
+    def _register(self, job: v1.JobSpec, timeout: float | None) -> v1.RegisterJobResponse:
+        return self._call(lambda link: link.optimizer.RegisterJob, v1.RegisterJobRequest(job=job), timeout)
 
     def get_next_batch_size(
         self,

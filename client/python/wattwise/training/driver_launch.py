@@ -180,7 +180,12 @@ class DriverLaunch:
 
 
 def spec_to_json(job: JobSpec) -> str:
-    """The job as `WATTWISE_JOB_SPEC`, on one line."""
+    """The job as `WATTWISE_JOB_SPEC`, on one line. It has the fields of the protos: `eta_knob` instead of prices.
+
+    Raises:
+        InvalidJobSpecError: if the job has prices that are invalid, or no GPUs.
+    """
+    job = job.with_eta()
     # Read back, a field that is absent has its default; null for `beta_knob` is its None.
     unset = {field.name: field.default for field in fields(job)}
     return json.dumps({k: v for k, v in asdict(job).items() if v is not unset[k]}, separators=(",", ":"))

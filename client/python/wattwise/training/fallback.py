@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattwise.errors import InvalidArgumentError
@@ -29,8 +30,8 @@ def checked_fallback(chosen: object, job: JobSpec) -> int | None:
         chosen = int(text) if text.isascii() and text.isdecimal() else text
     if chosen == DEFAULT:
         return job.default_batch_size
-    # Wrong batch sizes are a fault of the job, not of the fallback.
-    sizes = job.to_proto().batch_sizes
+    # Wrong batch sizes are a fault of the job, not of the fallback. The GPUs, which prices need, are not known yet.
+    sizes = replace(job, energy_price_per_kwh=None, gpu_hour_price=None).to_proto().batch_sizes
     if isinstance(chosen, int) and not isinstance(chosen, bool) and (chosen in sizes or not sizes):
         return chosen
     raise InvalidArgumentError(

@@ -15,6 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from wattwise import v1
 from wattwise.errors import InvalidJobSpecError, Violation
+from wattwise.prices import power_faults
 from wattwise.training.rules import resolved
 
 _MAX_ID_LENGTH = 200
@@ -139,10 +140,7 @@ def _policy_faults(spec: v1.JobSpec) -> Iterator[tuple[str, str]]:
 
 def _gpu_faults(sent: v1.JobSpec) -> Iterator[tuple[str, str]]:
     gpu = sent.gpu
-    if not math.isfinite(gpu.max_power_watts) or gpu.max_power_watts <= 0:
-        yield "gpu.max_power_watts", f"is {gpu.max_power_watts}; use the watts of all GPUs together, above 0"
-    if gpu.number_of_gpus < 1:
-        yield "gpu.number_of_gpus", f"is {gpu.number_of_gpus}; use 1 or more"
+    yield from ((f"gpu.{name}", why) for name, why in power_faults(gpu.max_power_watts, gpu.number_of_gpus))
     if not gpu.gpu_model:
         yield "gpu.gpu_model", "is empty; set it to the model's name"
     if fault := _identifier_fault(gpu.gpu_model):
