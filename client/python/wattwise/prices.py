@@ -80,8 +80,9 @@ def price_faults(
     if eta_knob is not None:
         yield "eta_knob", f"is set, although it is computed from {' and '.join(given)}; remove it, or the prices"
     elif len(given) < len(PRICES):
-        for name in values.keys() - given:
-            yield name, f"is missing, and both prices are needed; {_MISSING[name]}"
+        for name in values:
+            if name not in given:
+                yield name, f"is missing, and both prices are needed; {_MISSING[name]}"
     elif not any(map(_number, given.values())):
         yield PRICES[0], f"is 0, as is {PRICES[1]}, so that trials cost nothing; use a price above 0 for one of them"
 

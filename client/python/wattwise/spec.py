@@ -258,8 +258,8 @@ class JobSpec(_Message):
         if not self.has_prices or "eta_knob" not in error.metadata:
             return error
         message = (
-            f"{error}. {self.eta_source()}: if a price or the GPUs have changed since the registration, the job is "
-            "another one and needs a new job_id; to keep this one, replace the prices by the registered eta_knob"
+            f"{error}. {self.eta_source()}: new or changed prices, or other GPUs, make another job, which needs a new "
+            "job_id; to keep the registered one, replace the prices by its eta_knob"
         )
         return JobDiffersError(message, reason=error.reason, violations=error.violations, metadata=error.metadata)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 from pathlib import Path
 from typing import Any
@@ -39,3 +40,10 @@ def test_attempts(grpc_addr: str) -> None:
     exec(second, given)  # noqa: S102 - our own code
     assert given["model"] == 8
     assert given["loader"] == given["bso"].trial.id.batch_size
+
+
+def test_eta_of_prices() -> None:
+    """The page's values of eta are those that the function returns."""
+    (block,) = re.findall(r"```pycon\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    examples = doctest.DocTestParser().get_doctest(block, {}, PAGE.name, str(PAGE), 0)
+    assert doctest.DocTestRunner().run(examples) == (0, 5)
