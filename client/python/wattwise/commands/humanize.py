@@ -41,6 +41,15 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours:02} h"
 
 
+def age(seconds: float) -> str:
+    """An age in one unit: "45s", "12m", "3h", "40d"; a unit begins with 2 of it, and an age below 0 is "0s"."""
+    size = max(0, int(seconds))
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if size >= 2 * length:
+            return f"{size // length}{unit}"
+    return f"{size}s"
+
+
 def printable(text: str) -> str:
     """The text with characters escaped that a terminal does not show, such as those that reverse text or erase it."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -49,6 +58,11 @@ def printable(text: str) -> str:
 def moment(timestamp: Timestamp) -> str:
     """A time to the second, in UTC: "2026-11-21 02:43:05 UTC"."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def exact_moment(timestamp: Timestamp) -> str:
+    """A time for programs, to the second, in UTC, as in ISO 8601: "2026-11-21T02:43:05Z"."""
+    return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def spread(precision: float) -> str:
@@ -66,8 +80,27 @@ def end_reason(value: v1.EndReason.ValueType) -> str:
     return enum_name(v1.EndReason.Name(value), "END_REASON_")
 
 
+def trial_result(reason: str, *, reached: bool) -> str:
+    """How a trial ended in a few words: "reached", "missed: cost bound", "failed: out of memory".
+
+    Args:
+        reason: its end reason, as `end_reason` names it.
+        reached: whether its metric reached the target, at any cost.
+    """
+    if reached:
+        return "reached: over budget" if reason == end_reason(v1.END_REASON_COST_BOUND) else "reached"
+    if reason in map(end_reason, (v1.END_REASON_COST_BOUND, v1.END_REASON_MAX_EPOCHS)):
+        return f"missed: {reason}"
+    return "failed: no decision" if reason == end_reason(v1.END_REASON_COMPLETED) else f"failed: {reason}"
+
+
 COMPUTED_MARK = " (computed)"
 """The mark behind costs that follow from computed usage instead of the measured one, in observer mode."""
+
+COMPUTED_NOTE = "computed for the cheapest power limit, not measured"
+"""What a table says of such costs."""
+ESTIMATE_NOTE = "an estimate, at least in part"
+"""What a table says of energies and costs that a sign marks."""
 
 
 def estimate_mark(*sources: EnergySource) -> str:

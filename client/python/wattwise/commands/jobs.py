@@ -8,12 +8,13 @@ import sys
 
 from wattwise import v1
 from wattwise.commands.actions import Handler, add_id, plain, positive, print_json
+from wattwise.commands.columns import add_table_options, arranged, table_options, unused_with_json
 from wattwise.commands.control import add_control
 from wattwise.commands.humanize import printable
 from wattwise.commands.importing import add_import
 from wattwise.commands.main import MISUSED, complain, say, sentence
 from wattwise.commands.options import add_credential_options, credentials_of
-from wattwise.commands.tables import print_job, print_jobs, print_trials
+from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS, JobTrial, print_job, print_jobs, print_trials
 from wattwise.rpc.client import Client
 
 _STATUSES = {
@@ -25,7 +26,9 @@ _TIMEOUT_SECONDS = 10.0
 _PAGE = 1000
 _EXAMPLES = """examples:
   wattwise jobs list --prefix team-a-
+  wattwise jobs list --sort age --limit 10
   wattwise jobs trials mnist-nightly --status dispatched
+  wattwise jobs trials mnist-nightly --columns trial,batch-size,cost --sort cost
   wattwise jobs show mnist-nightly --server cluster:50051 --json
   wattwise jobs allow mnist-nightly 512
   wattwise jobs import mnist-nightly trials.csv --dry-run
@@ -49,9 +52,9 @@ class JobsCommand:
             action.set_defaults(handler=handler)
             return action
 
-        add("list", "list all jobs, oldest first", _list).add_argument(
-            "--prefix", default="", help="only jobs whose id has this prefix"
-        )
+        listing = add("list", "list all jobs, oldest first", _list)
+        listing.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
+        add_table_options(listing, JOB_COLUMNS)
         add_id(add("show", "show a job: its configuration, its progress and the state of every batch size", _show))
         trials = add("trials", "list a job's trials by number", _trials)
         add_id(trials)
@@ -59,6 +62,7 @@ class JobsCommand:
         trials.add_argument(
             "--batch-size", type=positive, default=0, metavar="N", help="only trials with this batch size"
         )
+        add_table_options(trials, TRIAL_COLUMNS)
         add_control(add)
         add_import(add)
         delete = add("delete", "delete a job and its trials; running trials are stopped", _delete)
@@ -66,11 +70,14 @@ class JobsCommand:
         delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Calls the server and prints its answer; returns 2 if a deletion needs --yes, else 0.
+        """Calls the server and prints its answer; returns 2 for wrong usage, such as a deletion without --yes, else 0.
 
         Raises:
             WattwiseError: the server refuses or is away.
         """
+        if wrong := unused_with_json(args):
+            complain(f"wattwise jobs: {wrong}")
+            return MISUSED
         # A user is waiting: no retries, so that a server that is away is reported at once.
         with Client(args.server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials_of(args)) as client:
             handler: Handler = args.handler
@@ -81,11 +88,11 @@ COMMAND = JobsCommand()
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    jobs = client.list_jobs(job_id_prefix=args.prefix)
+    jobs, options = client.list_jobs(job_id_prefix=args.prefix), table_options(args)
     if args.json:
-        print_json([plain(job) for job in jobs])
+        print_json([plain(job) for job in arranged(JOB_COLUMNS, jobs, options)[0]])
     else:
-        print_jobs(jobs)
+        print_jobs(jobs, options)
     return 0
 
 
@@ -100,11 +107,13 @@ def _show(client: Client, args: argparse.Namespace) -> int:
 
 def _trials(client: Client, args: argparse.Namespace) -> int:
     status = _STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED)
+    job, options = client.get_job(args.job_id), table_options(args)
     trials = client.list_trials(args.job_id, status=status, batch_size=args.batch_size)
     if args.json:
-        print_json([plain(trial) for trial in trials])
+        rows = (JobTrial(job, trial) for trial in trials)
+        print_json([plain(row.trial) for row in arranged(TRIAL_COLUMNS, rows, options)[0]])
     else:
-        print_trials(client.get_job(args.job_id), trials)
+        print_trials(job, trials, options)
     return 0
 
 

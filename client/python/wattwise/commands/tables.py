@@ -1,54 +1,39 @@
-"""Jobs and trials as tables on a terminal."""
+"""Jobs and trials as tables, and a job as text."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import shlex
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
+from wattwise.commands.columns import Column, Mark, TableOptions, numbers, print_table, print_text
 from wattwise.commands.humanize import (
     COMPUTED_MARK,
+    COMPUTED_NOTE,
+    ESTIMATE_NOTE,
+    age,
     duration,
     end_reason,
     enum_name,
     estimate_mark,
+    exact_moment,
     joules,
     moment,
-    printable,
     spread,
+    trial_result,
 )
-from wattwise.errors import WattwiseError
 from wattwise.monitor.kind import monitor_text
 from wattwise.training.rules import reaches_target
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-# A row is always one line, for readers of a pipe.
-_WIDTH = 100_000
-_LEAST_TEXT = 30
-"""Columns for a text on a narrow terminal."""
+    from google.protobuf.timestamp_pb2 import Timestamp
 
 
-def print_jobs(jobs: Iterable[v1.Job]) -> None:
+def print_jobs(jobs: Iterable[v1.Job], options: TableOptions | None = None) -> None:
     """One row per job."""
-    table = _table("job", "stage", "survivors", "*trials", "*min cost", "*at batch size", "monitor", "registered")
-    for job in jobs:
-        _add(
-            table,
-            job.spec.job_id,
-            _mode(job),
-            sizes(job.surviving_batch_sizes),
-            str(job.num_trials),
-            joules(job.min_cost) + mark_of(job) if job.HasField("min_cost") else "",
-            str(job.min_cost_batch_size) if job.HasField("min_cost_batch_size") else "",
-            _monitors(job),
-            moment(job.create_time),
-        )
-    _show(table, "no jobs")
+    print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_MIN_COST_ESTIMATES])
 
 
 def print_job(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
@@ -56,7 +41,7 @@ def print_job(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
     facts = (*_facts(job), *_unusual(trials), *_warnings(job))
     indent = max(len(name) for name, _ in facts) + 2
     for name, text in facts:
-        _print_text(f"{name:{indent}}{text}", indent)
+        print_text(f"{name:{indent}}{text}", indent)
     if job.arms:
         print()  # noqa: T201 - the command's answer
         print_arms(job.arms, mark_of(job))
@@ -70,39 +55,35 @@ def print_job(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
 
 def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
     """One row per arm; the server's rewards are negative costs."""
-    costs = (f"*{cost}{mark}" for cost in ("mean cost", "std dev of the mean", "std dev of a trial"))
-    table = _table("*batch size", "*observations", *costs)
-    for arm in arms:
-        _add(
-            table,
-            str(arm.batch_size),
-            str(arm.num_observations),
-            joules(-arm.param_mean) if arm.param_precision > 0 else "unknown",
-            spread(arm.param_precision),
-            spread(arm.reward_precision),
-        )
-    _show(table, "")
-
-
-def print_batch_sizes(states: Iterable[v1.BatchSizeState], mark: str) -> None:
-    """One row per batch size, and below the table why some of them are not chosen."""
-    table = _table(
-        *("*batch size", "state", "*reached", "*missed", "*failed", "*running", f"*cost of a model{mark}"),
+    columns: Sequence[Column[v1.Arm]] = (
+        numbers("batch size", lambda arm: arm.batch_size),
+        numbers("observations", lambda arm: arm.num_observations, priority=3),
+        numbers(f"mean cost{mark}", _mean_cost, priority=1),
+        numbers(f"std dev of the mean{mark}", lambda arm: arm.param_precision, spread, priority=2),
+        numbers(f"std dev of a trial{mark}", lambda arm: arm.reward_precision, spread, priority=4),
     )
-    reasons = []
+    print_table(columns, arms)
+
+
+def _mean_cost(arm: v1.Arm) -> str:
+    return joules(-arm.param_mean) if arm.param_precision > 0 else "unknown"
+
+
+def print_batch_sizes(states: Sequence[v1.BatchSizeState], mark: str) -> None:
+    """One row per batch size, and below the table why some of them are not chosen."""
+    columns: Sequence[Column[v1.BatchSizeState]] = (
+        numbers("batch size", lambda state: state.batch_size),
+        Column("state", status_name, priority=1),
+        numbers("reached", lambda state: state.num_converged, priority=3),
+        numbers("missed", lambda state: state.num_missed, priority=4),
+        numbers("failed", lambda state: state.num_failed, priority=5),
+        numbers("running", lambda state: state.num_running, priority=6),
+        numbers(f"cost of a model{mark}", _expected_cost, priority=2),
+    )
+    print_table(columns, states)
     for state in states:
-        _add(
-            table,
-            str(state.batch_size),
-            status_name(state),
-            *map(str, (state.num_converged, state.num_missed, state.num_failed, state.num_running)),
-            _expected_cost(state),
-        )
         if state.status != v1.BATCH_SIZE_STATUS_ALLOWED:
-            reasons.append(f"{state.batch_size}: {state.reason}")
-    _show(table, "")
-    for reason in reasons:
-        _print_text(reason, 2)
+            print_text(f"{state.batch_size}: {state.reason}", 2)
 
 
 def _expected_cost(state: v1.BatchSizeState) -> str:
@@ -115,47 +96,44 @@ def _expected_cost(state: v1.BatchSizeState) -> str:
 
 def print_power_limits(limits: Iterable[v1.PowerLimit]) -> None:
     """One row per batch size whose cheapest power limit is known."""
-    table = _table("*batch size", "*cheapest power limit", "*cost of a step", "*time of a step", "*energy of a step")
-    for limit in limits:
-        _add(
-            table,
-            str(limit.batch_size),
-            f"{limit.power_limit_watts:g} W per GPU",
-            joules(limit.cost_per_step),
-            f"{limit.time_seconds_per_step:.3g} s",
-            joules(limit.energy_joules_per_step),
-        )
-    _show(table, "")
-
-
-def print_trials(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
-    """One row per trial of a job."""
-    spec = job.spec
-    table = _table(
-        *("*trial", "*batch size", "type", "status", "ended by", "target"),
-        *("*epoch", "*metric", "*time", "*energy", "*cost", "monitor", "started", "lease expires", "warnings"),
+    columns: Sequence[Column[v1.PowerLimit]] = (
+        numbers("batch size", lambda limit: limit.batch_size),
+        numbers("cheapest power limit", lambda limit: limit.power_limit_watts, "{:g} W per GPU".format, priority=1),
+        numbers("cost of a step", lambda limit: limit.cost_per_step, joules, priority=2),
+        numbers("time of a step", lambda limit: limit.time_seconds_per_step, "{:.3g} s".format, priority=3),
+        numbers("energy of a step", lambda limit: limit.energy_joules_per_step, joules, priority=4),
     )
-    for trial in trials:
-        mark = estimate_mark(trial.monitor)
-        _add(
-            table,
-            str(trial.id.trial_number),
-            str(trial.id.batch_size),
-            _type(spec, trial),
-            enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_") + _uncounted(job, trial),
-            end_reason(trial.end_reason) if trial.end_reason else "",
-            target(spec, trial),
-            str(trial.last_epoch) if trial.last_epoch else "",
-            f"{trial.last_metric:.6g}" if trial.HasField("last_metric") else "",
-            duration(trial.time_seconds) if trial.HasField("cost") else "",
-            joules(trial.energy_joules) + mark if trial.HasField("cost") else "",
-            joules(trial.cost) + mark + _computed(trial) if trial.HasField("cost") else "",
-            monitor_text(trial.monitor),
-            moment(trial.start_time) if trial.HasField("start_time") else "unknown",
-            lease(trial),
-            ", ".join(enum_name(v1.WarningReason.Name(each.reason), "WARNING_REASON_") for each in trial.warnings),
-        )
-    _show(table, "no trials")
+    print_table(columns, limits)
+
+
+class JobTrial(NamedTuple):
+    """A trial with its job: a row of `TRIAL_COLUMNS`."""
+
+    job: v1.Job
+    trial: v1.Trial
+
+
+def print_trials(job: v1.Job, trials: Iterable[v1.Trial], options: TableOptions | None = None) -> None:
+    """One row per trial of a job."""
+    rows = (JobTrial(job, trial) for trial in trials)
+    marks = [_USAGE_ESTIMATES, _COMPUTED_COSTS]
+    print_table(TRIAL_COLUMNS, rows, options, empty="no trials", marks=marks, notes=_trial_notes)
+
+
+def _trial_notes(rows: Sequence[JobTrial]) -> Iterable[str]:
+    if warned := sorted(row.trial.id.trial_number for row in rows if row.trial.warnings):
+        named = f"trial {ranges(warned)} has" if len(warned) == 1 else f"trials {ranges(warned)} have"
+        yield f"Warnings: {named} some, which `wattwise jobs show {shlex.quote(rows[0].job.spec.job_id)}` explains."
+
+
+def result(row: JobTrial) -> str:
+    """How a trial ended, its target and whether it counts, such as "missed: cost bound, excluded"."""
+    job, trial = row
+    text = "running"
+    if trial.end_reason:
+        reached = target(job.spec, trial).startswith("reached")
+        text = trial_result(end_reason(trial.end_reason), reached=reached)
+    return text + _uncounted(job, trial)
 
 
 def status_name(state: v1.BatchSizeState) -> str:
@@ -239,11 +217,11 @@ def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
     return "reached" if trial.converged else "reached, over budget"
 
 
-def lease(trial: v1.Trial) -> str:
-    """When the lease of a running trial expires."""
+def lease(trial: v1.Trial, text: Callable[[Timestamp], str]) -> str:
+    """When the lease of a running trial expires, as a text of that time."""
     if trial.status != v1.TRIAL_STATUS_DISPATCHED:
         return ""
-    return moment(trial.lease_expire_time) if trial.HasField("lease_expire_time") else "never"
+    return text(trial.lease_expire_time) if trial.HasField("lease_expire_time") else "never"
 
 
 def sizes(batch_sizes: Iterable[int]) -> str:
@@ -337,18 +315,18 @@ def _warnings(job: v1.Job) -> Iterable[tuple[str, str]]:
         yield "warning", f"trial {warning.trial_number}, {warning.field}: {warning.message}"
 
 
+def _pinned(job: v1.Job) -> int | None:
+    """The batch size that a person has pinned."""
+    # An older server sends the states instead, also in lists.
+    return job.pinned_batch_size or next(iter(with_status(job, v1.BATCH_SIZE_STATUS_PINNED)), None)
+
+
 def _mode(job: v1.Job) -> str:
     """The stage, and whether a person has paused the search or pinned a batch size."""
-    # An older server sends the states instead, also in lists.
-    size = job.pinned_batch_size or next(iter(with_status(job, v1.BATCH_SIZE_STATUS_PINNED)), 0)
+    size = _pinned(job)
     pinned = f"pinned to {size}" if size else ""
     by_person = pinned or ("paused" if job.paused else "")
     return ", ".join(part for part in (stage(job), by_person) if part and (part != "-" or not by_person))
-
-
-def _computed(trial: v1.Trial) -> str:
-    """The mark behind a cost that follows from computed time and energy, not from the measured ones beside it."""
-    return COMPUTED_MARK if trial.HasField("computed") else ""
 
 
 def _type(spec: v1.JobSpec, trial: v1.Trial) -> str:
@@ -362,67 +340,153 @@ def _monitors(job: v1.Job) -> str:
     return f"{monitor}, {other} before" if other else monitor
 
 
-def _table(*columns: str) -> Table:
-    """A table with these headings; a star before one aligns its column to the right."""
-    try:
-        from rich import table  # noqa: PLC0415 - not installed with the bare package
-    except ModuleNotFoundError:
-        raise WattwiseError('tables need the package rich: pip install "wattwise[server]", or use --json') from None
-    result = table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in columns:
-        right = column.startswith("*")
-        result.add_column(column.removeprefix("*"), justify="right" if right else "left", no_wrap=True)
-    return result
+def _state(job: v1.Job) -> str:
+    """What the job does, in a word or two."""
+    if stuck(job):
+        return "stuck"
+    if size := _pinned(job):
+        return f"pinned to {size}"
+    if job.paused:
+        return "paused"
+    if not has_stages(job.spec):
+        return "searching"
+    if job.stage == v1.STAGE_PRUNING:
+        return f"pruning {job.pruning_round + 1}/{job.spec.num_pruning_rounds}"
+    return "bandit"
 
 
-def _terminal_width() -> int | None:
-    """The columns of the terminal; None if the output goes to a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def _batch_size(job: v1.Job) -> int | None:
+    """The pinned batch size, or else the best known one."""
+    return _pinned(job) or _best(job)
 
 
-def _print_text(text: str, indent: int) -> None:
-    """A line, which a terminal gets as several lines that are indented after the first."""
-    text, width = printable(text), _terminal_width()
-    if width is not None:
-        width = max(width, indent + _LEAST_TEXT)
-        # The spaces behind a name are those of a column.
-        text = textwrap.fill(
-            text,
-            width,
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-            replace_whitespace=False,
-        )
-    print(text)  # noqa: T201 - the command's answer
+def _best(job: v1.Job) -> int | None:
+    """The batch size of the cheapest trial."""
+    return job.min_cost_batch_size if job.HasField("min_cost_batch_size") else None
 
 
-def _add(table: Table, *cells: str) -> None:
-    """Adds a row."""
-    # Job ids come from users.
-    table.add_row(*map(printable, cells))
+def _min_cost(job: v1.Job) -> float | None:
+    return job.min_cost if job.HasField("min_cost") else None
 
 
-def _narrow(table: Table) -> None:
-    """Breaks the headings that are wider than what is below them."""
-    for column in table.columns:
-        heading = str(column.header)
-        words = heading.split()
-        width = max(map(len, (*words, *map(str, column.cells))))
-        column.header = textwrap.fill(heading, width, break_long_words=False)
-        column.vertical = "bottom"
+def _age(timestamp: Timestamp) -> float:
+    """The seconds since a time."""
+    return time.time() - timestamp.ToNanoseconds() / 1e9
 
 
-def _show(table: Table, when_empty: str) -> None:
-    from rich.console import Console  # noqa: PLC0415 - not installed with the bare package
+def _status(row: JobTrial) -> str:
+    return enum_name(v1.TrialStatus.Name(row.trial.status), "TRIAL_STATUS_") + _uncounted(row.job, row.trial)
 
-    # "[red]" or ":smile:" in a job id is text.
-    console = Console(width=_WIDTH, markup=False, emoji=False, highlight=False)
-    width = _terminal_width()
-    if width is not None and console.measure(table).maximum > width:
-        _narrow(table)
-    # Not printed by rich, which handles a closed pipe differently and fills every line with spaces.
-    with console.capture() as shown:
-        console.print(table if table.row_count else when_empty)
-    for line in shown.get().splitlines():
-        print(line.rstrip())  # noqa: T201 - the command's answer
+
+def _metric(row: JobTrial) -> float | None:
+    return row.trial.last_metric if row.trial.HasField("last_metric") else None
+
+
+def _time(row: JobTrial) -> float | None:
+    """In seconds; None before the first report, like the next two."""
+    return row.trial.time_seconds if row.trial.HasField("cost") else None
+
+
+def _energy(row: JobTrial) -> float | None:
+    return row.trial.energy_joules if row.trial.HasField("cost") else None
+
+
+def _cost(row: JobTrial) -> float | None:
+    return row.trial.cost if row.trial.HasField("cost") else None
+
+
+def _started(row: JobTrial) -> int | None:
+    """In nanoseconds of Unix time; None if it is unknown, like the age."""
+    return row.trial.start_time.ToNanoseconds() if row.trial.HasField("start_time") else None
+
+
+def _trial_age(row: JobTrial) -> float | None:
+    return _age(row.trial.start_time) if row.trial.HasField("start_time") else None
+
+
+def _lease_end(row: JobTrial) -> int | None:
+    return row.trial.lease_expire_time.ToNanoseconds() if row.trial.HasField("lease_expire_time") else None
+
+
+def _warning_names(row: JobTrial) -> str:
+    names = (v1.WarningReason.Name(each.reason) for each in row.trial.warnings)
+    return ", ".join(enum_name(name, "WARNING_REASON_") for name in names)
+
+
+JOB_COLUMNS: Sequence[Column[v1.Job]] = (
+    Column("job", lambda job: job.spec.job_id),
+    Column("state", _state, exact=_mode, priority=1),
+    numbers("batch size", _batch_size, priority=2, appended=True),
+    Column("survivors", lambda job: sizes(job.surviving_batch_sizes), priority=6),
+    numbers("trials", lambda job: job.num_trials, priority=3),
+    numbers("min cost", _min_cost, joules, priority=2),
+    numbers("at batch size", _best, priority=7),
+    Column("monitor", _monitors, priority=5),
+    Column(
+        "registered",
+        lambda job: moment(job.create_time),
+        exact=lambda job: exact_moment(job.create_time),
+        order=lambda job: job.create_time.ToNanoseconds(),
+        priority=8,
+    ),
+    numbers("age", lambda job: _age(job.create_time), age, priority=4, appended=True),
+)
+"""Of a list of jobs; `batch size` is what launches get unless something is tried."""
+
+TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
+    numbers("trial", lambda row: row.trial.id.trial_number),
+    numbers("batch size", lambda row: row.trial.id.batch_size, priority=1),
+    Column("result", result, priority=1, appended=True),
+    Column("type", lambda row: _type(row.job.spec, row.trial), priority=9),
+    Column("status", _status, priority=12),
+    Column("ended by", lambda row: end_reason(row.trial.end_reason) if row.trial.end_reason else "", priority=13),
+    Column("target", lambda row: target(row.job.spec, row.trial), priority=14),
+    numbers("epochs", lambda row: row.trial.last_epoch or None, priority=5),
+    numbers("metric", _metric, "{:.4g}".format, exact="{:.6g}".format, priority=4),
+    numbers("time", _time, duration, priority=3),
+    numbers("energy", _energy, joules, priority=7),
+    numbers("cost", _cost, joules, priority=2),
+    Column("monitor", lambda row: monitor_text(row.trial.monitor), priority=8),
+    Column(
+        "started",
+        lambda row: "unknown" if _started(row) is None else moment(row.trial.start_time),
+        exact=lambda row: "unknown" if _started(row) is None else exact_moment(row.trial.start_time),
+        order=_started,
+        priority=10,
+    ),
+    numbers("age", _trial_age, age, priority=6, appended=True),
+    Column(
+        "lease expires",
+        lambda row: lease(row.trial, moment),
+        exact=lambda row: lease(row.trial, exact_moment),
+        order=_lease_end,
+        priority=15,
+    ),
+    Column("warnings", _warning_names, priority=11),
+)
+"""Of a list of a job's trials."""
+
+_USAGE_ESTIMATES = Mark[JobTrial](
+    ("energy", "cost"),
+    lambda row: estimate_mark(row.trial.monitor),
+    "~",
+    ESTIMATE_NOTE,
+    {
+        " (estimate)": "Energies and costs are estimates.",
+        " (partly estimate)": "Energies and costs are estimates in part.",
+    },
+)
+_COMPUTED_COSTS = Mark[JobTrial](
+    ("cost",),
+    lambda row: COMPUTED_MARK if row.trial.HasField("computed") else "",
+    "*",
+    COMPUTED_NOTE,
+    {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."},
+)
+_MIN_COST_ESTIMATES = Mark[v1.Job](
+    ("min cost",),
+    mark_of,
+    "~",
+    ESTIMATE_NOTE,
+    {" (estimate)": "Costs are estimates.", " (partly estimate)": "Costs are estimates in part."},
+)

@@ -1,0 +1,414 @@
+"""Tables of text: their columns, the options that choose among them, and how they fit a terminal or go into a pipe.
+
+A table is a sequence of `Column`s; its rows are any objects that the columns' functions read. `print_table` prints it.
+On a terminal it fits the width: long headings are broken, and columns are left out, the least important first. Into a
+pipe or a file it is whole: every column, exact texts, one line for each row, and no notes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from wattwise.commands.humanize import printable
+
+Row = TypeVar("Row")
+
+KEY = 0
+"""The priority of the column that names a row."""
+KEPT = 4
+"""Up to this priority, columns stay if a long key can go on a line of its own instead."""
+_LEAST_KEY = 10
+_LEAST_TEXT = 30
+"""Columns for a text on a narrow terminal."""
+_GAP = 2
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table.
+
+    Attributes:
+        name: its heading, by which --columns and --sort know it; spaces are typed as hyphens there.
+        text: the text of a row's cell.
+        right: whether it is aligned to the right.
+        priority: which columns a narrow terminal leaves out: those with the highest number first, `KEY` never.
+        exact: the text in a pipe or a file, if that is longer.
+        order: what rows are sorted by; None is sorted last. Without it, the text is.
+        appended: in a pipe, it comes after the columns that are not, so that what reads them by position goes on.
+    """
+
+    name: str
+    text: Callable[[Row], str]
+    right: bool = False
+    priority: int = KEY
+    exact: Callable[[Row], str] | None = None
+    order: Callable[[Row], Any] | None = None
+    appended: bool = False
+
+    @property
+    def option(self) -> str:
+        """The name as it is typed."""
+        return self.name.replace(" ", "-")
+
+
+def numbers(
+    name: str,
+    value: Callable[[Row], Any],
+    text: Callable[[Any], str] = str,
+    *,
+    exact: Callable[[Any], str] | None = None,
+    priority: int = KEY,
+    appended: bool = False,
+) -> Column[Row]:
+    """A column of numbers, which are aligned to the right; of a row without one, whose value is None, it is empty.
+
+    Args:
+        name: as of `Column`, like the last two.
+        value: the number of a row, by which rows are sorted.
+        text: the text of a number.
+        exact: its text in a pipe, if that is longer.
+        priority: as of `Column`.
+        appended: as of `Column`.
+    """
+
+    def shown(row: Row, text: Callable[[Any], str]) -> str:
+        return "" if (number := value(row)) is None else text(number)
+
+    return Column(
+        name,
+        lambda row: shown(row, text),
+        right=True,
+        priority=priority,
+        exact=None if exact is None else lambda row: shown(row, exact),
+        order=value,
+        appended=appended,
+    )
+
+
+@dataclass(frozen=True)
+class Mark(Generic[Row]):
+    """What is said once about cells, such as that they are estimates.
+
+    Attributes:
+        columns: the names of the columns that it is about.
+        suffix: what follows a row's cells in a pipe, such as " (estimate)"; empty if nothing is to be said of the row.
+        sign: on a terminal, what precedes a cell if only some rows are marked.
+        some: what the sign means.
+        every: by suffix, the note below a table whose rows all have this one; their cells have no sign.
+    """
+
+    columns: Sequence[str]
+    suffix: Callable[[Row], str]
+    sign: str
+    some: str
+    every: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a user wants a table.
+
+    Attributes:
+        wide: all columns, whatever the width.
+        columns: the names of the only columns, in this order; None for those that fit.
+        sort: the name of the column that rows are sorted by; None for the order in which they come.
+        reverse: whether that order is reversed.
+        limit: how many rows are shown; None for all.
+        headers: whether the first line has the names.
+    """
+
+    wide: bool = False
+    columns: tuple[str, ...] | None = None
+    sort: str | None = None
+    reverse: bool = False
+    limit: int | None = None
+    headers: bool = True
+
+
+@dataclass
+class Lines:
+    """A table as lines.
+
+    Attributes:
+        heading: the lines with the names.
+        body: the lines of the rows.
+        notes: texts that explain marks, not wrapped.
+    """
+
+    heading: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def add_table_options(parser: argparse.ArgumentParser, columns: Sequence[Column[Any]]) -> None:
+    """Declares the options of an action that lists rows with these columns."""
+    known = ", ".join(column.option for column in columns)
+    group = parser.add_argument_group("table", "A terminal shows the columns that fit, a pipe or a file all of them.")
+    chosen = group.add_mutually_exclusive_group()
+    chosen.add_argument("--wide", action="store_true", help="show all columns, whatever the width of the terminal")
+    chosen.add_argument(
+        "--columns",
+        type=lambda text: _named(columns, text.split(",")),
+        metavar="A,B,C",
+        help=f"show these columns, in this order: {known}",
+    )
+    group.add_argument(
+        "--sort",
+        type=lambda text: _named(columns, [text])[0],
+        metavar="COLUMN",
+        help="sort by a column, ascending; rows without a value come last",
+    )
+    group.add_argument("--reverse", action="store_true", help="reverse the order")
+    group.add_argument("--limit", type=_limit, metavar="N", help="show the first N rows")
+    group.add_argument("--no-headers", action="store_true", help="leave out the line with the names of the columns")
+
+
+def table_options(args: argparse.Namespace) -> TableOptions:
+    """The options that `add_table_options` declared."""
+    return TableOptions(args.wide, args.columns, args.sort, args.reverse, args.limit, not args.no_headers)
+
+
+def unused_with_json(args: argparse.Namespace) -> str:
+    """What is wrong if an option of tables is used with --json, which it has no effect on; else empty."""
+    if not args.json:
+        return ""
+    options = [name for name in ("wide", "columns", "no_headers") if getattr(args, name, None)]
+    return f"--{options[0].replace('_', '-')} is for tables and cannot be combined with --json" if options else ""
+
+
+def arranged(columns: Sequence[Column[Row]], rows: Iterable[Row], options: TableOptions) -> tuple[list[Row], bool]:
+    """The rows in the order that the user wants, up to the limit; and whether there are more."""
+    if options.sort is not None:
+        (column,) = (column for column in columns if column.name == options.sort)
+        rows = _sorted(column, rows, reverse=options.reverse)
+    elif options.reverse:
+        rows = reversed(list(rows))
+    if options.limit is None:
+        return list(rows), False
+    # One more than shown; the pages behind are not read.
+    found = list(islice(rows, options.limit + 1))
+    return found[: options.limit], len(found) > options.limit
+
+
+def print_table(
+    columns: Sequence[Column[Row]],
+    rows: Iterable[Row],
+    options: TableOptions | None = None,
+    *,
+    empty: str = "",
+    marks: Sequence[Mark[Row]] = (),
+    notes: Callable[[Sequence[Row]], Iterable[str]] = lambda _rows: (),
+) -> None:
+    """Prints a table.
+
+    Args:
+        columns: all columns, in the order of a terminal.
+        rows: what the columns read; with a limit, no more than one row beyond it is taken.
+        options: what the user wants.
+        empty: what is printed instead of a table without rows, unless --no-headers asks for rows only.
+        marks: what is said once about cells.
+        notes: what a terminal shows below the table, from its rows.
+    """
+    options = options or TableOptions()
+    width = terminal_width()
+    found, more = arranged(columns, rows, options)
+    if not found:
+        if empty and options.headers:
+            print(empty)  # noqa: T201 - the command's answer
+        return
+    shown = _chosen(columns, options, width)
+    lines = drawn(shown, found, width, marks=marks, whole=options.wide or options.columns is not None)
+    for line in (*(lines.heading if options.headers else ()), *lines.body):
+        print(line)  # noqa: T201 - the command's answer
+    if width is None:
+        return
+    more_note = ("Only the first rows are shown; there are more.",) if more else ()
+    for note in (*lines.notes, *notes(found), *more_note):
+        print_text(note, 2)
+
+
+def drawn(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    width: int | None,
+    *,
+    marks: Sequence[Mark[Row]] = (),
+    whole: bool = False,
+) -> Lines:
+    """Draws a table.
+
+    Args:
+        columns: its columns, in this order.
+        rows: what the columns read.
+        width: the columns of the terminal; None for a pipe or a file.
+        marks: what is said once about cells.
+        whole: whether no column is left out.
+    """
+    texts, notes = _cells(columns, rows, width, marks)
+    places, widths = _layout(columns, texts, width, whole=whole)
+    rights = [columns[place].right for place in places]
+    parts = [textwrap.wrap(columns[place].name, widths[place], break_long_words=False) or [""] for place in places]
+    height = max(map(len, parts))
+    sizes = [widths[place] for place in places]
+    lines = Lines(notes=notes)
+    for line in zip(*([""] * (height - len(each)) + each for each in parts), strict=True):
+        lines.heading.append(_line(line, sizes, rights))
+    for cells in texts:
+        shown = [cells[place] for place in places]
+        for at, cell in enumerate(shown):
+            if width_of(cell) > sizes[at]:
+                lines.body.append(cell)
+                shown[at] = ""
+        lines.body.append(_line(shown, sizes, rights))
+    return lines
+
+
+def print_text(text: str, indent: int) -> None:
+    """Prints a line, which a terminal gets as several lines that are indented after the first."""
+    text, width = printable(text), terminal_width()
+    if width is not None:
+        width = max(width, indent + _LEAST_TEXT)
+        # The spaces behind a name are those of a column.
+        text = textwrap.fill(
+            text,
+            width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+    print(text)  # noqa: T201 - the command's answer
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal, or $COLUMNS; None if the output goes to a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def width_of(text: str) -> int:
+    """The columns that a text takes on a terminal, of which a Chinese, Japanese or Korean character takes two."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_width_of_character, text))
+
+
+def _width_of_character(character: str) -> int:
+    if unicodedata.category(character) in {"Mn", "Me"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+
+
+def _named(columns: Sequence[Column[Any]], typed: Iterable[str]) -> tuple[str, ...]:
+    """The names of the columns that a user has typed."""
+    known = {column.option: column.name for column in columns}
+    names = []
+    for text in typed:
+        name = known.get("-".join(text.lower().replace("_", " ").replace("-", " ").split()))
+        if name is None:
+            raise argparse.ArgumentTypeError(f"unknown column {text.strip()!r}; use {', '.join(known)}")
+        if name in names:
+            raise argparse.ArgumentTypeError(f"{text.strip()!r} is there twice; name each column once")
+        names.append(name)
+    return tuple(names)
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows; use an integer above 0")
+    return int(text)
+
+
+def _sorted(column: Column[Row], rows: Iterable[Row], *, reverse: bool) -> list[Row]:
+    """The rows by the values of a column; those without one come last in either direction."""
+    keyed = [((column.order or column.text)(row), row) for row in rows]
+    known = [pair for pair in keyed if _has_place(pair[0])]
+    known.sort(key=lambda pair: pair[0], reverse=reverse)
+    return [*(row for _, row in known), *(row for value, row in keyed if not _has_place(value))]
+
+
+def _has_place(value: Any) -> bool:
+    """Whether a value has a place in an order: it is there, and not NaN."""
+    return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
+
+
+def _chosen(columns: Sequence[Column[Row]], options: TableOptions, width: int | None) -> list[Column[Row]]:
+    """The columns in their order, before those that do not fit are left out."""
+    if options.columns is not None:
+        named = {column.name: column for column in columns}
+        return [named[name] for name in options.columns]
+    return list(columns) if width is not None else sorted(columns, key=lambda column: column.appended)
+
+
+def _cells(
+    columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None, marks: Sequence[Mark[Row]]
+) -> tuple[list[list[str]], list[str]]:
+    """The texts of all cells with their marks, and the notes that explain these."""
+    pipe = width is None
+    texts_of = [column.exact if pipe and column.exact else column.text for column in columns]
+    texts = [[printable(text(row)) for text in texts_of] for row in rows]
+    notes = []
+    for mark in marks:
+        places = [place for place, column in enumerate(columns) if column.name in mark.columns]
+        filled = [(cells, place, mark.suffix(row)) for cells, row in zip(texts, rows, strict=True) for place in places]
+        filled = [(cells, place, suffix) for cells, place, suffix in filled if cells[place]]
+        suffixes = {suffix for _, _, suffix in filled}
+        if not suffixes - {""}:
+            continue
+        same = len(suffixes) == 1
+        notes.append(mark.every[suffixes.pop()] if same else f"{mark.sign} {mark.some}")
+        for cells, place, suffix in filled:
+            if suffix and pipe:
+                cells[place] += suffix
+            elif suffix and not same:
+                cells[place] = mark.sign + cells[place]
+    return texts, notes
+
+
+def _layout(
+    columns: Sequence[Column[Any]], texts: Sequence[Sequence[str]], width: int | None, *, whole: bool
+) -> tuple[list[int], list[int]]:
+    """The places of the columns that are shown, and the widths of all; a wider key gets a line of its own."""
+    cells = [max((width_of(row[place]) for row in texts), default=0) for place in range(len(columns))]
+    full = [max(cell, width_of(column.name)) for cell, column in zip(cells, columns, strict=True)]
+    places = list(range(len(columns)))
+    if width is None or _sum(full) <= width:
+        return places, full
+    broken = [max(cell, _longest_word(column.name)) for cell, column in zip(cells, columns, strict=True)]
+    while not whole and (excess := _sum([broken[place] for place in places]) - width) > 0:
+        others = [place for place in places if columns[place].priority != KEY]
+        if not others:
+            break
+        last = max(others, key=lambda place: columns[place].priority)
+        key = next((place for place in places if columns[place].priority == KEY), last)
+        if columns[last].priority <= KEPT and broken[key] - excess >= max(_LEAST_KEY, _longest_word(columns[key].name)):
+            broken[key] -= excess
+            return places, broken
+        places.remove(last)
+    fits = _sum([full[place] for place in places]) <= width
+    return places, full if fits else broken
+
+
+def _sum(widths: Sequence[int]) -> int:
+    """The width of a row."""
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _longest_word(heading: str) -> int:
+    return max(map(width_of, heading.split()), default=0)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> str:
+    padded = []
+    for cell, width, right in zip(cells, widths, rights, strict=True):
+        space = " " * (width - width_of(cell))
+        padded.append(space + cell if right else cell + space)
+    return (" " * _GAP).join(padded).rstrip()
