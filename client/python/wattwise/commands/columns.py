@@ -102,7 +102,7 @@ class Mark(Generic[Row]):
         columns: the names of the columns that it is about.
         suffix: what follows a row's cells in a pipe, such as " (estimate)"; empty if nothing is to be said of the row.
         sign: on a terminal, what precedes a cell if only some rows are marked.
-        some: what the sign means.
+        some: what the sign marks.
         every: by suffix, the note below a table whose rows all have this one; their cells have no sign.
     """
 
@@ -139,11 +139,13 @@ class Lines:
     """A table as lines.
 
     Attributes:
+        names: of the columns that are shown.
         heading: the lines with the names.
         body: the lines of the rows.
         notes: texts that explain marks, not wrapped.
     """
 
+    names: list[str] = field(default_factory=list)
     heading: list[str] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -179,7 +181,7 @@ def table_options(args: argparse.Namespace) -> TableOptions:
 
 def unused_with_json(args: argparse.Namespace) -> str:
     """What is wrong if an option of tables is used with --json, which it has no effect on; else empty."""
-    if not args.json:
+    if not getattr(args, "json", False):
         return ""
     options = [name for name in ("wide", "columns", "no_headers") if getattr(args, name, None)]
     return f"--{options[0].replace('_', '-')} is for tables and cannot be combined with --json" if options else ""
@@ -206,7 +208,7 @@ def print_table(
     *,
     empty: str = "",
     marks: Sequence[Mark[Row]] = (),
-    notes: Callable[[Sequence[Row]], Iterable[str]] = lambda _rows: (),
+    notes: Callable[[Sequence[Row], Sequence[str]], Iterable[str]] = lambda _rows, _names: (),
 ) -> None:
     """Prints a table.
 
@@ -216,7 +218,7 @@ def print_table(
         options: what the user wants.
         empty: what is printed instead of a table without rows, unless --no-headers asks for rows only.
         marks: what is said once about cells.
-        notes: what a terminal shows below the table, from its rows.
+        notes: what a terminal shows below the table, from its rows and the names of its columns.
     """
     options = options or TableOptions()
     width = terminal_width()
@@ -232,7 +234,7 @@ def print_table(
     if width is None:
         return
     more_note = ("Only the first rows are shown; there are more.",) if more else ()
-    for note in (*lines.notes, *notes(found), *more_note):
+    for note in (*lines.notes, *notes(found, lines.names), *more_note):
         print_text(note, 2)
 
 
@@ -259,7 +261,7 @@ def drawn(
     parts = [textwrap.wrap(columns[place].name, widths[place], break_long_words=False) or [""] for place in places]
     height = max(map(len, parts))
     sizes = [widths[place] for place in places]
-    lines = Lines(notes=notes)
+    lines = Lines(names=[columns[place].name for place in places], notes=notes)
     for line in zip(*([""] * (height - len(each)) + each for each in parts), strict=True):
         lines.heading.append(_line(line, sizes, rights))
     for cells in texts:
@@ -364,7 +366,7 @@ def _cells(
         if not suffixes - {""}:
             continue
         same = len(suffixes) == 1
-        notes.append(mark.every[suffixes.pop()] if same else f"{mark.sign} {mark.some}")
+        notes.append(mark.every[suffixes.pop()] if same else f"{mark.sign} marks {mark.some}.")
         for cells, place, suffix in filled:
             if suffix and pipe:
                 cells[place] += suffix

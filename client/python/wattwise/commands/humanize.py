@@ -99,8 +99,8 @@ COMPUTED_MARK = " (computed)"
 
 COMPUTED_NOTE = "computed for the cheapest power limit, not measured"
 """What a table says of such costs."""
-ESTIMATE_NOTE = "an estimate, at least in part"
-"""What a table says of energies and costs that a sign marks."""
+ESTIMATE_NOTE = "estimates, wholly or in part"
+"""What a sign marks in a table."""
 
 
 def estimate_mark(*sources: EnergySource) -> str:

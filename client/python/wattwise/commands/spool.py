@@ -7,13 +7,23 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from wattwise.commands.actions import print_json
-from wattwise.commands.humanize import duration, end_reason, printable
+from wattwise.commands.columns import (
+    Column,
+    add_table_options,
+    arranged,
+    numbers,
+    print_table,
+    table_options,
+    unused_with_json,
+)
+from wattwise.commands.humanize import age, duration, end_reason
 from wattwise.commands.main import FAILED, MISUSED, complain, say, sentence
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.rpc.address import check_address, server_of
@@ -108,6 +118,7 @@ class SpoolCommand:
 
         listing = add("list", "list the trials, oldest first", _list)
         listing.add_argument("--json", action="store_true", help="print a JSON document")
+        add_table_options(listing, COLUMNS)
         sending = add("send", "deliver the trials, also those that the server has refused before", _send)
         sending.add_argument("--to", metavar="ADDRESS", help="the server's new address (default: that of each trial)")
         add_credential_options(sending)
@@ -120,6 +131,9 @@ class SpoolCommand:
         Raises:
             WattwiseError: the address or the credentials cannot be used.
         """
+        if wrong := unused_with_json(args):
+            complain(f"wattwise spool: {wrong}")
+            return MISUSED
         for address in (args.server, getattr(args, "to", None)):
             if address is not None and not _is_database(address):
                 check_address(address)
@@ -131,31 +145,59 @@ COMMAND = SpoolCommand()
 
 
 def _list(args: argparse.Namespace) -> int:
-    found = list(_found(args))
+    found, options = _found(args), table_options(args)
     if args.json:
-        print_json([each.document() for each in found])
+        print_json([each.document() for each in arranged(COLUMNS, found, options)[0]])
         return 0
-    rows: list[tuple[str, ...]] = [("server", "job", "trial", "batch size", "epochs", "end", "age")]
-    for each in found:
-        record = each.record
-        if record is None:
-            rows.append(("", "", "", "", "", each.end, str(each.path)))
-            continue
-        trial = str(record.trial_number or "fallback")
-        age = duration(max(0.0, time.time() - record.start_time))
-        numbers = (trial, str(record.batch_size), str(len(record.results)))
-        rows.append((record.server, record.job.job_id, *numbers, each.end, age))
-    if not found:
-        say("no trials")
-        return 0
-    rows = [tuple(map(printable, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    for each in found:
-        if each.record is not None and each.record.refusal:
-            say(f"refused: {each.path}: {each.record.refusal}")
+    print_table(COLUMNS, found, options, empty="no trials", notes=_notes)
     return 0
+
+
+def _notes(found: Sequence[SpooledTrial], names: Sequence[str]) -> Iterator[str]:
+    """Why trials are still here, unless a column says it."""
+    for each in found:
+        if each.record is None and "file" not in names:
+            yield f"unreadable: {each.path}"
+        elif each.record is not None and each.record.refusal and "refusal" not in names:
+            yield f"refused: {each.path}: {each.record.refusal}"
+
+
+def _age(trial: SpooledTrial) -> float | None:
+    """The seconds since the trial's start; None if it is unknown."""
+    return time.time() - trial.record.start_time if trial.record else None
+
+
+COLUMNS: Sequence[Column[SpooledTrial]] = (
+    Column("server", lambda each: each.record.server if each.record else "", priority=4),
+    Column("job", lambda each: each.record.job.job_id if each.record else ""),
+    Column(
+        "trial",
+        lambda each: str(each.record.trial_number or "fallback") if each.record else "",
+        order=lambda each: each.record.trial_number if each.record else None,
+        priority=2,
+    ),
+    numbers("batch size", lambda each: each.record.batch_size if each.record else None, priority=3),
+    numbers("epochs", lambda each: len(each.record.results) if each.record else None, priority=5),
+    Column("end", lambda each: each.end, priority=1),
+    numbers("age", _age, age, exact=lambda seconds: duration(max(0.0, seconds)), priority=6),
+    Column(
+        "started",
+        lambda each: _started(each, "%Y-%m-%d %H:%M:%S UTC"),
+        exact=lambda each: _started(each, "%Y-%m-%dT%H:%M:%SZ"),
+        order=lambda each: each.record.start_time if each.record else None,
+        priority=7,
+        appended=True,
+    ),
+    Column("refusal", lambda each: each.record.refusal if each.record else "", priority=9, appended=True),
+    Column("file", lambda each: str(each.path), priority=8, appended=True),
+)
+"""Of the list of trials in the spool."""
+
+
+def _started(trial: SpooledTrial, form: str) -> str:
+    if trial.record is None:
+        return ""
+    return datetime.fromtimestamp(trial.record.start_time, timezone.utc).strftime(form)
 
 
 def _send(args: argparse.Namespace) -> int:

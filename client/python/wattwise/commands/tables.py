@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -120,10 +119,14 @@ def print_trials(job: v1.Job, trials: Iterable[v1.Trial], options: TableOptions 
     print_table(TRIAL_COLUMNS, rows, options, empty="no trials", marks=marks, notes=_trial_notes)
 
 
-def _trial_notes(rows: Sequence[JobTrial]) -> Iterable[str]:
-    if warned := sorted(row.trial.id.trial_number for row in rows if row.trial.warnings):
-        named = f"trial {ranges(warned)} has" if len(warned) == 1 else f"trials {ranges(warned)} have"
-        yield f"Warnings: {named} some, which `wattwise jobs show {shlex.quote(rows[0].job.spec.job_id)}` explains."
+def _trial_notes(rows: Sequence[JobTrial], names: Sequence[str]) -> Iterable[str]:
+    """The warnings, unless their column is shown."""
+    found: dict[str, set[int]] = {}
+    for row in rows if "warnings" not in names else ():
+        for warning in row.trial.warnings:
+            found.setdefault(_warning_name(warning), set()).add(row.trial.id.trial_number)
+    for name, numbered in found.items():
+        yield f"Warning: {name}, {'trial' if len(numbered) == 1 else 'trials'} {ranges(sorted(numbered))}."
 
 
 def result(row: JobTrial) -> str:
@@ -408,9 +411,8 @@ def _lease_end(row: JobTrial) -> int | None:
     return row.trial.lease_expire_time.ToNanoseconds() if row.trial.HasField("lease_expire_time") else None
 
 
-def _warning_names(row: JobTrial) -> str:
-    names = (v1.WarningReason.Name(each.reason) for each in row.trial.warnings)
-    return ", ".join(enum_name(name, "WARNING_REASON_") for name in names)
+def _warning_name(warning: v1.TrialWarning) -> str:
+    return enum_name(v1.WarningReason.Name(warning.reason), "WARNING_REASON_")
 
 
 JOB_COLUMNS: Sequence[Column[v1.Job]] = (
@@ -462,7 +464,7 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
         order=_lease_end,
         priority=15,
     ),
-    Column("warnings", _warning_names, priority=11),
+    Column("warnings", lambda row: ", ".join(map(_warning_name, row.trial.warnings)), priority=11),
 )
 """Of a list of a job's trials."""
 
@@ -480,7 +482,7 @@ _COMPUTED_COSTS = Mark[JobTrial](
     ("cost",),
     lambda row: COMPUTED_MARK if row.trial.HasField("computed") else "",
     "*",
-    COMPUTED_NOTE,
+    f"costs {COMPUTED_NOTE}",
     {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."},
 )
 _MIN_COST_ESTIMATES = Mark[v1.Job](

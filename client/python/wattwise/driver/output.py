@@ -2,26 +2,70 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.commands.humanize import COMPUTED_MARK, duration, estimate_mark, joules
+from wattwise.commands.columns import Column, Mark, drawn, numbers
+from wattwise.commands.humanize import (
+    COMPUTED_MARK,
+    COMPUTED_NOTE,
+    ESTIMATE_NOTE,
+    duration,
+    estimate_mark,
+    joules,
+    printable,
+    trial_result,
+)
 from wattwise.driver.folder import LaunchRecord
 from wattwise.driver.history import TrialRecord
 from wattwise.driver.outcome import OUTPUT, described, last_lines
 
 if TYPE_CHECKING:
-    from rich.console import Group
     from rich.live import Live
+    from rich.text import Text
 
 _ROWS = 12
 """Leaves room for the command's output on an ordinary terminal."""
-_COLUMNS = ("recurrence", "try", "trial", "batch size", "epochs", "time", "energy", "cost", "ended by", "target")
+_TABLE: Sequence[Column[TrialRecord]] = (
+    numbers("recurrence", lambda record: record.recurrence),
+    numbers("try", lambda record: record.try_number, priority=7),
+    numbers("trial", lambda record: record.trial, priority=6),
+    numbers("batch size", lambda record: record.batch_size, priority=1),
+    Column("result", lambda record: trial_result(record.end_reason, reached=record.reached), priority=1),
+    numbers("epochs", lambda record: record.epochs, priority=4),
+    Column("time", lambda record: _known(record.time_seconds, duration), right=True, priority=3),
+    Column("energy", lambda record: _known(record.energy_joules, joules), right=True, priority=5),
+    Column("cost", lambda record: _known(record.cost, joules), right=True, priority=2),
+)
+_MARKS = (
+    Mark[TrialRecord](
+        ("energy", "cost"),
+        lambda record: "" if record.energy_joules is None else estimate_mark(record.monitor),
+        "~",
+        ESTIMATE_NOTE,
+        {
+            " (estimate)": "Energies and costs are estimates.",
+            " (partly estimate)": "Energies and costs are estimates in part.",
+        },
+    ),
+    Mark[TrialRecord](
+        ("cost",),
+        lambda record: "" if record.computed_energy_joules is None else COMPUTED_MARK,
+        "*",
+        f"costs {COMPUTED_NOTE}",
+        {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."},
+    ),
+)
+
+
+def _known(value: float | None, text: Callable[[float], str]) -> str:
+    return "unknown" if value is None else text(value)
 
 
 class Board:
@@ -35,7 +79,7 @@ class Board:
     def __init__(self, job_id: str, recurrences: int) -> None:
         self._job_id = job_id
         self._recurrences = recurrences
-        self._rows: list[tuple[str, ...]] = []
+        self._rows: list[TrialRecord] = []
         self._status = ""
         self._began = 0.0
         self._output: Path | None = None
@@ -107,23 +151,9 @@ class Board:
     def end(self, record: TrialRecord) -> None:
         """Shows that a launch has ended."""
         self._status, self._output = "", None
-        mark = estimate_mark(record.monitor)
-        computed = "" if record.computed_energy_joules is None else COMPUTED_MARK
-        row = (
-            str(record.recurrence),
-            str(record.try_number),
-            str(record.trial),
-            str(record.batch_size),
-            str(record.epochs),
-            "unknown" if record.time_seconds is None else duration(record.time_seconds),
-            "unknown" if record.energy_joules is None else joules(record.energy_joules) + mark,
-            "unknown" if record.cost is None else joules(record.cost) + mark + computed,
-            record.end_reason,
-            "reached" if record.reached else "missed",
-        )
-        self._rows.append(row)
+        self._rows.append(record)
         if self._live is None:
-            self.say(", ".join(f"{name} {cell}" for name, cell in zip(_COLUMNS, row, strict=True)))
+            self.say(_line(record))
         self._update()
 
     def quote(self, folder: Path, exit_code: int) -> None:
@@ -142,30 +172,52 @@ class Board:
         if self._live is not None:
             self._live.update(self._table())
 
-    def _table(self) -> Group:
-        from rich.console import Group  # noqa: PLC0415 - not installed with the bare package
-        from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
+    def _table(self) -> Text:
+        from rich.text import Text  # noqa: PLC0415 - not installed with the bare package
 
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        for name in _COLUMNS:
-            table.add_column(name, justify="left" if name in ("ended by", "target") else "right", no_wrap=True)
-        for row in self._rows[-_ROWS:]:
-            table.add_row(*row)
+        width = shutil.get_terminal_size().columns
+        table = drawn(_TABLE, self._rows[-_ROWS:], width, marks=_MARKS)
         elapsed = f", running for {duration(time.monotonic() - self._began)}" if self._output else ""
+        lines = (
+            f"run {printable(self._job_id)}",
+            *table.heading,
+            *table.body,
+            *table.notes,
+            f"{self._status}{elapsed}",
+        )
         # Job ids come from users: "[red]" in one is text.
-        return Group(Text(f"run {self._job_id}"), table, Text(f"{self._status}{elapsed}"))
+        return Text("\n".join(lines))
+
+
+def _line(record: TrialRecord) -> str:
+    """An ended launch as a line of a log."""
+    mark = estimate_mark(record.monitor)
+    computed = "" if record.computed_energy_joules is None else COMPUTED_MARK
+    parts = (
+        f"recurrence {record.recurrence}",
+        f"try {record.try_number}",
+        f"trial {record.trial}",
+        f"batch size {record.batch_size}",
+        f"epochs {record.epochs}",
+        f"time {_known(record.time_seconds, duration)}",
+        f"energy {_known(record.energy_joules, lambda value: joules(value) + mark)}",
+        f"cost {_known(record.cost, lambda value: joules(value) + mark + computed)}",
+        f"ended by {record.end_reason}",
+        f"target {'reached' if record.reached else 'missed'}",
+    )
+    return ", ".join(parts)
 
 
 def _live() -> Live | None:
-    """A live display, if there is a terminal, and rich is installed."""
+    """A live display, if there is a terminal that can move its cursor, and rich is installed."""
     try:
         from rich.console import Console  # noqa: PLC0415 - not installed with the bare package
         from rich.live import Live  # noqa: PLC0415
     except ModuleNotFoundError:
         return None
     console = Console()
-    return Live(console=console, refresh_per_second=4) if console.is_terminal and sys.stdout.isatty() else None
+    able = console.is_terminal and not console.is_dumb_terminal and sys.stdout.isatty()
+    return Live(console=console, refresh_per_second=4) if able else None
 
 
 def summary(records: Sequence[TrialRecord], default_batch_size: int, monitor: str) -> Iterator[str]:
@@ -180,24 +232,36 @@ def summary(records: Sequence[TrialRecord], default_batch_size: int, monitor: st
     recurrences = len({record.recurrence for record in records if record.reached})
     yield f"{_counted(recurrences, 'recurrence')} reached the target, in {_counted(len(records), 'trial')}:"
     used = _sums(records)
-    yield f"  all trials: {_amounts(used, mark)}"
-    unknown = sum(record.cost is None for record in records)
-    if unknown:
-        yield f"  not included: {_counted(unknown, 'trial')} of unknown time and energy"
+    rows = [("all trials", *_amounts(used))]
+    notes = []
+    if unknown := sum(record.cost is None for record in records):
+        notes.append(f"Not included: {_counted(unknown, 'trial')} of unknown time and energy.")
     default = [r for r in records if r.batch_size == default_batch_size and r.reached and r.cost is not None]
     if not default:
-        yield f"  no comparison: no trial of the default batch size {default_batch_size} reached the target"
+        notes.append(f"No comparison: no trial of the default batch size {default_batch_size} reached the target.")
     else:
         factor = recurrences / len(default)
-        mean = "its only trial" if len(default) == 1 else f"mean of {len(default)} trials"
+        mean = "its only trial" if len(default) == 1 else f"the mean of its {len(default)} trials"
         energy, time_seconds, cost = (factor * value for value in _sums(default))
         expected = (energy, time_seconds, cost)
-        yield (
-            f"  default batch size {default_batch_size} alone: {_amounts(expected, mark)} ({mean}, times {recurrences})"
-        )
-        shares = zip(("energy", "time", "cost"), used, expected, strict=True)
-        yield f"  compared with it: {', '.join(f'{_change(now, before)} {name}' for name, now, before in shares)}"
+        rows.append((f"default batch size {default_batch_size} alone", *_amounts(expected)))
+        energy_change, time_change, cost_change = map(_change, used, expected)
+        rows.append(("compared with it", energy_change, time_change, cost_change))
+        notes.append(f"The default alone: {mean} that reached the target, times {recurrences}.")
+    if mark:
+        notes.append(_MARKS[0].every[mark])
+    table = drawn(_SUMMARY, rows, None)
+    yield from (f"  {line}" for line in (*table.heading, *table.body))
+    yield from notes
     yield f"Energy monitor: {monitor}"
+
+
+_SUMMARY: Sequence[Column[tuple[str, str, str, str]]] = (
+    Column("", lambda row: row[0]),
+    Column("energy", lambda row: row[1], right=True),
+    Column("time", lambda row: row[2], right=True),
+    Column("cost", lambda row: row[3], right=True),
+)
 
 
 def _sums(records: Sequence[TrialRecord]) -> tuple[float, float, float]:
@@ -209,9 +273,9 @@ def _sums(records: Sequence[TrialRecord]) -> tuple[float, float, float]:
     )
 
 
-def _amounts(sums: tuple[float, float, float], mark: str) -> str:
+def _amounts(sums: tuple[float, float, float]) -> tuple[str, str, str]:
     energy, seconds, cost = sums
-    return f"energy {joules(energy)}{mark}, time {duration(seconds)}, cost {joules(cost)}{mark}"
+    return joules(energy), duration(seconds), joules(cost)
 
 
 def _change(used: float, expected: float) -> str:
