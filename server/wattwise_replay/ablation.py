@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from wattwise_server.domain import JobSpec, Search
 from wattwise_server.policy.base import Choice, Exhausted, Policy
 from wattwise_server.policy.cost import cost_bound
@@ -29,7 +28,7 @@ from wattwise_replay.acceptance import RANDOM_WORLDS, Limit, Row, rows
 from wattwise_replay.compare import EARLY
 from wattwise_replay.decisions import Setup, play_all, playable, ratio_line
 from wattwise_replay.errors import ReplayError
-from wattwise_replay.tables import WIDTH, counted, markdown_table
+from wattwise_replay.tables import Table, counted
 
 _COMPLETE = "POLICY_KNOWLEDGE_GRADIENT"
 _COLUMNS = {
@@ -118,18 +117,17 @@ def main(words: Sequence[str] | None = None) -> int:
     except ReplayError as error:
         print(f"ablation: {error}", file=sys.stderr)  # noqa: T201 - the command's output
         return 1
-    console = Console(width=WIDTH, highlight=False)
-    console.print(
+    print(  # noqa: T201 - the command's output
         f"Total cost ÷ cost of the best batch size in hindsight, mean over {counted(args.seeds, 'seed')}: geometric "
-        f"mean over a column's cases (worst case), over all recurrences and over the first {EARLY}.\n"
+        f"mean over a column's cases (worst case), over all recurrences and over the first {EARLY}."
     )
     titles = [title for row in chosen for title in (row.title, f"first {EARLY}")]
     lines = [ratio_line(row, names, scores, Limit(None), first) for row in chosen for first in (None, EARLY)]
-    table = markdown_table("without", *(f"*{title}" for title in titles))
+    table = Table("without", *(f"*{title}" for title in titles))
     for place, name in enumerate(names):
         table.add_row("(complete)" if name == _COMPLETE else name, *(line.cells[place].text for line in lines))
-    console.print(table)
-    console.print(left_out, end="")
+    table.print()
+    print(left_out, end="")  # noqa: T201 - the command's output
     return 0
 
 

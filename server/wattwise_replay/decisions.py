@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from rich.console import Console
 from wattwise_server.policy import registry
 
 from wattwise_replay.acceptance import AnyRow, Case, ComparedRow, LaunchesRow, Limit, Row, rows
 from wattwise_replay.compare import EARLY, POLICIES
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.scores import MAX_TRIES, Contender, Score, joined, score
-from wattwise_replay.tables import WIDTH, counted, markdown_table
+from wattwise_replay.tables import Table, counted
 from wattwise_replay.workload import Workload
 
 _PAPERS = "POLICY_PRUNING_GTS"
@@ -72,7 +71,6 @@ def main(words: Sequence[str] | None = None) -> int:
     """Plays all rows and prints the table; returns 1 if a limit is missed."""
     args = _parser().parse_args(words)
     setup = Setup(args.traces, tuple(args.policy or (name for name in _USUAL if name in POLICIES)), args.variants)
-    console = Console(width=WIDTH, highlight=False)
     try:
         names = list(_contenders(setup))
         chosen, left_out = playable([row for row in rows() if args.rows is None or row.group in args.rows], args.traces)
@@ -82,15 +80,15 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"decisions: {error}", file=sys.stderr)  # noqa: T201 - the command's output
         return 1
     lines = [line for row in chosen for line in _lines(row, names, scores)]
-    console.print(
+    print(  # noqa: T201 - the command's output
         f"Total cost ÷ cost of the best batch size in hindsight, mean over {counted(args.seeds, 'seed')}: geometric "
         f"mean over a row's cases (worst case).\nA recurrence ends after {MAX_TRIES} trials; without a model it counts "
-        f"at least {MAX_TRIES} times the best.\n"
+        f"at least {MAX_TRIES} times the best."
     )
-    _print(console, lines, names)
+    _print(lines, names)
     if args.details:
-        _print_details(console, cases, names, scores)
-    console.print(left_out, end="")
+        _print_details(cases, names, scores)
+    print(left_out, end="")  # noqa: T201 - the command's output
     return int(any(line.cells[0].met is False for line in lines))
 
 
@@ -248,20 +246,20 @@ def _at_most(value: float, limit: float | None) -> bool:
     return limit is None or round(value, 3) <= limit
 
 
-def _print(console: Console, lines: Sequence[Line], names: Sequence[str]) -> None:
-    shown = markdown_table("", "recurrences", "*limit", *(f"*{name}" for name in names), "limit met")
+def _print(lines: Sequence[Line], names: Sequence[str]) -> None:
+    shown = Table("", "recurrences", "*limit", *(f"*{name}" for name in names), "limit met")
     before = ""
     for line in lines:
         verdict = {True: "yes", False: "**no**", None: ""}[line.cells[0].met]
         title = "" if line.title == before else line.title
         shown.add_row(title, line.over, line.limit, *(cell.text for cell in line.cells), verdict)
         before = line.title
-    console.print(shown)
+    shown.print()
 
 
-def _print_details(console: Console, cases: Sequence[Case], names: Sequence[str], scores: Scores) -> None:
+def _print_details(cases: Sequence[Case], names: Sequence[str], scores: Scores) -> None:
     columns = ("all", f"first {EARLY}", "launches", "undelivered", "fallbacks")
-    shown = markdown_table("case", "", *(f"*{name}" for name in columns))
+    shown = Table("case", "", *(f"*{name}" for name in columns))
     for case in cases:
         for place, name in enumerate(names):
             found = scores[case, name]
@@ -275,7 +273,7 @@ def _print_details(console: Console, cases: Sequence[Case], names: Sequence[str]
                 f"{found.undelivered()}",
                 f"{found.fallbacks}",
             )
-    console.print(shown)
+    shown.print()
 
 
 if __name__ == "__main__":

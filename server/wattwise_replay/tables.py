@@ -1,16 +1,19 @@
-"""A comparison as tables and as JSON."""
+"""A comparison as tables and as JSON.
+
+A table is Markdown where it fits, and in a pipe or a file. On a narrower terminal it is plain text, in blocks of
+columns.
+"""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from wattwise.commands.columns import Column, drawn, print_text, terminal_width, width_of
 from wattwise_server.policy.cost import unit_of, with_unit
 
 from wattwise_replay.belief import Snapshot
@@ -19,7 +22,6 @@ from wattwise_replay.play import PlayedTrial
 from wattwise_replay.statistics import Mean, mean_of
 from wattwise_replay.workload import Workload
 
-WIDTH = 100_000
 _NOTHING = 1e-9
 """A relative interval below this is a rounding error."""
 
@@ -30,44 +32,127 @@ _RATIOS = tuple(f"{name} ÷ default" for name in _SUMS)
 _REGRET = "regret, kJ a recurrence"
 
 
+class Table:
+    """A table of texts.
+
+    Args:
+        columns: their names; a star marks a column of numbers.
+        grouped: whether the first column names groups of rows, by its cells that are not empty.
+    """
+
+    def __init__(self, *columns: str, grouped: bool = False) -> None:
+        self._names = [name.removeprefix("*") for name in columns]
+        self._rights = [name.startswith("*") for name in columns]
+        self._grouped = grouped
+        self._rows: list[tuple[str, ...]] = []
+
+    def add_row(self, *cells: str) -> None:
+        """Adds a row."""
+        self._rows.append(cells)
+
+    def print(self) -> None:
+        """Prints it after an empty line."""
+        print()  # noqa: T201 - the command's answer
+        for line in self.lines(terminal_width()):
+            print(line)  # noqa: T201 - the command's answer
+
+    def lines(self, width: int | None) -> Iterator[str]:
+        """Its lines on a terminal of this width; None for a pipe or a file."""
+        markdown = self._markdown()
+        if width is None or width_of(markdown[0]) <= width:
+            yield from markdown
+            return
+        key = 1 if self._grouped else 0
+        for place, block in enumerate(self._blocks(key, width)):
+            if place:
+                yield ""
+            yield from self._block(key, block, width)
+
+    def _markdown(self) -> list[str]:
+        places = range(len(self._names))
+        sizes = [max(width_of(cells[place]) for cells in (self._names, *self._rows)) for place in places]
+        heading, *rows = (
+            "".join(f"| {_padded(cells[place], sizes[place], self._rights[place])} " for place in places) + "|"
+            for cells in (self._names, *self._rows)
+        )
+        rule = "".join(f"|{'-' * (size + 2)}" for size in sizes)
+        return [heading, f"{rule}|", *rows]
+
+    def _blocks(self, key: int, width: int) -> Iterator[list[int]]:
+        """The places of the columns that fit beside the key."""
+        left = self._size(key)
+        block: list[int] = []
+        for place in range(key + 1, len(self._names)):
+            if block and left + sum(2 + self._size(each) for each in (*block, place)) > width:
+                yield block
+                block = []
+            block.append(place)
+        yield block
+
+    def _size(self, place: int) -> int:
+        """The width of a column whose heading is broken."""
+        return max(map(width_of, (*self._names[place].split(), *(row[place] for row in self._rows))), default=0)
+
+    def _block(self, key: int, block: Sequence[int], width: int) -> Iterator[str]:
+        left = self._size(key)
+        if left + sum(2 + self._size(place) for place in block) > width:
+            # A column of texts.
+            yield f"{_padded(self._names[key], left, self._rights[key])}  {self._names[block[0]]}"
+            for row in self._rows:
+                text = f"{_padded(row[key], left, self._rights[key])}  {row[block[0]]}"
+                yield textwrap.fill(text, width, subsequent_indent=" " * (left + 2))
+            return
+        table = drawn([self._column(place) for place in (key, *block)], self._rows, width, whole=True)
+        yield from table.heading
+        for row, line in zip(self._rows, table.body, strict=True):
+            if self._grouped and row[0]:
+                yield row[0]
+            yield line
+
+    def _column(self, place: int) -> Column[tuple[str, ...]]:
+        return Column(self._names[place], lambda row: row[place], right=self._rights[place])
+
+
+def _padded(cell: str, size: int, right: bool) -> str:
+    space = " " * (size - width_of(cell))
+    return space + cell if right else cell + space
+
+
 def print_comparison(comparison: Comparison) -> None:
     """One workload: each contender's sums over all and over the first recurrences, and its choices."""
     workload = comparison.world.workload
-    console = Console(width=WIDTH)
     best = " then ".join(map(str, comparison.best_sizes))
-    console.print(
+    print_text(
         f"{workload.setting}: {counted(comparison.recurrences, 'recurrence')}, {counted(_seeds(comparison), 'seed')}; "
-        f"default batch size {workload.default_batch_size}, best in hindsight {best}\n",
-        highlight=False,
+        f"default batch size {workload.default_batch_size}, best in hindsight {best}",
+        2,
     )
     for first in (None, EARLY) if comparison.recurrences > EARLY else (None,):
-        console.print(_sums(comparison, first))
-    _print_notes(console, _notes(comparison))
-    choices = markdown_table("trials by batch size", *(f"*{size}" for size in workload.sizes))
+        _sums(comparison, first).print()
+    _print_notes(_notes(comparison))
+    choices = Table("trials by batch size", *(f"*{size}" for size in workload.sizes))
     for name in comparison.ledgers:
         choices.add_row(name, *_shares(comparison, name))
-    console.print(choices)
+    choices.print()
 
 
 def print_all(comparisons: Sequence[Comparison]) -> None:
     """All workloads in one table, with a row per contender."""
     columns = (*_RATIOS, f"cost ÷ default, first {EARLY}", _REGRET)
-    table = markdown_table("setting", "", *(f"*{name}" for name in columns))
+    table = Table("setting", "", *(f"*{name}" for name in columns), grouped=True)
     for comparison in comparisons:
         for place, name in enumerate(comparison.ledgers):
             setting = "" if place else comparison.world.workload.setting
             early = _text(_ratio(comparison, name, "costs", first=EARLY), 3)
             table.add_row(setting, name, *_ratios(comparison, name), early, _regret(comparison, name))
-    console = Console(width=WIDTH)
-    console.print(table)
-    _print_notes(console, [f"{each.world.workload.setting}, {note}" for each in comparisons for note in _notes(each)])
+    table.print()
+    _print_notes([f"{each.world.workload.setting}, {note}" for each in comparisons for note in _notes(each)])
 
 
 def print_beliefs(found: Sequence[Snapshot], workload: Workload, policy: str) -> None:
     """After some recurrences: the best known batch size, what it is expected to cost and does, and the next choice."""
-    console = Console(width=WIDTH, highlight=False)
-    console.print(f"{workload.setting}: {policy}, seed 0\n")
-    table = markdown_table("*recurrences", "*trials", "*best known", "*expected", "*true mean", "*bound", "next trial")
+    print_text(f"{workload.setting}: {policy}, seed 0", 2)
+    table = Table("*recurrences", "*trials", "*best known", "*expected", "*true mean", "*bound", "next trial")
     for each in found:
         best, bound = each.best, "" if each.bound is None else with_unit(each.bound)
         known = ("", "", "")
@@ -77,7 +162,7 @@ def print_beliefs(found: Sequence[Snapshot], workload: Workload, policy: str) ->
             known = (f"{best}", with_unit(each.beliefs[place].expected_cost or 0.0), true)
         upcoming = f"{each.next.batch_size}: {each.next.reason}" if each.next else "no batch size is left"
         table.add_row(f"{each.recurrences}", f"{len(each.trials)}", *known, bound, upcoming)
-    console.print(table)
+    table.print()
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -152,9 +237,11 @@ def _notes(comparison: Comparison) -> Iterator[str]:
             yield f"{name}: {undelivered:,} of {counted(recurrences, 'recurrence')} ended without a model"
 
 
-def _print_notes(console: Console, notes: Iterable[str]) -> None:
-    if lines := "\n".join(f"- {note}" for note in notes):
-        console.print(f"{lines}\n", highlight=False)
+def _print_notes(notes: Iterable[str]) -> None:
+    for place, note in enumerate(notes):
+        if not place:
+            print()  # noqa: T201 - the command's answer
+        print_text(f"- {note}", 2)
 
 
 def _sums(comparison: Comparison, first: int | None) -> Table:
@@ -167,7 +254,7 @@ def _sums(comparison: Comparison, first: int | None) -> Table:
     regret_unit, regret_joules = unit_of(max(map(abs, regrets)))
     regret = f"regret, {regret_unit} a recurrence"
     columns = (f"total cost, {unit}", f"energy, {unit}", "time, h", *_RATIOS, "cost ÷ best", regret)
-    table = markdown_table(title, *(f"*{name}" for name in columns))
+    table = Table(title, *(f"*{name}" for name in columns))
     for name in comparison.ledgers:
         sums = (("costs", joules), ("joules", joules), ("seconds", 3600))
         amounts = [_text(_amount(comparison, name, what, first, size), 4) for what, size in sums]
@@ -224,11 +311,3 @@ def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 seed", "20 seeds"."""
     plural = "es" if noun.endswith("ch") else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
-
-
-def markdown_table(*columns: str) -> Table:
-    """A Markdown table; a star marks a column of numbers."""
-    table = Table(box=box.MARKDOWN)
-    for name in columns:
-        table.add_column(name.lstrip("*"), justify="right" if name.startswith("*") else "left", no_wrap=True)
-    return table
