@@ -37,6 +37,7 @@ def main() -> None:
         install(python, wheel, *OLDEST)
         run(python, "-c", TRAINER, cwd=folder)
         run(wattwise, "--version", cwd=folder)
+        run(wattwise, "jobs", "list", "--help", cwd=folder)
         for file in (ROOT / "docs").iterdir():
             assert (folder / "env/share/wattwise" / file.name).read_bytes() == file.read_bytes(), file
         done = subprocess.run([wattwise, "serve"], capture_output=True, text=True, check=False, cwd=folder)

@@ -35,7 +35,7 @@ def trained_without(server: LiveServer, job_id: str, fallback: int = 16) -> None
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
-    """The list shows server, job, trial, batch size, epochs, end and age, and why some were refused."""
+    """The list has server, job, trial, batch size, epochs, end, age and start, why some were refused, and the files."""
     spool = Spool.from_env()
     running = spool.journal(record("running", "here:1", "test-a"))
     refused = spool.journal(record("refused", "there:1", "test-b"))
@@ -45,12 +45,12 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     refused.refuse("the reason")
     refused.release()
     assert status("list") == 0
-    heading, first, second, reason = capsys.readouterr().out.splitlines()
-    assert heading.split() == ["server", "job", "trial", "batch", "size", "epochs", "end", "age"]
+    heading, first, second = capsys.readouterr().out.splitlines()
+    names = ["server", "job", "trial", "batch", "size", "epochs", "end", "age", "started", "refusal", "file"]
+    assert heading.split() == names
     assert first.split()[:6] == ["here:1", "test-a", "7", "16", "0", "running"]
     assert second.split()[:8] == ["there:1", "test-b", "7", "16", "1", "out", "of", "memory"]
-    assert reason.startswith("refused: ")
-    assert reason.endswith("the reason")
+    assert second.split("  ")[-2:] == ["the reason", str(refused.path)]
     assert status("list", "--server", "there:1", "--json") == 0
     (document,) = json.loads(capsys.readouterr().out)
     assert (document["request_id"], document["epochs"], document["refusal"]) == ("refused", 1, "the reason")

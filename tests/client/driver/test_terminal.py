@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.client.driver.running import PYTHON, Runs, result, shell, write_job
+from tests.terminal import on_terminal, plain_lines, wattwise
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_output_is_followed_on_a_terminal(terminal: tuple[int, int], runs: Runs)
     )
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [PYTHON, "-c", f"{code}; from wattwise.commands.main import main; sys.exit(main())", "run", str(job)]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40"}
     with subprocess.Popen(command, stdin=program, stdout=program, stderr=program, env=environment) as driver:
         shown = b""
         try:
@@ -45,6 +46,22 @@ def test_output_is_followed_on_a_terminal(terminal: tuple[int, int], runs: Runs)
             assert driver.wait(30) == 130
         finally:
             driver.kill()
-    assert b"target reached" in shown
-    assert b"(estimate)" in shown
-    assert b"10%" not in shown
+    lines = plain_lines(shown.decode(errors="replace"))
+    cells = [line.split() for line in lines]
+    assert any(row[:4] == ["1", "1", "1", "16"] and "reached" in row for row in cells)
+    assert "Energies and costs are estimates." in lines
+    assert "10%" not in "".join(lines)
+    heading = next(place for place, row in enumerate(cells) if row[:2] == ["recurrence", "try"])
+    assert max(map(len, lines[heading - 1 :])) <= 80
+
+
+@pytest.mark.parametrize(("missing", "kind"), [(("rich",), "xterm"), ((), "dumb")], ids=["no rich", "dumb"])
+def test_plain_lines_where_nothing_is_redrawn(runs: Runs, missing: tuple[str, ...], kind: str) -> None:
+    """Without `rich`, or on a terminal that cannot move its cursor, a run prints lines; its summary fits 80 columns."""
+    job = write_job(runs.folder, shell(result()), run={"recurrences": 1})
+    status, text = on_terminal(wattwise("run", str(job), missing=missing), environment={"TERM": kind})
+    assert (status, "\x1b" in text) == (0, False)
+    lines = text.splitlines()
+    assert any(line.startswith("recurrence 1, try 1, trial 1, batch size 16, ") for line in lines)
+    end = next(place for place, line in enumerate(lines) if line.startswith("1 recurrence reached the target"))
+    assert max(map(len, lines[end:])) <= 80

@@ -164,7 +164,7 @@ def _notes(found: Sequence[SpooledTrial], names: Sequence[str]) -> Iterator[str]
 
 def _age(trial: SpooledTrial) -> float | None:
     """The seconds since the trial's start; None if it is unknown."""
-    return time.time() - trial.record.start_time if trial.record else None
+    return max(0.0, time.time() - trial.record.start_time) if trial.record else None
 
 
 COLUMNS: Sequence[Column[SpooledTrial]] = (
@@ -179,7 +179,14 @@ COLUMNS: Sequence[Column[SpooledTrial]] = (
     numbers("batch size", lambda each: each.record.batch_size if each.record else None, priority=3),
     numbers("epochs", lambda each: len(each.record.results) if each.record else None, priority=5),
     Column("end", lambda each: each.end, priority=1),
-    numbers("age", _age, age, exact=lambda seconds: duration(max(0.0, seconds)), priority=6),
+    Column(
+        "age",
+        lambda each: "" if (seconds := _age(each)) is None else age(seconds),
+        right=True,
+        exact=lambda each: "" if (seconds := _age(each)) is None else duration(seconds),
+        order=lambda each: -each.record.start_time if each.record else None,
+        priority=6,
+    ),
     Column(
         "started",
         lambda each: _started(each, "%Y-%m-%d %H:%M:%S UTC"),

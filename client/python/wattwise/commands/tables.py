@@ -399,12 +399,8 @@ def _cost(row: JobTrial) -> float | None:
 
 
 def _started(row: JobTrial) -> int | None:
-    """In nanoseconds of Unix time; None if it is unknown, like the age."""
+    """In nanoseconds of Unix time; None if it is unknown."""
     return row.trial.start_time.ToNanoseconds() if row.trial.HasField("start_time") else None
-
-
-def _trial_age(row: JobTrial) -> float | None:
-    return _age(row.trial.start_time) if row.trial.HasField("start_time") else None
 
 
 def _lease_end(row: JobTrial) -> int | None:
@@ -431,7 +427,14 @@ JOB_COLUMNS: Sequence[Column[v1.Job]] = (
         order=lambda job: job.create_time.ToNanoseconds(),
         priority=8,
     ),
-    numbers("age", lambda job: _age(job.create_time), age, priority=4, appended=True),
+    Column(
+        "age",
+        lambda job: age(_age(job.create_time)),
+        right=True,
+        order=lambda job: -job.create_time.ToNanoseconds(),
+        priority=4,
+        appended=True,
+    ),
 )
 """Of a list of jobs; `batch size` is what launches get unless something is tried."""
 
@@ -456,7 +459,14 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
         order=_started,
         priority=10,
     ),
-    numbers("age", _trial_age, age, priority=6, appended=True),
+    Column(
+        "age",
+        lambda row: "" if _started(row) is None else age(_age(row.trial.start_time)),
+        right=True,
+        order=lambda row: None if (started := _started(row)) is None else -started,
+        priority=6,
+        appended=True,
+    ),
     Column(
         "lease expires",
         lambda row: lease(row.trial, moment),

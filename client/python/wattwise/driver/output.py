@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -170,21 +169,15 @@ class Board:
 
     def _update(self) -> None:
         if self._live is not None:
-            self._live.update(self._table())
+            self._live.update(self._table(self._live.console.width))
 
-    def _table(self) -> Text:
+    def _table(self, width: int) -> Text:
         from rich.text import Text  # noqa: PLC0415 - not installed with the bare package
 
-        width = shutil.get_terminal_size().columns
         table = drawn(_TABLE, self._rows[-_ROWS:], width, marks=_MARKS)
         elapsed = f", running for {duration(time.monotonic() - self._began)}" if self._output else ""
-        lines = (
-            f"run {printable(self._job_id)}",
-            *table.heading,
-            *table.body,
-            *table.notes,
-            f"{self._status}{elapsed}",
-        )
+        status = (f"{self._status}{elapsed}",) if self._status else ()
+        lines = (f"run {printable(self._job_id)}", *table.heading, *table.body, *table.notes, *status)
         # Job ids come from users: "[red]" in one is text.
         return Text("\n".join(lines))
 

@@ -1,0 +1,328 @@
+"""Tables on a terminal and in a pipe, against the real server, with and without `rich`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from itertools import pairwise
+
+import pytest
+from wattwise import v1
+from wattwise.commands.columns import Column, Mark, TableOptions, arranged, drawn, numbers, print_table, width_of
+from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS
+from wattwise.training.spool import Spool
+
+from tests.client.commands.conftest import Ask, row
+from tests.client.training.test_journal import record
+from tests.jobs import Trainer, monitor_of
+from tests.terminal import on_terminal, wattwise
+from tests.wheel_check import SERVER_ONLY
+
+_JOBS = ["job", "state", "survivors", "trials", "min cost", "at batch size", "monitor", "registered"]
+_TRIALS = [
+    *("trial", "batch size", "type", "status", "ended by", "target", "epochs", "metric", "time", "energy", "cost"),
+    *("monitor", "started", "lease expires", "warnings"),
+]
+
+
+def headings(line: str) -> list[str]:
+    """The names of the columns in a pipe."""
+    return re.split(r" {2,}", line.strip())
+
+
+def lines_of(*words: str, columns: int = 80, missing: tuple[str, ...] = ()) -> list[str]:
+    """The lines of a command that succeeds on a terminal."""
+    status, text = on_terminal(wattwise(*words, missing=missing), columns)
+    assert status == 0, text
+    return text.splitlines()
+
+
+def piped(*words: str, missing: tuple[str, ...] = ()) -> list[str]:
+    """The lines of a command that succeeds in a pipe, whatever $COLUMNS is."""
+    done = subprocess.run(wattwise(*words, missing=missing), capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def trainer(stub: v1.BatchSizeOptimizerStub) -> Trainer:
+    """A job whose trials ended in every way: reached, missed, out of memory, running; with two monitors."""
+    trainer = Trainer(stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    trainer.report(trainer.next(), 5_000, metric=0.951234567, epoch=3, time=725, monitor=monitor_of("nvml"))
+    trainer.report(trainer.next(), 50_000, metric=0.3, epoch=2, time=7_000, monitor=monitor_of("estimate"))
+    trial = trainer.next()
+    trainer.report(trial, 4_000, metric=0.5, epoch=1, time=60, monitor=monitor_of("nvml"))
+    trainer.end(trial, v1.END_REASON_OUT_OF_MEMORY)
+    trainer.report(trainer.next(), 1, metric=0.7, epoch=10, time=1, monitor=monitor_of("nvml"))
+    trainer.next()
+    return trainer
+
+
+def test_trials_fit_80_columns(trainer: Trainer) -> None:
+    """Number, batch size, result, epochs, metric, time, cost and age fit 80 columns, with estimates marked once."""
+    lines = lines_of("jobs", "trials", trainer.job_id)
+    assert max(map(width_of, lines)) <= 80
+    assert lines[0].split() == ["batch"]
+    assert lines[1].split() == ["trial", "size", "result", "epochs", "metric", "time", "cost", "age"]
+    cells = [re.split(r" {2,}", line.strip()) for line in lines[2:7]]
+    assert [row[:1] + row[2:-1] for row in cells] == [
+        ["1", "reached", "3", "0.9512", "12 min 05 s", "5.00 kJ"],
+        ["2", "missed: cost bound", "2", "0.3", "1 h 57 min", "~50.0 kJ"],
+        ["3", "failed: out of memory", "1", "0.5", "1 min 00 s", "4.00 kJ"],
+        ["4", "missed: max epochs", "10", "0.7", "1.0 s", "1.00 J"],
+        ["5", "running"],
+    ]
+    assert all(re.fullmatch(r"\d+[smhd]", row[-1]) for row in cells)
+    assert [line[0] for line in lines[7:]].count("~") == 1
+
+
+def test_marked_trials(ask: Ask, trainer: Trainer) -> None:
+    """An excluded trial and those before a reset are marked in the result."""
+    ask("jobs", "exclude-trial", trainer.job_id, "1")
+    assert "reached, excluded" in lines_of("jobs", "trials", trainer.job_id)[2]
+    ask("jobs", "reset", trainer.job_id)
+    lines = lines_of("jobs", "trials", trainer.job_id, "--status", "failed")
+    assert "failed: out of memory, before reset" in lines[2]
+    assert max(map(width_of, lines)) <= 80
+
+
+@pytest.mark.parametrize("columns", [32, 40, 60, 80, 100, 120, 160])
+def test_every_width(trainer: Trainer, columns: int) -> None:
+    """No line of a list is wider than the terminal, and every id is whole."""
+    jobs = lines_of("jobs", "list", "--prefix", "test", columns=columns)
+    trials = lines_of("jobs", "trials", trainer.job_id, columns=columns)
+    assert max(map(width_of, (*jobs, *trials))) <= columns
+    assert trainer.job_id in [line.split()[0] for line in jobs]
+    assert "1" in [line.split()[0] for line in trials]
+
+
+def test_ids_are_never_cut(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """An id that leaves no room for its row has a line of its own; the others are aligned by their width."""
+    ids = ["wide-" + "x" * 74, "wide-日本語の仕事", "wide-e\u0301", "wide-a"]
+    for job_id in ids:
+        Trainer(stub, job_id=job_id, job_id_prefix="wide").next()
+    lines = lines_of("jobs", "list", "--prefix", "wide")
+    assert max(map(width_of, lines)) <= 80
+    assert [line for line in lines if not line.startswith(" ")] == [
+        lines[1],
+        ids[0],
+        *(next(line for line in lines if line.startswith(job_id)) for job_id in ids[1:]),
+    ]
+    rows = [line for line in lines if "pruning 1/2" in line]
+    places = {width_of(line[: line.index("pruning")]) for line in rows}
+    assert len(rows) == 4
+    assert len(places) == 1
+    (whole,) = (line for line in ask("jobs", "list", "--prefix", "wide").splitlines() if ids[0] in line)
+    assert "pruning, round 1 of 2" in whole
+
+
+def test_a_pipe_has_every_column(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pipe the columns are in the order in which they were added, one line a row, with exact times."""
+    monkeypatch.setenv("COLUMNS", "40")
+    jobs = piped("jobs", "list", "--prefix", trainer.job_id)
+    trials = piped("jobs", "trials", trainer.job_id)
+    assert headings(jobs[0]) == [*_JOBS, "batch size", "age"]
+    assert headings(trials[0]) == [*_TRIALS, "result", "age"]
+    assert {column.name for column in JOB_COLUMNS} == set(headings(jobs[0]))
+    assert {column.name for column in TRIAL_COLUMNS} == set(headings(trials[0]))
+    assert (len(jobs), len(trials)) == (2, 6)
+    assert re.search(r"  \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", jobs[1])
+    assert "0.951235" in trials[1]
+    assert [line.count("(estimate)") for line in trials[1:]] == [0, 2, 0, 0, 0]
+
+
+def test_without_rich(trainer: Trainer) -> None:
+    """A trainer's machine, which has neither `rich` nor another package of the server, prints the same tables."""
+    for words in (
+        ("jobs", "list", "--prefix", trainer.job_id, "--columns", "job,state,min-cost"),
+        ("jobs", "trials", trainer.job_id, "--columns", "trial,result,cost"),
+        ("jobs", "show", trainer.job_id),
+        ("spool", "list"),
+    ):
+        assert lines_of(*words, missing=SERVER_ONLY) == lines_of(*words)
+        assert piped(*words, missing=SERVER_ONLY) == piped(*words)
+
+
+def test_wide(trainer: Trainer) -> None:
+    """--wide shows all columns on a narrow terminal, each row on one line."""
+    lines = lines_of("jobs", "trials", trainer.job_id, "--wide")
+    assert "lease" in lines[0].split() + lines[1].split()
+    assert "monitors differ" in " ".join(lines)
+    assert max(map(width_of, lines)) > 80
+    assert [line.split()[0] for line in lines[2:7]] == ["1", "2", "3", "4", "5"]
+
+
+def test_columns(ask: Ask, trainer: Trainer) -> None:
+    """--columns chooses the columns and their order; a name may be typed with hyphens or spaces, in any case."""
+    for typed in ("cost,batch-size,trial", "Cost, Batch Size ,trial", "cost,batch_size,TRIAL"):
+        heading, first, *_ = ask("jobs", "trials", trainer.job_id, "--columns", typed).splitlines()
+        assert headings(heading) == ["cost", "batch size", "trial"]
+        assert headings(first) == ["5.00 kJ", "16", "1"]
+    assert lines_of("jobs", "trials", trainer.job_id, "--columns", "result,trial", columns=20)[1].split() == [
+        "reached",
+        "1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (("list", "--columns", "job,costs"), ("--columns", "'costs'", "min-cost, at-batch-size")),
+        (("list", "--columns", ""), ("--columns", "''", "job, state")),
+        (("list", "--columns", "job,state,job"), ("--columns", "'job'", "twice")),
+        (("list", "--sort", "costs"), ("--sort", "'costs'", "min-cost, at-batch-size")),
+        (("trials", "x", "--sort", "min-cost"), ("--sort", "'min-cost'", "trial, batch-size, result")),
+        (("list", "--limit", "0"), ("--limit", "'0'")),
+        (("list", "--limit", "few"), ("--limit", "'few'")),
+        (("list", "--wide", "--columns", "job"), ("--columns", "--wide")),
+        (("show", "x", "--wide"), ("--wide",)),
+        (("list", "--json", "--wide"), ("--wide", "--json")),
+        (("trials", "x", "--json", "--columns", "trial"), ("--columns", "--json")),
+        (("list", "--json", "--no-headers"), ("--no-headers", "--json")),
+    ],
+)
+def test_wrong_options(refused: Ask, words: tuple[str, ...], facts: tuple[str, ...]) -> None:
+    """What cannot be shown is refused by name, without a call, and unknown columns with the known ones."""
+    error = refused("jobs", *words, "--server", "127.0.0.1:1", status=2)
+    assert all(fact in error for fact in facts)
+
+
+def test_sort_by_every_column(ask: Ask, trainer: Trainer) -> None:
+    """Each column sorts its own values, numbers as numbers, and --reverse reverses them."""
+    options = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial", "--sort")
+
+    def order(*words: str) -> list[int]:
+        return [int(line) for line in ask(*options, *words).splitlines()]
+
+    assert order("cost") == [4, 3, 1, 2, 5]
+    assert order("cost", "--reverse") == [2, 1, 3, 4, 5]
+    assert order("epochs") == [3, 2, 1, 4, 5]
+    assert order("metric") == [2, 3, 4, 1, 5]
+    assert order("result")[0] == 3
+    assert order("age") == [5, 4, 3, 2, 1]
+    assert order("started", "--reverse") == [5, 4, 3, 2, 1]
+    for column in TRIAL_COLUMNS:
+        assert sorted(order(column.option)) == [1, 2, 3, 4, 5]
+
+
+def test_sort_jobs_by_every_column(ask: Ask, trainer: Trainer, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Jobs are sorted by each column too; those without a value come last in either direction."""
+    Trainer(stub)
+    for column in JOB_COLUMNS:
+        assert trainer.job_id in ask("jobs", "list", "--sort", column.option)
+    for words in ((), ("--reverse",)):
+        lines = ask("jobs", "list", "--sort", "min-cost", "--columns", "job,min-cost", "--no-headers", *words)
+        filled = ["J" in line.split() or line.endswith("J") or "J (" in line for line in lines.splitlines()]
+        assert filled == sorted(filled, reverse=True)
+        assert False in filled
+
+
+def test_limit(ask: Ask, trainer: Trainer) -> None:
+    """--limit takes the first rows of the order, in JSON too, and a terminal says that there are more."""
+    words = ("jobs", "trials", trainer.job_id, "--limit", "2")
+    assert [line.split()[0] for line in ask(*words).splitlines()] == ["trial", "1", "2"]
+    numbered = [trial["id"]["trial_number"] for trial in json.loads(ask(*words, "--json", "--sort", "cost"))]
+    assert numbered == [4, 3]
+    assert [line.split()[0] for line in ask(*words, "--reverse", "--no-headers").splitlines()] == ["5", "4"]
+    whole, part = (lines_of(*words[:3], "--limit", limit) for limit in ("5", "4"))
+    assert [any("there are more" in line for line in lines) for lines in (whole, part)] == [False, True]
+
+
+def test_limit_reads_no_more() -> None:
+    """Without another order, one row beyond the limit is taken."""
+    rows = iter(range(10))
+    found, more = arranged([numbers("n", lambda n: n)], rows, TableOptions(limit=3))
+    assert (found, more, next(rows)) == ([0, 1, 2], True, 4)
+
+
+def test_no_headers(ask: Ask, trainer: Trainer) -> None:
+    """--no-headers leaves rows alone: nothing at all if there are none."""
+    words = ("jobs", "list", "--no-headers", "--columns", "job", "--prefix")
+    assert ask(*words, trainer.job_id) == f"{trainer.job_id}\n"
+    assert ask(*words, "unknown-job") == ""
+
+
+def test_estimates_are_noted_once(stub: v1.BatchSizeOptimizerStub) -> None:
+    """If all costs of a table are estimates, a terminal says so below it, and no cell has a mark."""
+    trainer = Trainer(stub)
+    trainer.run(1000, monitor=monitor_of("estimate"))
+    for action in ("trials", "list"):
+        words = [trainer.job_id] if action == "trials" else ["--prefix", trainer.job_id]
+        text = "\n".join(lines_of("jobs", action, *words))
+        assert ("~" in text, "(estimate)" in text, text.count("estimates")) == (False, False, 1)
+
+
+def test_warnings_are_noted(trainer: Trainer) -> None:
+    """Where the column of warnings does not fit, they stand below the table; in it, if it does."""
+    narrow, wide = (lines_of("jobs", "trials", trainer.job_id, *words) for words in ((), ("--wide",)))
+    assert [line for line in narrow if "monitors differ" in line] == ["Warning: monitors differ, trials 2-4."]
+    assert not any(line.startswith("Warning") for line in wide)
+
+
+def test_spool_on_a_terminal() -> None:
+    """Its list fits 80 columns; the reason of a refusal stands below it."""
+    refused = Spool.from_env().journal(record("refused", "there:1", "test-" + "b" * 60))
+    refused.refuse("the reason")
+    refused.release()
+    lines = lines_of("spool", "list")
+    end = next(place for place, line in enumerate(lines) if line.startswith("refused"))
+    assert max(map(width_of, lines[:end])) <= 80
+    assert "test-" + "b" * 60 in lines
+    assert "the reason" in " ".join(lines[end:])
+    assert headings(piped("spool", "list")[1])[-2] == "the reason"
+
+
+def test_widths_of_characters() -> None:
+    """Wide characters take two columns, combining ones none."""
+    assert [width_of(text) for text in ("abc", "日本", "\uff46", "e\u0301", "±", "")] == [3, 4, 2, 1, 1, 0]
+
+
+def test_layout() -> None:
+    """Headings are broken before columns are left out, the least important first and the key never."""
+    columns = [
+        Column[str]("key", str),
+        Column[str]("a long heading", lambda _: "aaa", priority=1),
+        numbers("least", lambda _: 12_345, priority=9),
+        Column[str]("b", lambda _: "bbb", priority=6),
+    ]
+    found = {width: drawn(columns, ["row"], width) for width in range(1, 60)}
+    assert found[31].heading == ["key  a long heading  least  b"]
+    assert found[28].heading == ["     a long", "key  heading  least  b"]
+    assert found[18].heading == ["     a long", "key  heading  b"]
+    assert found[12].heading == ["     a long", "key  heading"]
+    assert found[1].heading == ["key"]
+    assert all(max(map(width_of, (*lines.heading, *lines.body))) <= max(3, width) for width, lines in found.items())
+    assert all(len(one.names) <= len(other.names) for one, other in pairwise(found.values()))
+
+
+def test_marks() -> None:
+    """Cells are marked if only some rows are, and in a pipe in words; empty ones never are."""
+    columns = [numbers("n", lambda n: n), numbers("half", lambda n: n / 2 if n % 2 == 0 else None, "{:g}".format)]
+    mark = Mark[int](["half"], lambda n: " (big)" if n > 3 else "", "!", "big ones", {" (big)": "All are big."})
+    some = drawn(columns, [1, 2, 4], 80, marks=[mark])
+    assert ([line.split() for line in some.body], some.notes) == (
+        [["1"], ["2", "1"], ["4", "!2"]],
+        ["! marks big ones."],
+    )
+    every = drawn(columns, [1, 4, 6], 80, marks=[mark])
+    assert ([line.split() for line in every.body], every.notes) == ([["1"], ["4", "2"], ["6", "3"]], ["All are big."])
+    assert drawn(columns, [1, 2], 80, marks=[mark]).notes == []
+    assert [line.split() for line in drawn(columns, [2, 4], None, marks=[mark]).body] == [
+        ["2", "1"],
+        ["4", "2", "(big)"],
+    ]
+
+
+def test_cells_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell cannot break its line or move the cursor."""
+    print_table([Column[str]("text", str)], ["a\nb", "\x1b[2J"])
+    assert capsys.readouterr().out.splitlines() == ["text", "a\\nb", "\\x1b[2J"]
+
+
+def test_no_colour(trainer: Trainer) -> None:
+    """No control sequence is written, whatever the terminal can do."""
+    for terminal in ("dumb", "xterm-256color"):
+        status, text = on_terminal(wattwise("jobs", "trials", trainer.job_id), environment={"TERM": terminal})
+        assert (status, "\x1b" in text) == (0, False)
+    assert row(text, "1")[2] == "reached"
