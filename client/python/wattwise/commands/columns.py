@@ -167,7 +167,7 @@ def add_table_options(parser: argparse.ArgumentParser, columns: Sequence[Column[
         "--sort",
         type=lambda text: _named(columns, [text])[0],
         metavar="COLUMN",
-        help="sort by a column, ascending; rows without a value come last",
+        help="sort by a column, ascending, or descending with --reverse; rows without a value come last",
     )
     group.add_argument("--reverse", action="store_true", help="reverse the order")
     group.add_argument("--limit", type=_limit, metavar="N", help="show the first N rows")
