@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from wattwise_server.domain import EndReason
@@ -156,8 +156,71 @@ def _default_out_of_memory() -> Workload:
     return _with_crashes("default-out-of-memory", _VALLEY, crash)
 
 
+_Factors: TypeAlias = Callable[[int, np.random.Generator], np.ndarray]
+"""What the mean epochs of a batch size, by its place, are multiplied by in its runs; shape (200,)."""
+
+
+def _spread(name: str, factors: _Factors, default: int = 5) -> Workload:
+    """The valley with runs that differ in another way, and enough epochs for the longest."""
+    rng = np.random.default_rng([23, *name.encode()])
+    course = _VALLEY._replace(default=default, max_epochs=1000)
+    drawn = [np.maximum(1, np.round(mean * factors(place, rng))) for place, mean in enumerate(course.epochs)]
+    return _assembled(name, course, [[RecordedRun(int(epoch)) for epoch in each] for each in drawn])
+
+
+def _noise(rng: np.random.Generator, deviation: float) -> np.ndarray:
+    return np.exp(deviation * rng.standard_normal(_RUNS))
+
+
+def _now_and_then(rng: np.random.Generator, factor: float) -> np.ndarray:
+    """A little noise, and this factor in a fifth of all runs."""
+    return _noise(rng, 0.1) * np.where(rng.random(_RUNS) < 0.2, factor, 1.0)
+
+
+def _bimodal() -> Workload:
+    """A fifth of all runs takes three times as long."""
+    return _spread("bimodal", lambda _, rng: _now_and_then(rng, 3.0))
+
+
+def _lucky() -> Workload:
+    """A fifth of all runs takes a quarter of the time."""
+    return _spread("lucky", lambda _, rng: _now_and_then(rng, 0.25))
+
+
+def _lucky_default() -> Workload:
+    """A fifth of the default's runs takes a quarter of the time; no run of another batch size does."""
+    return _spread("lucky-default", lambda place, rng: _now_and_then(rng, 0.25) if place == 5 else _noise(rng, 0.1))
+
+
+def _heavy_tailed() -> Workload:
+    """Pareto distributed epochs: half of all runs take less than 0.8 times the mean, one in a hundred eleven times."""
+    return _spread("heavy-tailed", lambda _, rng: np.minimum(0.5 * (1 + rng.pareto(1.5, _RUNS)), 15.0))
+
+
+def _uneven_noise() -> Workload:
+    """The default's runs differ ten times as much as those of other batch sizes."""
+    return _spread("uneven-noise", lambda place, rng: _noise(rng, 0.5 if place == 5 else 0.05))
+
+
+def _best_default() -> Workload:
+    """The default is the best."""
+    return _spread("best-default", lambda _, rng: _noise(rng, 0.1), default=3)
+
+
+def _best_default_noisy() -> Workload:
+    """The same with runs that differ much."""
+    return _spread("best-default-noisy", lambda _, rng: _noise(rng, 0.4), default=3)
+
+
 _OTHERS = {
     "drift": _drift,
+    "bimodal": _bimodal,
+    "lucky": _lucky,
+    "lucky-default": _lucky_default,
+    "heavy-tailed": _heavy_tailed,
+    "uneven-noise": _uneven_noise,
+    "best-default": _best_default,
+    "best-default-noisy": _best_default_noisy,
     "default-crashes": _default_crashes,
     "all-crash": _all_crash,
     "memory-limit": _memory_limit,

@@ -60,13 +60,13 @@ class Delivered(NamedTuple):
     """One quantity of one batch size's trials that reached the target, at any cost.
 
     Attributes:
-        runs: Number of these trials.
+        count: Number of these trials.
         mean: Mean of the quantity.
         logs: Of its natural logarithm, over the trials in which it is above 0. A deviation that rounding has made
             negative counts as 0.
     """
 
-    runs: int = 0
+    count: int = 0
     mean: float = 0.0
     logs: Moments = Moments()
 
@@ -81,14 +81,7 @@ class Delivered(NamedTuple):
 
 
 class Verdict(Enum):
-    """What a claim amounts to.
-
-    NO_DELIVERY, NO_BASELINE and NOT_MEASURED: nothing is claimed, since no trial reached the target, none of the
-    default did, or some of those that did have no measurement of the quantity. SAVING: `at_least` is above 0. LOSS:
-    everything
-    spent is more than the deliveries would have cost with the default, even if that costs a standard error more than it
-    seems. UNCERTAIN: neither.
-    """
+    """What a claim amounts to."""
 
     NO_DELIVERY = "NO_DELIVERY"
     NO_BASELINE = "NO_BASELINE"
@@ -106,18 +99,16 @@ class Baseline(NamedTuple):
         mean: Their mean. Tends to overstate, see the module.
         cautious: g.
         least: L.
-        generous: What decides that a job has lost, and no claim: their mean, or exp(x̄ + s/√n) if that is more.
     """
 
     runs: int
     mean: float
     cautious: float
     least: float
-    generous: float
 
     def times(self, factor: float) -> Baseline:
         """In another unit."""
-        return Baseline(self.runs, *(factor * each for each in self[1:]))
+        return Baseline(self.runs, self.mean * factor, self.cautious * factor, self.least * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +138,7 @@ class Savings:
 
     @property
     def uncorrected(self) -> float | None:
-        """D · mean − S, which overstates: of a job with the verdict LOSS, the loss to show."""
+        """D · mean − S, which overstates; below 0 it is a loss by any reading."""
         return None if self.baseline is None else self.deliveries * self.baseline.mean - self.spent
 
     def times(self, factor: float) -> Savings:
@@ -178,9 +169,9 @@ def savings(reached: Mapping[int, Delivered], *, default_batch_size: int, delive
     default = reached.get(default_batch_size, Delivered())
     if not deliveries:
         verdict = Verdict.NO_DELIVERY
-    elif not default.runs:
+    elif not default.count:
         verdict = Verdict.NO_BASELINE
-    elif any(each.logs.count < each.runs for each in reached.values()):
+    elif any(each.logs.count < each.count for each in reached.values()):
         # What was not measured is missing from what was spent, too.
         verdict = Verdict.NOT_MEASURED
     else:
@@ -195,8 +186,8 @@ def _check(reached: Mapping[int, Delivered], deliveries: int, spent: float) -> N
     if not (math.isfinite(spent) and spent >= 0):
         raise ValueError(f"spent is {spent}; use a finite number from 0")
     for size, each in reached.items():
-        if not 0 <= each.logs.count <= each.runs:
-            raise ValueError(f"batch size {size} has {each.logs.count} logarithms of {each.runs} trials")
+        if not 0 <= each.logs.count <= each.count:
+            raise ValueError(f"batch size {size} has {each.logs.count} logarithms of {each.count} trials")
         if not all(map(math.isfinite, (each.mean, each.logs.mean, each.logs.deviation))) or each.mean < 0:
             raise ValueError(f"the sums of batch size {size} are negative or not finite: {each}")
 
@@ -205,18 +196,17 @@ def _spread(default: Delivered, reached: Iterable[Delivered]) -> float:
     """s: with few trials of the default, what other batch sizes show; with many, its own if that is larger."""
     degrees, squares = 0, 0.0
     for each in reached:
-        degrees += max(0, each.runs - 1)
+        degrees += max(0, each.count - 1)
         squares += max(0.0, each.logs.deviation)
     pooled = squares / degrees if degrees else 0.0
-    own = default.logs.deviation / (default.runs - 1) if default.runs > 1 else 0.0
+    own = default.logs.deviation / (default.count - 1) if default.count > 1 else 0.0
     return math.sqrt(max(LEAST_SPREAD**2, pooled, own))
 
 
 def _baseline(default: Delivered, spread: float) -> Baseline:
-    runs, middle, error = default.runs, default.logs.mean, spread / math.sqrt(default.runs)
-    least = math.exp(middle - spread * boundary(runs) / runs)
-    generous = max(default.mean, math.exp(middle + error))
-    return Baseline(runs, default.mean, math.exp(middle - error), least, generous)
+    runs, middle = default.count, default.logs.mean
+    cautious = math.exp(middle - spread / math.sqrt(runs))
+    return Baseline(runs, default.mean, cautious, math.exp(middle - spread * boundary(runs) / runs))
 
 
 def boundary(runs: int) -> float:
@@ -227,10 +217,8 @@ def boundary(runs: int) -> float:
 def _verdict(known: Baseline, deliveries: int, spent: float) -> Verdict:
     if deliveries * known.least > spent:
         return Verdict.SAVING
-    # The default's own deliveries would have cost what they did.
-    own = min(known.runs, deliveries)
-    most = own * known.mean + (deliveries - own) * known.generous
-    return Verdict.LOSS if most < spent * (1 - _NOTHING) else Verdict.UNCERTAIN
+    # The mean overstates: what is a loss by it is one.
+    return Verdict.LOSS if deliveries * known.mean < spent * (1 - _NOTHING) else Verdict.UNCERTAIN
 
 
 class Progress(NamedTuple):

@@ -1,0 +1,383 @@
+"""Prints how honest the claim of what a job has saved is: whether it holds where the truth is known.
+
+    python -m wattwise_replay.savings --traces DIR
+
+Exits with 1 if a claim overstates on average, or a lower bound holds in less than 95% of the seeds.
+
+The replay knows what a delivery costs with the default: the mean over all its recorded runs that reach the target. Only
+cost is looked at. A batch size has one power limit in a replay, so that energy and time are in proportion to cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from wattwise_server.policy.savings import Delivered, Savings, Verdict, savings
+
+from wattwise_replay.acceptance import Case
+from wattwise_replay.compare import POLICIES
+from wattwise_replay.engines import Dispatch, TrialEnd, WithFallback, to_the_end
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.in_process import InProcess
+from wattwise_replay.play import PlayedTrial, play
+from wattwise_replay.statistics import mean_of
+from wattwise_replay.tables import counted
+from wattwise_replay.traces import WORKLOADS
+from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
+from wattwise_replay.world import TrialCourse, World, course
+
+HORIZONS = (20, 40, 100)
+LEAST_COVERED = 0.95
+_USUAL = ("POLICY_KNOWLEDGE_GRADIENT", "POLICY_PRUNING_GTS")
+_ETA = 0.5
+_WIDTH = 80
+_CHANGES = " *"
+"""Marks a line whose default changes."""
+_ROUNDING = 1e-9
+"""A truth that a bound exceeds by less than this share is met."""
+
+_NAMED = (
+    "flat-noisy",
+    "steep-noisy",
+    "large-optimum",
+    "small-optimum",
+    "two-humps",
+    "small-diverge",
+    "one-converges",
+    "all-fail",
+    "default-crashes",
+    "bimodal",
+    "heavy-tailed",
+    "lucky",
+    "lucky-default",
+    "uneven-noise",
+    "best-default",
+    "best-default-noisy",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Cases that share a line of the table.
+
+    Attributes:
+        title: What it is called.
+        cases: What is played.
+        judged: Whether the limits apply. No claim can know how the default has changed since it was run last.
+    """
+
+    title: str
+    cases: Sequence[Case]
+    judged: bool = True
+
+
+def lines() -> Iterator[Line]:
+    """All lines, in the order of the table."""
+    for name, gpu in product(WORKLOADS, ("v100", "a40")):
+        yield Line(f"{name}/{gpu}", [Case(f"{name}/{gpu}")])
+    for name in _NAMED:
+        yield Line(name, [Case(name)])
+    yield Line("20 random worlds", [Case(f"random-{number}") for number in range(20)])
+    yield Line("10 far defaults", [Case(f"far-{number}") for number in range(10)])
+    yield Line(f"drift{_CHANGES}", [Case("drift")], judged=False)
+
+
+class Claim(NamedTuple):
+    """A claim after some recurrences of a seed, and the truth, both relative to what the default would have cost.
+
+    Attributes:
+        verdict: The verdict.
+        runs: Trials of the default that it rests on.
+        true: The true saving.
+        plain: Deliveries × mean − spent.
+        saved: The estimate.
+        at_least: The bound.
+    """
+
+    verdict: Verdict
+    runs: int
+    true: float
+    plain: float
+    saved: float
+    at_least: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bound does."""
+        return self.at_least <= self.true + _ROUNDING
+
+
+class _Recorded(WithFallback):
+    """Notes which trials the policy has chosen: those without an answer are not in a job's history."""
+
+    def __init__(self, engine: InProcess, workload: Workload) -> None:
+        super().__init__(engine, workload)
+        self.known: list[bool] = []
+
+    def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
+        self.known.append(trial.number > 0)
+        return super().run(trial, epochs)
+
+
+def default_cost(workload: Workload, eta: float) -> float:
+    """Expected cost of a trial of the default that nothing stops and that reaches the target, in J; NaN if none can."""
+    default = workload.of(workload.default_batch_size)
+    point = cheapest(default.points, eta, workload.max_power_watts)
+    ends = [to_the_end(course(run, point), workload.max_epochs) for run in default.runs]
+    epochs = [end.epochs for end in ends if end.target_reached]
+    return float(np.mean(epochs)) * epoch_cost(point, eta, workload.max_power_watts) if epochs else float("nan")
+
+
+def claims(
+    case: Case, workload: Workload, policy: str, seed: int, horizons: Sequence[int] = HORIZONS
+) -> list[Claim | None]:
+    """What is claimed after each number of recurrences; None for no claim.
+
+    Raises:
+        ReplayError: the server would refuse the job.
+    """
+    job = job_spec(workload, "replay-savings", policy=policy, eta=case.eta, beta=2.0, seed=seed, window=case.window)  # type: ignore[arg-type]
+    engine = _Recorded(InProcess(job), workload)
+    world = World(workload, case.eta, workload.drift_at)
+    ledger = play(engine, world, seed, max(horizons), case.overlap)
+    trials = [trial for trial, known in zip(ledger.trials, engine.known, strict=True) if known]
+    costs = [default_cost(each, case.eta) for each in (workload, workload.mirrored())]
+    drift = max(horizons) if workload.drift_at is None else workload.drift_at
+    found = []
+    for horizon in horizons:
+        past = [trial for trial in trials if trial.recurrence < horizon]
+        claim = claimed(past, workload.default_batch_size)
+        would = sum(costs[trial.recurrence >= drift] for trial in past if trial.target_reached)
+        found.append(_relative(claim, would))
+    return found
+
+
+def claimed(trials: Sequence[PlayedTrial], default_batch_size: int) -> Savings:
+    """The claim about the cost of trials."""
+    reached = defaultdict(list)
+    for trial in trials:
+        if trial.target_reached:
+            reached[trial.batch_size].append(trial.cost)
+    return savings(
+        {size: Delivered.of(values) for size, values in reached.items()},
+        default_batch_size=default_batch_size,
+        deliveries=sum(map(len, reached.values())),
+        spent=sum(trial.cost for trial in trials),
+    )
+
+
+def _relative(claim: Savings, would: float) -> Claim | None:
+    """A claim beside what the default would have cost, in J."""
+    if claim.baseline is None or claim.saved is None or claim.at_least is None or claim.uncorrected is None:
+        return None
+    plain, saved, at_least = (each / would for each in (claim.uncorrected, claim.saved, claim.at_least))
+    return Claim(claim.verdict, claim.baseline.runs, 1 - claim.spent / would, plain, saved, at_least)
+
+
+class _Task(NamedTuple):
+    folder: Path | None
+    case: Case
+    policy: str
+    seeds: range
+
+
+def _played(task: _Task) -> list[list[Claim | None]]:
+    """By seed and horizon."""
+    workload = task.case.load(task.folder)
+    return [claims(task.case, workload, task.policy, seed) for seed in task.seeds]
+
+
+class Summary(NamedTuple):
+    """The claims of some seeds after one number of recurrences, and the number of seeds without one."""
+
+    claims: Sequence[Claim]
+    without: int
+
+    @property
+    def covered(self) -> float:
+        """Share of the claims whose bound holds."""
+        return float(np.mean([claim.holds for claim in self.claims]))
+
+    @property
+    def over(self) -> np.ndarray:
+        """How much each estimate overstates."""
+        return np.array([claim.saved - claim.true for claim in self.claims])
+
+    @property
+    def met(self) -> bool:
+        """Whether both limits are."""
+        return not self.claims or (self.covered >= LEAST_COVERED and float(self.over.mean()) <= _ROUNDING)
+
+
+def summary(found: Sequence[Claim | None]) -> Summary:
+    """The claims among what was found."""
+    kept = [claim for claim in found if claim is not None]
+    return Summary(kept, len(found) - len(kept))
+
+
+_Played = Mapping[tuple[str, Case], Sequence[Sequence["Claim | None"]]]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Plays all lines and prints a table for each policy; returns 1 if a limit is missed."""
+    parser = _parser()
+    args = parser.parse_args(words)
+    if args.seeds < 1:
+        parser.error(f"--seeds is {args.seeds}; use a number from 1")
+    wanted = [line for line in lines() if not args.lines or line.title.removesuffix(_CHANGES) in args.lines]
+    kept = [line for line in wanted if args.traces or not any(case.needs_traces for case in line.cases)]
+    left_out = ", ".join(line.title for line in wanted if line not in kept)
+    policies = args.policy or _USUAL
+    tasks = [_Task(args.traces, case, policy, range(args.seeds)) for policy in policies for case in _cases(kept)]
+    try:
+        if not kept:
+            _refuse(left_out)
+        with ProcessPoolExecutor(args.processes) as pool:
+            found = list(pool.map(_played, tasks))
+    except ReplayError as error:
+        print(f"savings: {error}", file=sys.stderr)  # noqa: T201 - the command's output
+        return 1
+    played = {(task.policy, task.case): each for task, each in zip(tasks, found, strict=True)}
+    console = Console(width=_WIDTH, highlight=False)
+    console.print(_explanation(args.seeds))
+    met = [_print_policy(console, policy, kept, played) for policy in policies]
+    if left_out:
+        console.print(f"Left out, since they need --traces DIR: {left_out}.")
+    limits = "no claim overstates on average, and every bound holds in at least 95% of the seeds"
+    console.print(f"Limits met: {limits}." if all(met) else f"Limits missed (!); wanted: {limits}.")
+    return int(not all(met))
+
+
+def _cases(kept: Sequence[Line]) -> Iterator[Case]:
+    return (case for line in kept for case in line.cases)
+
+
+def _refuse(left_out: str) -> None:
+    raise ReplayError(f"these lines need --traces DIR, the folder of the traces (docs/results.md): {left_out}")
+
+
+class _Entry(NamedTuple):
+    """One line after one number of recurrences: its cases together, and each of them by a name for it."""
+
+    line: Line
+    horizon: int
+    whole: Summary
+    each: Mapping[str, Summary]
+
+    @property
+    def met(self) -> bool:
+        return not self.line.judged or all(one.met for one in self.each.values())
+
+
+def _entries(policy: str, kept: Sequence[Line], played: _Played) -> Iterator[_Entry]:
+    for line in kept:
+        for place, horizon in enumerate(HORIZONS):
+            found = {case: [seed[place] for seed in played[policy, case]] for case in line.cases}
+            each = {f"{case.workload} after {horizon}": summary(seeds) for case, seeds in found.items()}
+            yield _Entry(line, horizon, summary([claim for seeds in found.values() for claim in seeds]), each)
+
+
+def _print_policy(console: Console, policy: str, kept: Sequence[Line], played: _Played) -> bool:
+    """One policy's table and its totals; returns whether all its limits are met."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=policy, title_justify="left")
+    table.add_column("case", no_wrap=True)
+    for name in ("after", "none", "runs", "true", "plain", "saved", "doubt", "holds", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    entries = list(_entries(policy, kept, played))
+    for entry in entries:
+        title = entry.line.title if entry.horizon == HORIZONS[0] else ""
+        table.add_row(title, f"{entry.horizon}", *_cells(entry.whole), "" if entry.met else "!")
+    console.print(table)
+    _print_totals(console, [entry for entry in entries if entry.line.judged])
+    return all(entry.met for entry in entries)
+
+
+def _cells(found: Summary) -> Sequence[str]:
+    """The columns from `none` to `holds`."""
+    if not found.claims:
+        return [f"{found.without}", *[""] * 6]
+    runs = np.mean([claim.runs for claim in found.claims])
+    true = np.mean([claim.true for claim in found.claims])
+    plain = np.mean([claim.plain - claim.true for claim in found.claims])
+    doubt = np.mean([claim.saved - claim.at_least for claim in found.claims])
+    over = mean_of(found.over)
+    interval = f" ±{100 * over.half_width:.1f}" if len(found.claims) > 1 else ""
+    return [
+        f"{found.without or ''}",
+        f"{runs:.1f}",
+        f"{true:+.0%}",
+        f"{100 * plain:+.1f}",
+        f"{100 * over.mean:+.1f}{interval}",
+        f"{100 * doubt:.0f}",
+        f"{found.covered:.1%}",
+    ]
+
+
+def _print_totals(console: Console, entries: Sequence[_Entry]) -> None:
+    """Over all lines that are judged: what holds, the worst cases, and how often a verdict is wrong."""
+    claims = [claim for entry in entries for claim in entry.whole.claims]
+    each = {name: found for entry in entries for name, found in entry.each.items() if found.claims}
+    if not claims:
+        return
+    least = min(each, key=lambda name: each[name].covered)
+    most = max(each, key=lambda name: float(each[name].over.mean()))
+    holds = np.mean([claim.holds for claim in claims])
+    saved = [claim.true > 0 for claim in claims]
+    verdicts = []
+    for verdict, truth in ((Verdict.SAVING, True), (Verdict.LOSS, False)):
+        said = [gain is truth for claim, gain in zip(claims, saved, strict=True) if claim.verdict is verdict]
+        wrong = f", wrong in {1 - np.mean(said):.1%} of these" if said else ""
+        verdicts.append(f"{verdict.value}: {len(said) / len(claims):.0%}{wrong}.")
+    console.print(
+        f"{len(claims):,} claims: the bound holds in {holds:.1%}.\nWorst case: {each[least].covered:.1%} ({least}).\n"
+        f"The estimate overstates at most by {each[most].over.mean():+.1%} on average ({most}).\n"
+        f"Truly saved: {np.mean(saved):.0%}. {' '.join(verdicts)}\n"
+    )
+
+
+def _explanation(seeds: int) -> str:
+    return (
+        f"Claims of what a job has saved against the truth, {counted(seeds, 'seed')}; % of what the\n"
+        "default would have cost; means over the seeds:\n"
+        "  after  recurrences                    none   seeds without a claim\n"
+        "  runs   of the default                 true   true saving\n"
+        "  plain  how much `deliveries * mean - spent` overstates\n"
+        "  saved  how much the estimate overstates, with its 95% interval\n"
+        "  doubt  estimate less lower bound      holds  seeds whose bound holds\n"
+        "  *      the default changes: not judged\n"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m wattwise_replay.savings",
+        description="Print whether claims of what a job has saved hold where the truth is known.",
+    )
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of the traces; else no measured lines")
+    parser.add_argument(
+        "--policy", choices=POLICIES, action="append", help=f"repeatable (default: {' and '.join(_USUAL)})"
+    )
+    names = [line.title.removesuffix(_CHANGES) for line in lines()]
+    parser.add_argument("--lines", choices=names, action="append", metavar="LINE", help="repeatable (default: all)")
+    parser.add_argument("--seeds", type=int, default=40, metavar="K", help="from 0 (default: %(default)s)")
+    parser.add_argument(
+        "--processes", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="default: %(default)s"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""What a job has saved."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wattwise_server.domain import Moments
+from wattwise_server.policy.savings import (
+    Delivered,
+    Progress,
+    Savings,
+    Verdict,
+    advice,
+    boundary,
+    break_even,
+    savings,
+)
+
+_VALUES = st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=8)
+_REACHED = st.dictionaries(st.sampled_from([8, 16, 32]), _VALUES, max_size=2).flatmap(
+    lambda others: _VALUES.map(lambda default: {**others, 64: default})
+)
+
+
+def _claim(reached: dict[int, list[float]], wasted: float = 0.0) -> Savings:
+    """The claim of a job with the default 64 that spent what its deliveries took, and more without success."""
+    deliveries = sum(map(len, reached.values()))
+    sums = {size: Delivered.of(values) for size, values in reached.items()}
+    spent = sum(map(sum, reached.values())) + wasted
+    return savings(sums, default_batch_size=64, deliveries=deliveries, spent=spent)
+
+
+def _numbers(found: Savings) -> tuple[float, float, float]:
+    assert found.saved is not None
+    assert found.at_least is not None
+    assert found.uncorrected is not None
+    return found.saved, found.at_least, found.uncorrected
+
+
+def test_the_numbers_of_a_job() -> None:
+    """Two runs of the default at 100 J and 400 J, eight of 32 at 50 J, and 30 J wasted."""
+    found = _claim({64: [100.0, 400.0], 32: [50.0] * 8}, wasted=30.0)
+    assert (found.deliveries, found.spent) == (10, 930.0)
+    assert found.baseline is not None
+    own = math.log(4) / math.sqrt(2)
+    assert found.baseline.runs == 2
+    assert found.baseline.mean == pytest.approx(250.0)
+    assert found.baseline.cautious == pytest.approx(200 * math.exp(-own / math.sqrt(2)))
+    assert found.baseline.cautious == pytest.approx(100.0)
+    assert found.baseline.least == pytest.approx(200 * math.exp(-own * boundary(2) / 2))
+    saved, at_least, uncorrected = _numbers(found)
+    assert saved == pytest.approx(1000.0 - 930.0)
+    assert at_least == pytest.approx(10 * found.baseline.least - 930.0)
+    assert uncorrected == pytest.approx(2500.0 - 930.0)
+    assert found.verdict is Verdict.UNCERTAIN
+
+
+@pytest.mark.parametrize(("runs", "boundary_of_a_sum"), [(1, 3.29696), (2, 4.17710), (10, 8.81404), (100, 30.54913)])
+def test_the_boundary_has_its_value(runs: int, boundary_of_a_sum: float) -> None:
+    """Computed with 50 digits from the formula."""
+    assert boundary(runs) == pytest.approx(boundary_of_a_sum, abs=5e-6)
+
+
+def test_the_boundary_is_rarely_crossed_at_any_number_of_runs() -> None:
+    """Of 4,000 sums of normal values, at most 5% exceed it within the first 400; for a fixed number far fewer do."""
+    sums = np.random.default_rng(1).standard_normal((4000, 400)).cumsum(axis=1)
+    crossed = sums > np.array([boundary(runs) for runs in range(1, 401)])
+    assert 0.015 < crossed.any(axis=1).mean() < 0.05
+    assert crossed[:, 9].mean() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("runs", "cautious", "least"), [(1, 0.819, 0.517), (2, 0.868, 0.659), (5, 0.914, 0.779), (20, 0.956, 0.881)]
+)
+def test_equal_costs_leave_the_least_spread(runs: int, cautious: float, least: float) -> None:
+    """Runs that cost the same are taken to differ by a standard deviation of 0.2; one run is enough for a claim."""
+    found = _claim({64: [100.0] * runs})
+    assert found.baseline is not None
+    assert found.baseline.cautious / 100 == pytest.approx(cautious, abs=5e-4)
+    assert found.baseline.least / 100 == pytest.approx(least, abs=5e-4)
+
+
+def test_the_spread_is_the_largest_of_three() -> None:
+    """That of all batch sizes where they differ much, the default's own where it does, the floor where neither does."""
+    noisy = [math.exp(0.8), math.exp(-0.8)] * 20
+    calm = [1.0] * 40
+    pooled, own, floor = (
+        _claim({64: default, 32: other}).baseline
+        for default, other in (([1.0, 1.0], noisy), (noisy, calm), ([1.0, 1.0], calm))
+    )
+    assert pooled is not None
+    assert own is not None
+    assert floor is not None
+    assert pooled.cautious == pytest.approx(math.exp(-0.8 / math.sqrt(2)))
+    assert own.cautious == pytest.approx(math.exp(-0.8 * math.sqrt(40 / 39) / math.sqrt(40)))
+    assert floor.cautious == pytest.approx(math.exp(-0.2 / math.sqrt(2)))
+
+
+@given(_REACHED, st.floats(0, 1e9))
+def test_the_bound_is_below_the_estimate_and_that_below_the_plain_rule(
+    reached: dict[int, list[float]], wasted: float
+) -> None:
+    """at_least < saved < deliveries × mean − spent, whatever the trials took."""
+    found = _claim(reached, wasted)
+    assert found.baseline is not None
+    assert 0 <= found.baseline.least < found.baseline.cautious < found.baseline.mean
+    saved, at_least, uncorrected = _numbers(found)
+    assert at_least <= saved <= uncorrected
+
+
+@given(_REACHED, st.floats(0, 1e9), st.sampled_from([1e-3, 3.6e6, 7.0]))
+def test_units_do_not_matter(reached: dict[int, list[float]], wasted: float, factor: float) -> None:
+    """A claim in joules is one in kilowatt-hours times a factor, whether before or after the computation."""
+    scaled = _claim({size: [factor * each for each in values] for size, values in reached.items()}, factor * wasted)
+    converted = _claim(reached, wasted).times(factor)
+    assert converted.baseline is not None
+    assert scaled.baseline is not None
+    assert scaled.baseline == pytest.approx(converted.baseline, rel=1e-6)
+    assert scaled.spent == pytest.approx(converted.spent, rel=1e-9)
+    assert scaled.deliveries == converted.deliveries
+
+
+@given(_REACHED, st.floats(0, 1e6), st.floats(0, 1e6))
+def test_what_is_wasted_lowers_a_claim_by_as_much(reached: dict[int, list[float]], wasted: float, more: float) -> None:
+    """A trial without a model lowers the estimate and the bound by exactly what it took."""
+    before, after = _claim(reached, wasted), _claim(reached, wasted + more)
+    for first, second in zip(_numbers(before), _numbers(after), strict=True):
+        assert first - second == pytest.approx(more, rel=1e-6, abs=1e-4)
+
+
+def test_few_long_runs_of_the_default_never_raise_the_bound() -> None:
+    """A run a hundred times as long raises the mean by a factor of 20, and lowers the bound."""
+    usual, long = _claim({64: [100.0] * 5}), _claim({64: [100.0] * 4 + [10_000.0]})
+    assert usual.baseline is not None
+    assert long.baseline is not None
+    assert long.baseline.mean > 20 * usual.baseline.mean
+    assert long.baseline.least < usual.baseline.least
+
+
+@pytest.mark.parametrize(
+    ("reached", "wasted", "verdict"),
+    [
+        ({}, 5.0, Verdict.NO_DELIVERY),
+        ({32: [10.0]}, 0.0, Verdict.NO_BASELINE),
+        ({64: [0.0, 1.0]}, 0.0, Verdict.NOT_MEASURED),
+        ({64: [0.0], 32: [0.0]}, 0.0, Verdict.NOT_MEASURED),
+        ({64: [1.0], 32: [0.0]}, 0.0, Verdict.NOT_MEASURED),
+        ({64: [100.0], 32: [10.0] * 9}, 0.0, Verdict.SAVING),
+        ({64: [100.0], 32: [70.0] * 9}, 0.0, Verdict.UNCERTAIN),
+        ({64: [100.0], 32: [120.0] * 9}, 0.0, Verdict.LOSS),
+        ({64: [100.0] * 9}, 50.0, Verdict.LOSS),
+        ({64: [0.1] * 3}, 0.0, Verdict.UNCERTAIN),
+        ({64: [0.1, 0.2, 0.7]}, 0.0, Verdict.UNCERTAIN),
+    ],
+)
+def test_a_claim_has_a_verdict(reached: dict[int, list[float]], wasted: float, verdict: Verdict) -> None:
+    """A job that only ran its default has lost nothing, whatever the rounding."""
+    found = _claim(reached, wasted)
+    assert found.verdict is verdict
+    claims = verdict in {Verdict.SAVING, Verdict.UNCERTAIN, Verdict.LOSS}
+    for number in (found.baseline, found.saved, found.at_least, found.uncorrected):
+        assert (number is not None) is claims
+    assert found.times(2.0).verdict is verdict
+
+
+def test_imported_trials_are_evidence_and_no_deliveries() -> None:
+    """Ten runs of the default from before the job: they tighten the bound, and nothing was spent on them."""
+    sums = {64: Delivered.of([100.0] * 11), 32: Delivered.of([50.0] * 4)}
+    found = savings(sums, default_batch_size=64, deliveries=5, spent=300.0)
+    assert found.baseline is not None
+    assert found.baseline.runs == 11
+    assert found.uncorrected == pytest.approx(200.0)
+    assert found.at_least == pytest.approx(5 * found.baseline.least - 300.0)
+    assert found.verdict is Verdict.SAVING
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"deliveries": -1}, "deliveries is -1"),
+        ({"spent": -1.0}, "spent is -1.0"),
+        ({"spent": math.nan}, "spent is nan"),
+        ({"spent": math.inf}, "spent is inf"),
+        ({"reached": {64: Delivered(1, 1.0, Moments(2, 0.0, 0.0))}}, "batch size 64 has 2 logarithms of 1 trials"),
+        ({"reached": {64: Delivered(-1, 1.0)}}, "batch size 64 has 0 logarithms of -1 trials"),
+        ({"reached": {64: Delivered(1, math.inf, Moments(1))}}, "the sums of batch size 64 are negative or not finite"),
+        ({"reached": {64: Delivered(1, -1.0, Moments(1))}}, "the sums of batch size 64 are negative or not finite"),
+        ({"reached": {64: Delivered(1, 1.0, Moments(1, math.nan))}}, "the sums of batch size 64 are negative"),
+    ],
+)
+def test_impossible_sums_are_refused(changed: dict[str, Any], fault: str) -> None:
+    """The error names the number."""
+    arguments: dict[str, Any] = {"reached": {}, "default_batch_size": 64, "deliveries": 1, "spent": 1.0} | changed
+    with pytest.raises(ValueError, match=f"^{fault}"):
+        savings(arguments.pop("reached"), **arguments)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf])
+def test_a_unit_is_a_factor_above_0(factor: float) -> None:
+    """Nothing else converts an amount."""
+    with pytest.raises(ValueError, match="use a finite number above 0"):
+        _claim({64: [1.0]}).times(factor)
+
+
+def _course(*spent: float) -> list[Progress]:
+    """Trials that all deliver, numbered from 1."""
+    return [Progress(number, float(np.sum(spent[:number])), number) for number in range(1, len(spent) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("spent", "trial"),
+    [
+        ((), None),
+        ((10.0, 10.0), None),
+        ((15.0, 5.0, 5.0), 3),
+        ((5.0, 5.0), 1),
+        ((5.0, 25.0, 5.0, 1.0), 4),
+        ((5.0, 25.0), None),
+    ],
+)
+def test_break_even_is_where_a_saving_begins_for_good(spent: tuple[float, ...], trial: int | None) -> None:
+    """With 10 J for a delivery of the default; a saving that was lost again does not count."""
+    assert break_even(10.0, _course(*spent)) == trial
+
+
+def test_failed_trials_postpone_the_break_even() -> None:
+    """They spend and deliver nothing."""
+    course = [Progress(1, 10.0, 1), Progress(2, 25.0, 1), Progress(3, 26.0, 2), Progress(5, 27.0, 3)]
+    assert break_even(10.0, course) == 5
+
+
+def test_rounding_of_equal_costs_is_no_error() -> None:
+    """A database may compute a sum of squared deviations just below 0."""
+    sums = {64: Delivered(3, 7.0, Moments(3, math.log(7), -1e-17))}
+    found = savings(sums, default_batch_size=64, deliveries=3, spent=21.0)
+    assert found.baseline == _claim({64: [7.0] * 3}).baseline
+
+
+@given(_REACHED)
+def test_break_even_agrees_with_the_bound(reached: dict[int, list[float]]) -> None:
+    """At the least cost of a delivery there is one exactly where the verdict is a saving."""
+    found = _claim(reached)
+    assert found.baseline is not None
+    course = [Progress(1, found.spent, found.deliveries)]
+    assert (break_even(found.baseline.least, course) is not None) is (found.verdict is Verdict.SAVING)
+
+
+def test_advice_names_commands() -> None:
+    """The id is quoted for a shell, and a baseline is advised while there are fewer than five."""
+    few = _claim({64: [100.0] * 2, 32: [90.0] * 9})
+    (line,) = advice(few, "my job", 64)
+    assert line == "only 2 runs of the default, 64, to compare with: `wattwise jobs baseline 'my job'` schedules one"
+    assert advice(_claim({64: [100.0] * 5, 32: [90.0] * 9}), "my job", 64) == []
+    (line,) = advice(_claim({64: [100.0]}), "my job", 64)
+    assert line.startswith("only 1 run of the default")
+    (line,) = advice(_claim({32: [1.0]}), "my job", 64)
+    assert "64, has not reached the target" in line
+    assert "`wattwise jobs baseline 'my job'`" in line
+    assert len(advice(_claim({}), "job", 64)) == len(advice(_claim({64: [0.0]}), "job", 64)) == 1
+
+
+def test_advice_about_a_loss_is_to_keep_the_default_if_it_is_the_best() -> None:
+    """Otherwise the search may still pay off."""
+    loss = _claim({64: [100.0] * 9}, wasted=50.0)
+    (keep,) = advice(loss, "job", 64, best_known=64)
+    assert keep.startswith("keep your default, 64: ")
+    assert "`wattwise jobs pin job 64`" in keep
+    for best in (32, None):
+        (other,) = advice(loss, "job", 64, best_known=best)
+        assert "keep" not in other
+
+
+def test_an_old_baseline_is_renewed() -> None:
+    """After 100 deliveries without the default; if there are few runs, that alone is said."""
+    many, few = _claim({64: [100.0] * 5, 32: [9.0]}), _claim({64: [100.0], 32: [9.0]})
+    assert advice(many, "job", 64, deliveries_since_default=99) == []
+    (old,) = advice(many, "job", 64, deliveries_since_default=100)
+    assert "100 deliveries old" in old
+    (only,) = advice(few, "job", 64, deliveries_since_default=100)
+    assert only.startswith("only 1 run")
