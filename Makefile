@@ -41,7 +41,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve examples bench replay belief decisions ablation conformance test-clients test soak test-gpu test-libraries \
+.PHONY: help setup demo serve examples bench replay belief decisions ablation savings conformance test-clients test soak test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers mutants check lint types imports protos protos-image protos-check wheel-check \
   deploy-check lock lock-check sbom audit readme-check figures clean
 
@@ -93,6 +93,9 @@ decisions: $(VENV)/.dev ## print what the policies cost beside the best possible
 
 ablation: $(VENV)/.dev ## print what each part of POLICY_KNOWLEDGE_GRADIENT brings (TRACES=folder for measured columns)
 	$(BIN)/python -m wattwise_replay.ablation $(if $(TRACES),--traces '$(TRACES)') $(ABLATION)
+
+savings: $(VENV)/.dev ## print whether claims of what a job has saved hold where the truth is known (TRACES=folder for measured lines)
+	$(BIN)/python -m wattwise_replay.savings $(if $(TRACES),--traces '$(TRACES)') $(SAVINGS)
 
 conformance: $(VENV)/.test ## replay the behaviour tables with the clients of all languages
 	$(BIN)/python -m tests.conformance

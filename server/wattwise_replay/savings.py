@@ -2,7 +2,8 @@
 
     python -m wattwise_replay.savings --traces DIR
 
-Exits with 1 if a claim overstates on average, or a lower bound holds in less than 95% of the seeds.
+Exits with 1 if in any case and after any number of recurrences the estimate overstates on average, or if a lower bound
+holds in less than 95% of the seeds by more than chance explains, or of all seeds and cases together.
 
 The replay knows what a delivery costs with the default: the mean over all its recorded runs that reach the target. Only
 cost is looked at. A batch size has one power limit in a replay, so that energy and time are in proportion to cost.
@@ -11,6 +12,7 @@ cost is looked at. A batch size has one power limit in a replay, so that energy 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections import defaultdict
@@ -22,7 +24,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from wattwise_server.policy.savings import Delivered, Savings, Verdict, savings
@@ -41,6 +42,9 @@ from wattwise_replay.world import TrialCourse, World, course
 
 HORIZONS = (20, 40, 100)
 LEAST_COVERED = 0.95
+_UNLIKELY = 0.05
+"""Probability below which chance explains nothing."""
+
 _USUAL = ("POLICY_KNOWLEDGE_GRADIENT", "POLICY_PRUNING_GTS")
 _ETA = 0.5
 _WIDTH = 80
@@ -218,8 +222,19 @@ class Summary(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether both limits are."""
-        return not self.claims or (self.covered >= LEAST_COVERED and float(self.over.mean()) <= _ROUNDING)
+        """Whether both limits are: the bound's is missed if a right bound would fail so often in one of 20 tries."""
+        missed = sum(not claim.holds for claim in self.claims)
+        return not self.claims or (
+            chance(missed, len(self.claims)) >= _UNLIKELY and float(self.over.mean()) <= _ROUNDING
+        )
+
+
+def chance(missed: int, seeds: int) -> float:
+    """Probability that a bound that holds in 95% of all seeds is missed at least so often in some of them."""
+    return sum(
+        math.comb(seeds, each) * (1 - LEAST_COVERED) ** each * LEAST_COVERED ** (seeds - each)
+        for each in range(missed, seeds + 1)
+    )
 
 
 def summary(found: Sequence[Claim | None]) -> Summary:
@@ -256,7 +271,7 @@ def main(words: Sequence[str] | None = None) -> int:
     met = [_print_policy(console, policy, kept, played) for policy in policies]
     if left_out:
         console.print(f"Left out, since they need --traces DIR: {left_out}.")
-    limits = "no claim overstates on average, and every bound holds in at least 95% of the seeds"
+    limits = "no estimate overstates on average, and bounds hold in at least 95% of the seeds"
     console.print(f"Limits met: {limits}." if all(met) else f"Limits missed (!); wanted: {limits}.")
     return int(not all(met))
 
@@ -292,17 +307,20 @@ def _entries(policy: str, kept: Sequence[Line], played: _Played) -> Iterator[_En
 
 def _print_policy(console: Console, policy: str, kept: Sequence[Line], played: _Played) -> bool:
     """One policy's table and its totals; returns whether all its limits are met."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=policy, title_justify="left")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, title=policy, title_justify="left")
     table.add_column("case", no_wrap=True)
-    for name in ("after", "none", "runs", "true", "plain", "saved", "doubt", "holds", ""):
+    for name in ("after", "none", "runs", "true", "plain", "saved", "doubt", "holds"):
         table.add_column(name, justify="right", no_wrap=True)
     entries = list(_entries(policy, kept, played))
     for entry in entries:
         title = entry.line.title if entry.horizon == HORIZONS[0] else ""
-        table.add_row(title, f"{entry.horizon}", *_cells(entry.whole), "" if entry.met else "!")
+        *cells, holds = _cells(entry.whole)
+        table.add_row(title, f"{entry.horizon}", *cells, holds if entry.met else f"! {holds}")
     console.print(table)
-    _print_totals(console, [entry for entry in entries if entry.line.judged])
-    return all(entry.met for entry in entries)
+    judged = [entry for entry in entries if entry.line.judged]
+    _print_totals(console, judged)
+    holds = [claim.holds for entry in judged for claim in entry.whole.claims]
+    return all(entry.met for entry in entries) and float(np.mean(holds or 1.0)) >= LEAST_COVERED
 
 
 def _cells(found: Summary) -> Sequence[str]:
@@ -319,9 +337,9 @@ def _cells(found: Summary) -> Sequence[str]:
         f"{found.without or ''}",
         f"{runs:.1f}",
         f"{true:+.0%}",
-        f"{100 * plain:+.1f}",
-        f"{100 * over.mean:+.1f}{interval}",
-        f"{100 * doubt:.0f}",
+        f"{plain:+.0%}",
+        f"{100 * over.mean:+.1f}%{interval}",
+        f"{100 * doubt:.0f}%",
         f"{found.covered:.1%}",
     ]
 
@@ -350,14 +368,14 @@ def _print_totals(console: Console, entries: Sequence[_Entry]) -> None:
 
 def _explanation(seeds: int) -> str:
     return (
-        f"Claims of what a job has saved against the truth, {counted(seeds, 'seed')}; % of what the\n"
-        "default would have cost; means over the seeds:\n"
+        f"Claims of what a job has saved against the truth, in % of what the default would\n"
+        f"have cost; means over {counted(seeds, 'seed')}:\n"
         "  after  recurrences                    none   seeds without a claim\n"
         "  runs   of the default                 true   true saving\n"
         "  plain  how much `deliveries * mean - spent` overstates\n"
         "  saved  how much the estimate overstates, with its 95% interval\n"
         "  doubt  estimate less lower bound      holds  seeds whose bound holds\n"
-        "  *      the default changes: not judged\n"
+        "  *      the default changes: not judged   !  a limit is missed\n"
     )
 
 

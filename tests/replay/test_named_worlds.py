@@ -52,6 +52,13 @@ def _expected_costs(made: Workload) -> dict[int, float]:
         ("all-fail", 10, 256, {128}, 8),
         ("steep-noisy", 10, 512, {64, 128}, 10),
         ("drift", 8, 128, {8, 16}, 8),
+        ("bimodal", 10, 256, {64, 128}, 10),
+        ("lucky", 10, 256, {64, 128}, 10),
+        ("lucky-default", 10, 256, None, 10),
+        ("heavy-tailed", 10, 256, None, 10),
+        ("uneven-noise", 10, 256, {64, 128}, 10),
+        ("best-default", 10, 64, {64, 128}, 10),
+        ("best-default-noisy", 10, 64, {64, 128}, 10),
     ],
 )
 def test_a_named_world_has_its_shape(
@@ -76,6 +83,22 @@ def test_a_fifth_of_the_runs_fail_where_all_fail() -> None:
     """Every batch size misses its target in a fifth of its runs."""
     missed = [run.target_epoch is None for each in named_world("all-fail").batch_sizes for run in each.runs]
     assert np.mean(missed) == pytest.approx(0.2, abs=0.02)
+
+
+def test_the_noise_of_a_world_is_in_its_runs() -> None:
+    """The longest and the shortest runs beside the median, and how much runs differ."""
+
+    def epochs(name: str, size: int) -> np.ndarray:
+        return np.array([run.target_epoch for run in named_world(name).of(size).runs], float)
+
+    assert np.mean(epochs("bimodal", 256) > 2 * np.median(epochs("bimodal", 256))) == pytest.approx(0.2, abs=0.06)
+    for size, share in ((256, 0.2), (128, 0.0)):
+        few = np.mean(epochs("lucky-default", size) < np.median(epochs("lucky-default", size)) / 2)
+        assert few == pytest.approx(share, abs=0.06)
+    tail = epochs("heavy-tailed", 64)
+    assert tail.max() > 5 * tail.mean()
+    spread = {size: np.log(epochs("uneven-noise", size)).std() for size in (128, 256)}
+    assert spread[256] > 8 * spread[128]
 
 
 @pytest.mark.parametrize("name", _ALL)

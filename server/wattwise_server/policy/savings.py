@@ -81,7 +81,13 @@ class Delivered(NamedTuple):
 
 
 class Verdict(Enum):
-    """What a claim amounts to."""
+    """What a claim amounts to.
+
+    NO_DELIVERY, NO_BASELINE and NOT_MEASURED: nothing is claimed, since no trial reached the target, none of the
+    default did, or some of those that did have no measurement of the quantity. SAVING: `at_least` is above 0. LOSS:
+    everything spent is more than the deliveries would have cost with the default, even if that costs a standard error
+    more than it seems. UNCERTAIN: neither.
+    """
 
     NO_DELIVERY = "NO_DELIVERY"
     NO_BASELINE = "NO_BASELINE"
@@ -99,16 +105,18 @@ class Baseline(NamedTuple):
         mean: Their mean. Tends to overstate, see the module.
         cautious: g.
         least: L.
+        generous: What decides that a job has lost, and no claim: their mean, or exp(x̄ + s/√n) if that is more.
     """
 
     runs: int
     mean: float
     cautious: float
     least: float
+    generous: float
 
     def times(self, factor: float) -> Baseline:
         """In another unit."""
-        return Baseline(self.runs, self.mean * factor, self.cautious * factor, self.least * factor)
+        return Baseline(self.runs, *(factor * each for each in self[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,7 @@ class Savings:
 
     @property
     def uncorrected(self) -> float | None:
-        """D · mean − S, which overstates; below 0 it is a loss by any reading."""
+        """D · mean − S, which overstates: of a job with the verdict LOSS, the loss to show."""
         return None if self.baseline is None else self.deliveries * self.baseline.mean - self.spent
 
     def times(self, factor: float) -> Savings:
@@ -204,9 +212,10 @@ def _spread(default: Delivered, reached: Iterable[Delivered]) -> float:
 
 
 def _baseline(default: Delivered, spread: float) -> Baseline:
-    runs, middle = default.count, default.logs.mean
-    cautious = math.exp(middle - spread / math.sqrt(runs))
-    return Baseline(runs, default.mean, cautious, math.exp(middle - spread * boundary(runs) / runs))
+    runs, middle, error = default.count, default.logs.mean, spread / math.sqrt(default.count)
+    least = math.exp(middle - spread * boundary(runs) / runs)
+    generous = max(default.mean, math.exp(middle + error))
+    return Baseline(runs, default.mean, math.exp(middle - error), least, generous)
 
 
 def boundary(runs: int) -> float:
@@ -217,8 +226,10 @@ def boundary(runs: int) -> float:
 def _verdict(known: Baseline, deliveries: int, spent: float) -> Verdict:
     if deliveries * known.least > spent:
         return Verdict.SAVING
-    # The mean overstates: what is a loss by it is one.
-    return Verdict.LOSS if deliveries * known.mean < spent * (1 - _NOTHING) else Verdict.UNCERTAIN
+    # The default's own deliveries would have cost what they did.
+    own = min(known.runs, deliveries)
+    most = own * known.mean + (deliveries - own) * known.generous
+    return Verdict.LOSS if most < spent * (1 - _NOTHING) else Verdict.UNCERTAIN
 
 
 class Progress(NamedTuple):

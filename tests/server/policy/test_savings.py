@@ -108,7 +108,7 @@ def test_the_bound_is_below_the_estimate_and_that_below_the_plain_rule(
     """at_least < saved < deliveries × mean − spent, whatever the trials took."""
     found = _claim(reached, wasted)
     assert found.baseline is not None
-    assert 0 <= found.baseline.least < found.baseline.cautious < found.baseline.mean
+    assert 0 <= found.baseline.least < found.baseline.cautious < found.baseline.mean <= found.baseline.generous
     saved, at_least, uncorrected = _numbers(found)
     assert at_least <= saved <= uncorrected
 
@@ -152,8 +152,12 @@ def test_few_long_runs_of_the_default_never_raise_the_bound() -> None:
         ({64: [1.0], 32: [0.0]}, 0.0, Verdict.NOT_MEASURED),
         ({64: [100.0], 32: [10.0] * 9}, 0.0, Verdict.SAVING),
         ({64: [100.0], 32: [70.0] * 9}, 0.0, Verdict.UNCERTAIN),
-        ({64: [100.0], 32: [120.0] * 9}, 0.0, Verdict.LOSS),
+        ({64: [100.0], 32: [120.0] * 9}, 0.0, Verdict.UNCERTAIN),
+        ({64: [100.0], 32: [130.0] * 9}, 0.0, Verdict.LOSS),
         ({64: [100.0] * 9}, 50.0, Verdict.LOSS),
+        ({64: [100.0] * 9}, 1e-3, Verdict.LOSS),
+        ({64: [100.0] * 9, 32: [106.0]}, 0.0, Verdict.UNCERTAIN),
+        ({64: [100.0] * 9, 32: [107.0]}, 0.0, Verdict.LOSS),
         ({64: [0.1] * 3}, 0.0, Verdict.UNCERTAIN),
         ({64: [0.1, 0.2, 0.7]}, 0.0, Verdict.UNCERTAIN),
     ],
