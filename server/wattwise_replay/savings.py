@@ -153,7 +153,7 @@ def claims(
     Raises:
         ReplayError: the server would refuse the job.
     """
-    job = job_spec(workload, "replay-savings", policy=policy, eta=case.eta, beta=2.0, seed=seed, window=case.window)  # type: ignore[arg-type]
+    job = job_spec(workload, "replay-savings", policy=policy, eta=case.eta, beta=2.0, seed=seed, window=case.window)
     engine = _Recorded(InProcess(job), workload)
     world = World(workload, case.eta, workload.drift_at)
     ledger = play(engine, world, seed, max(horizons), case.overlap)
@@ -314,8 +314,8 @@ def _print_policy(console: Console, policy: str, kept: Sequence[Line], played: _
     entries = list(_entries(policy, kept, played))
     for entry in entries:
         title = entry.line.title if entry.horizon == HORIZONS[0] else ""
-        *cells, holds = _cells(entry.whole)
-        table.add_row(title, f"{entry.horizon}", *cells, holds if entry.met else f"! {holds}")
+        *cells, last = _cells(entry.whole)
+        table.add_row(title, f"{entry.horizon}", *cells, last if entry.met else f"! {last}")
     console.print(table)
     judged = [entry for entry in entries if entry.line.judged]
     _print_totals(console, judged)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -56,7 +56,8 @@ _NOTHING = 1e-9
 """A relative difference below this is a rounding error."""
 
 
-class Delivered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Delivered:
     """One quantity of one batch size's trials that reached the target, at any cost.
 
     Attributes:
@@ -68,7 +69,7 @@ class Delivered(NamedTuple):
 
     count: int = 0
     mean: float = 0.0
-    logs: Moments = Moments()
+    logs: Moments = field(default=Moments())
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Delivered:
