@@ -13,7 +13,7 @@ from wattwise_replay.play import PlayedTrial
 from wattwise_replay.savings import Claim, Line, chance, claimed, claims, default_cost, summary
 from wattwise_replay.workload import Crash, RecordedRun
 from wattwise_server.domain import EndReason
-from wattwise_server.policy.savings import Verdict, boundary
+from wattwise_server.policy.savings import LEAST_SPREAD, Verdict, boundary
 
 from tests.replay.worlds import workload
 
@@ -62,8 +62,8 @@ def test_a_claim_stands_beside_the_truth() -> None:
     assert (found.verdict, found.runs) == (Verdict.SAVING, 1)
     assert found.true == pytest.approx(1 - 4600 / would)
     assert found.plain == pytest.approx(found.true)
-    assert found.saved == pytest.approx(np.exp(-0.2) - 4600 / would)
-    assert found.at_least == pytest.approx(np.exp(-0.2 * boundary(1)) - 4600 / would)
+    assert found.saved == pytest.approx(np.exp(-LEAST_SPREAD) - 4600 / would)
+    assert found.at_least == pytest.approx(np.exp(-LEAST_SPREAD * boundary(1)) - 4600 / would)
     assert found.holds
 
 

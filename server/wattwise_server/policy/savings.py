@@ -4,7 +4,7 @@
     S     everything spent, by failed and exploring trials too
     n     trials of the default batch size that reached the target
     x     natural logarithm of what such a trial took; x̄ is its mean over the n
-    s     standard deviation of x: the largest of the default's own, that pooled over all batch sizes, and 0.2
+    s     standard deviation of x: the largest of the default's own, that pooled over all batch sizes, and 0.22
     g     cautious cost of a delivery with the default:  exp(x̄ − s/√n)
     L     least cost of one, with 95% confidence:        exp(x̄ − s·u(n)/n)
     u(n)  one-sided boundary of a sum of n standard normal values that is crossed at *any* n with a probability of at
@@ -21,7 +21,7 @@ Iterated Logarithm", Ann. Math. Stat. 41(5), 1970), one-sided and in closed form
 Sekhon ("Time-uniform, Nonparametric, Nonasymptotic Confidence Sequences", Ann. Stat. 49(2), 2021).
 
 Both bound the geometric mean. The mean is at least as large, whatever the distribution, so that a few very long runs
-are no danger. A few very short ones are: the floor of 0.2 is for what one or two trials cannot show.
+are no danger. A few very short ones are: the floor of 0.22 is for what one or two trials cannot show.
 
 The same is computed for cost, energy, time and money, each from its own sums. `wattwise_replay.savings` measures how
 well it holds.
@@ -38,15 +38,16 @@ from typing import NamedTuple
 from wattwise_server.domain import Moments
 from wattwise_server.errors import jobs_command
 
-LEAST_SPREAD = 0.2
-"""Least s. A larger one claims less of jobs whose default has few trials; with a smaller one claims break where the
-default's runs differ more than those of other batch sizes, of which more is known."""
+LEAST_SPREAD = 0.22
+"""Least s: the largest of all batch sizes in the traces of docs/results.md. A larger one claims less of jobs whose
+default has few trials; with a smaller one claims break where the default's runs differ more than those of other batch
+sizes, of which more is known."""
 
 _MISCLAIMED = 0.05
 """Alpha: probability that `at_least` is ever wrong, if s is right."""
 
 _FEW_RUNS = 5
-"""Trials of the default below which another one is advised: with as many, L is at most 0.78 of the geometric mean, with
+"""Trials of the default below which another one is advised: with as many, L is at most 0.76 of the geometric mean, with
 one at most half of it."""
 
 _OLD = 100

@@ -75,10 +75,10 @@ def test_the_boundary_is_rarely_crossed_at_any_number_of_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "cautious", "least"), [(1, 0.819, 0.517), (2, 0.868, 0.659), (5, 0.914, 0.779), (20, 0.956, 0.881)]
+    ("runs", "cautious", "least"), [(1, 0.803, 0.484), (2, 0.856, 0.632), (5, 0.906, 0.760), (20, 0.952, 0.870)]
 )
 def test_equal_costs_leave_the_least_spread(runs: int, cautious: float, least: float) -> None:
-    """Runs that cost the same are taken to differ by a standard deviation of 0.2; one run is enough for a claim."""
+    """Runs that cost the same are taken to differ by a standard deviation of 0.22; one run is enough for a claim."""
     found = _claim({64: [100.0] * runs})
     assert found.baseline is not None
     assert found.baseline.cautious / 100 == pytest.approx(cautious, abs=5e-4)
@@ -98,7 +98,7 @@ def test_the_spread_is_the_largest_of_three() -> None:
     assert floor is not None
     assert pooled.cautious == pytest.approx(math.exp(-0.8 / math.sqrt(2)))
     assert own.cautious == pytest.approx(math.exp(-0.8 * math.sqrt(40 / 39) / math.sqrt(40)))
-    assert floor.cautious == pytest.approx(math.exp(-0.2 / math.sqrt(2)))
+    assert floor.cautious == pytest.approx(math.exp(-0.22 / math.sqrt(2)))
 
 
 @given(_REACHED, st.floats(0, 1e9))
@@ -156,8 +156,8 @@ def test_few_long_runs_of_the_default_never_raise_the_bound() -> None:
         ({64: [100.0], 32: [130.0] * 9}, 0.0, Verdict.LOSS),
         ({64: [100.0] * 9}, 50.0, Verdict.LOSS),
         ({64: [100.0] * 9}, 1e-3, Verdict.LOSS),
-        ({64: [100.0] * 9, 32: [106.0]}, 0.0, Verdict.UNCERTAIN),
-        ({64: [100.0] * 9, 32: [107.0]}, 0.0, Verdict.LOSS),
+        ({64: [100.0] * 9, 32: [107.0]}, 0.0, Verdict.UNCERTAIN),
+        ({64: [100.0] * 9, 32: [108.0]}, 0.0, Verdict.LOSS),
         ({64: [0.1] * 3}, 0.0, Verdict.UNCERTAIN),
         ({64: [0.1, 0.2, 0.7]}, 0.0, Verdict.UNCERTAIN),
     ],
