@@ -391,6 +391,7 @@ def _saving(known: Claim | None) -> v1.Saving | None:
         at_least=known.at_least,
         cautious_baseline=baseline.cautious if baseline else None,
         least_baseline=baseline.least if baseline else None,
+        uncorrected=known.uncorrected,
     )
 
 

@@ -342,7 +342,7 @@ def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Deli
         usage = group.usage
         value = (usage.cost, usage.energy_joules, usage.time_seconds, group.money)[place]
         known = found.get(group.batch_size, Delivered())
-        count = known.runs + group.num_trials
+        count = known.count + group.num_trials
         mean = known.mean + (value - known.mean * group.num_trials) / count
         found[group.batch_size] = Delivered(count, mean, known.logs.merge(group.logs[place]))
     return found

@@ -253,6 +253,7 @@ class Saving(_message.Message):
     AT_LEAST_FIELD_NUMBER: _builtins.int
     CAUTIOUS_BASELINE_FIELD_NUMBER: _builtins.int
     LEAST_BASELINE_FIELD_NUMBER: _builtins.int
+    UNCORRECTED_FIELD_NUMBER: _builtins.int
     spent: _builtins.float
     """Everything that was spent, failed and running trials included."""
     baseline: _builtins.float
@@ -267,6 +268,10 @@ class Saving(_message.Message):
     """What a delivery with the default batch size takes, as `saved` takes it. Unset: there is no claim."""
     least_baseline: _builtins.float
     """What it takes at least, as `at_least` takes it. Unset: there is no claim."""
+    uncorrected: _builtins.float
+    """The deliveries times `baseline`, minus `spent`. It tends to overstate, so that below 0 it is what was lost. Unset: there is
+    no claim.
+    """
     def __init__(
         self,
         *,
@@ -276,10 +281,11 @@ class Saving(_message.Message):
         at_least: _builtins.float | None = ...,
         cautious_baseline: _builtins.float | None = ...,
         least_baseline: _builtins.float | None = ...,
+        uncorrected: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_cautious_baseline", b"_cautious_baseline", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "at_least", b"at_least", "baseline", b"baseline", "cautious_baseline", b"cautious_baseline", "least_baseline", b"least_baseline", "saved", b"saved"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_cautious_baseline", b"_cautious_baseline", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "at_least", b"at_least", "baseline", b"baseline", "cautious_baseline", b"cautious_baseline", "least_baseline", b"least_baseline", "saved", b"saved", "uncorrected", b"uncorrected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_cautious_baseline", b"_cautious_baseline", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "at_least", b"at_least", "baseline", b"baseline", "cautious_baseline", b"cautious_baseline", "least_baseline", b"least_baseline", "saved", b"saved", "spent", b"spent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_cautious_baseline", b"_cautious_baseline", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "at_least", b"at_least", "baseline", b"baseline", "cautious_baseline", b"cautious_baseline", "least_baseline", b"least_baseline", "saved", b"saved", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
     _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
@@ -291,6 +297,8 @@ class Saving(_message.Message):
     _WhichOneofArgType__least_baseline: _TypeAlias = _typing.Literal["_least_baseline", b"_least_baseline"]  # noqa: Y015
     _WhichOneofReturnType__saved: _TypeAlias = _typing.Literal["saved"]  # noqa: Y015
     _WhichOneofArgType__saved: _TypeAlias = _typing.Literal["_saved", b"_saved"]  # noqa: Y015
+    _WhichOneofReturnType__uncorrected: _TypeAlias = _typing.Literal["uncorrected"]  # noqa: Y015
+    _WhichOneofArgType__uncorrected: _TypeAlias = _typing.Literal["_uncorrected", b"_uncorrected"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
     @_typing.overload
@@ -301,6 +309,8 @@ class Saving(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__least_baseline) -> _WhichOneofReturnType__least_baseline | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__saved) -> _WhichOneofReturnType__saved | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__uncorrected) -> _WhichOneofReturnType__uncorrected | None: ...
 
 Global___Saving: _TypeAlias = Saving  # noqa: Y015
 

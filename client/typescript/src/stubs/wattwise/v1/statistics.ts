@@ -188,7 +188,14 @@ export interface Saving {
     | number
     | undefined;
   /** What it takes at least, as `at_least` takes it. Unset: there is no claim. */
-  leastBaseline?: number | undefined;
+  leastBaseline?:
+    | number
+    | undefined;
+  /**
+   * The deliveries times `baseline`, minus `spent`. It tends to overstate, so that below 0 it is what was lost. Unset: there is
+   * no claim.
+   */
+  uncorrected?: number | undefined;
 }
 
 /** What a job has saved compared with launching its default batch size at every delivery. */
@@ -816,6 +823,7 @@ function createBaseSaving(): Saving {
     atLeast: undefined,
     cautiousBaseline: undefined,
     leastBaseline: undefined,
+    uncorrected: undefined,
   };
 }
 
@@ -838,6 +846,9 @@ export const Saving: MessageFns<Saving> = {
     }
     if (message.leastBaseline !== undefined) {
       writer.uint32(49).double(message.leastBaseline);
+    }
+    if (message.uncorrected !== undefined) {
+      writer.uint32(57).double(message.uncorrected);
     }
     return writer;
   },
@@ -903,6 +914,14 @@ export const Saving: MessageFns<Saving> = {
             message.leastBaseline = reader.double();
             continue;
           }
+          case 7: {
+            if (tag !== 57) {
+              break;
+            }
+
+            message.uncorrected = reader.double();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -926,6 +945,7 @@ export const Saving: MessageFns<Saving> = {
     message.atLeast = object.atLeast ?? undefined;
     message.cautiousBaseline = object.cautiousBaseline ?? undefined;
     message.leastBaseline = object.leastBaseline ?? undefined;
+    message.uncorrected = object.uncorrected ?? undefined;
     return message;
   },
 };
