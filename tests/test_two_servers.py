@@ -172,6 +172,7 @@ def test_metrics_add_up(pair: Pair) -> None:
         return sum(server.figure(name, **labels) for server in pair)
 
     names = ("jobs_registered", "jobs_deleted", "trials_dispatched", "trials_ended", "energy_joules", "leases_lost")
+    Trainer(pair[1].trainer)
     before = {name: total(f"wattwise_{name}_total") for name in names}
     one, other = pair
     job = Trainer(one.trainer)
