@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from wattwise.errors import UnsupportedCallError
 from wattwise.rpc.client import Client
 
 Handler: TypeAlias = Callable[[Client, argparse.Namespace], int]
@@ -28,9 +30,25 @@ def add_id(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job_id", metavar="ID", help="the job id, as in `wattwise jobs list`")
 
 
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """Declares which jobs an action is about: one, those with a prefix, or all."""
+    jobs = parser.add_mutually_exclusive_group()
+    jobs.add_argument(
+        "job_id", metavar="ID", nargs="?", type=_job_id, help="only this job, with more of it; without it, all jobs"
+    )
+    jobs.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
+
+
 def add_batch_size(parser: argparse.ArgumentParser) -> None:
     """Declares the batch size."""
     parser.add_argument("batch_size", type=positive, metavar="BATCH_SIZE", help="one of the job's batch sizes")
+
+
+def _job_id(text: str) -> str:
+    # A variable of a script that is empty must not mean all jobs.
+    if not text:
+        raise argparse.ArgumentTypeError("the job id is empty")
+    return text
 
 
 def positive(text: str) -> int:
@@ -43,6 +61,22 @@ def positive(text: str) -> int:
 def plain(message: Message) -> dict[str, Any]:
     """The message as JSON objects, including fields that are zero."""
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+@contextmanager
+def newer_calls(client: Client, action: str) -> Iterator[None]:
+    """Within the block, an action calls what servers before 0.2.0 do not have.
+
+    Raises:
+        UnsupportedCallError: the server is too old; the message says so.
+    """
+    try:
+        yield
+    except UnsupportedCallError as error:
+        raise UnsupportedCallError(
+            f"the server at {client.address} is too old for `wattwise jobs {action}`, or is not a Wattwise server; "
+            "the action needs a server of version 0.2.0 or later"
+        ) from error
 
 
 def print_json(document: object) -> None:

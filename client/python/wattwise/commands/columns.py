@@ -16,9 +16,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wattwise.commands.humanize import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Row = TypeVar("Row")
 
@@ -294,6 +297,16 @@ def print_text(text: str, indent: int) -> None:
 def terminal_width() -> int | None:
     """The columns of the terminal, or $COLUMNS; None if the output goes to a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def live_console() -> Console | None:
+    """A console for a display that is drawn again; None unless there is a terminal that can, and rich is installed."""
+    try:
+        from rich.console import Console  # noqa: PLC0415 - not installed with the bare package
+    except ModuleNotFoundError:
+        return None
+    console = Console()
+    return console if console.is_terminal and not console.is_dumb_terminal and sys.stdout.isatty() else None
 
 
 def width_of(text: str) -> int:

@@ -27,8 +27,38 @@ def joules(value: float) -> str:
     return f"{math.copysign(size, value):.{decimals}f} {_PREFIXES[prefix]}J"
 
 
+def energy(value: float) -> str:
+    """Joules, also in kilowatt-hours from 0.001 kWh on: "520 J", "12.3 kJ (0.00342 kWh)"."""
+    kilowatt_hours = value / 3.6e6
+    if not 0.001 <= abs(kilowatt_hours) < math.inf:
+        return joules(value)
+    return f"{joules(value)} ({_rounded(kilowatt_hours)} kWh)"
+
+
+def money(value: float, currency: str) -> str:
+    """An amount of a currency, with cents, or three significant digits if it is less than 1: "1,234.50 EUR"."""
+    return f"{_rounded(value) if abs(value) < 1 else f'{value:,.2f}'} {currency}".rstrip()
+
+
+def carbon(grams: float) -> str:
+    """Grams, kilograms or tonnes of CO2 equivalent: "512 g", "-1.20 kg"."""
+    for unit, size in (("t", 1e6), ("kg", 1e3)):
+        if abs(grams) >= size:
+            return f"{_rounded(grams / size)} {unit}"
+    return f"{_rounded(grams)} g"
+
+
+def _rounded(value: float) -> str:
+    """Three significant digits, without an exponent: "0.00342", "12.3", "1234"."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
 def duration(seconds: float) -> str:
-    """The two largest units: "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h"."""
+    """The two largest units: "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h"; "-8.2 s" is a negative one."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -63,6 +93,11 @@ def moment(timestamp: Timestamp) -> str:
 def exact_moment(timestamp: Timestamp) -> str:
     """A time for programs, to the second, in UTC, as in ISO 8601: "2026-11-21T02:43:05Z"."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def instant(timestamp: Timestamp) -> str:
+    """A time for programs, to the millisecond, in UTC, as in ISO 8601: "2026-11-21T02:43:05.128Z"."""
+    return timestamp.ToDatetime(tzinfo=timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def spread(precision: float) -> str:

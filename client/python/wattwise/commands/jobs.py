@@ -1,27 +1,41 @@
-"""`wattwise jobs`: list, show, control and delete jobs."""
+"""`wattwise jobs`: list, show, watch, export, control and delete jobs."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain, islice
+from urllib.parse import quote, urlsplit
 
 from wattwise import v1
 from wattwise.commands.actions import Handler, add_id, plain, positive, print_json
 from wattwise.commands.columns import add_table_options, arranged, table_options, unused_with_json
 from wattwise.commands.control import add_control
+from wattwise.commands.events import add_events
+from wattwise.commands.export import add_export
 from wattwise.commands.humanize import printable
 from wattwise.commands.importing import add_import
 from wattwise.commands.main import MISUSED, complain, say, sentence
 from wattwise.commands.options import add_credential_options, credentials_of
-from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS, JobTrial, print_job, print_jobs, print_trials
+from wattwise.commands.savings import add_savings, figures_of
+from wattwise.commands.tables import (
+    END_REASONS,
+    JOB_COLUMNS,
+    TRIAL_COLUMNS,
+    TRIAL_STATUSES,
+    JobTrial,
+    print_job,
+    print_jobs,
+    print_trials,
+)
+from wattwise.commands.watch import add_watch
 from wattwise.rpc.client import Client
 
-_STATUSES = {
-    "dispatched": v1.TRIAL_STATUS_DISPATCHED,
-    "succeeded": v1.TRIAL_STATUS_SUCCEEDED,
-    "failed": v1.TRIAL_STATUS_FAILED,
-}
+WEB_URL = "WATTWISE_WEB_URL"
+"""The variable with the URL of `wattwise web`."""
 _TIMEOUT_SECONDS = 10.0
 _PAGE = 1000
 _EXAMPLES = """examples:
@@ -30,6 +44,9 @@ _EXAMPLES = """examples:
   wattwise jobs trials mnist-nightly --status dispatched
   wattwise jobs trials mnist-nightly --columns trial,batch-size,cost --sort cost
   wattwise jobs show mnist-nightly --server cluster:50051 --json
+  wattwise jobs savings mnist-nightly
+  wattwise jobs watch mnist-nightly
+  wattwise jobs export mnist-nightly --output trials.csv
   wattwise jobs allow mnist-nightly 512
   wattwise jobs import mnist-nightly trials.csv --dry-run
 """
@@ -55,14 +72,27 @@ class JobsCommand:
         listing = add("list", "list all jobs, oldest first", _list)
         listing.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
         add_table_options(listing, JOB_COLUMNS)
-        add_id(add("show", "show a job: its configuration, its progress and the state of every batch size", _show))
+        show = add("show", "show a job: its configuration, its progress and the state of every batch size", _show)
+        add_id(show)
+        show.add_argument(
+            "--web",
+            nargs="?",
+            const="",
+            metavar="URL",
+            help="print only the URL of the job's page at `wattwise web`, which listens at URL ($WATTWISE_WEB_URL)",
+        )
+        add_savings(add)
+        add_watch(add)
         trials = add("trials", "list a job's trials by number", _trials)
         add_id(trials)
-        trials.add_argument("--status", choices=_STATUSES, help="only trials with this status")
+        trials.add_argument("--status", choices=TRIAL_STATUSES, help="only trials with this status")
         trials.add_argument(
             "--batch-size", type=positive, default=0, metavar="N", help="only trials with this batch size"
         )
+        trials.add_argument("--end-reason", choices=END_REASONS, help="only trials that ended for this reason")
         add_table_options(trials, TRIAL_COLUMNS)
+        add_events(add)
+        add_export(add)
         add_control(add)
         add_import(add)
         delete = add("delete", "delete a job and its trials; running trials are stopped", _delete)
@@ -97,24 +127,74 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 
 def _show(client: Client, args: argparse.Namespace) -> int:
+    base = args.web or os.environ.get(WEB_URL, "")
+    if wrong := _unusable(args, base):
+        complain(f"wattwise jobs show: {wrong}")
+        return MISUSED
     job = client.get_job(args.job_id)
-    if args.json:
+    if args.web is not None:
+        say(page_of(base, args.job_id))
+    elif args.json:
         print_json(plain(job))
     else:
-        print_job(job, client.list_trials(args.job_id, page_size=_PAGE))
+        page = [("page", page_of(base, args.job_id))] if base else []
+        figures = [*figures_of(client, job), *page]
+        print_job(job, client.list_trials(args.job_id, page_size=_PAGE), figures)
     return 0
 
 
+def page_of(base: str, job_id: str) -> str:
+    """The URL of a job's page, below that of the site."""
+    return f"{base.rstrip('/')}/job?id={quote(job_id, safe='')}"
+
+
+def _unusable(args: argparse.Namespace, base: str) -> str:
+    """What is wrong with the URL of the site; empty if it can be used, or is not needed."""
+    if args.web is None and not base:
+        return ""
+    if args.web is not None and args.json:
+        return "--web cannot be combined with --json"
+    if not base:
+        return (
+            f"--web needs the URL of `wattwise web`, such as https://wattwise.example; {WEB_URL} sets it for all calls"
+        )
+    parts = urlsplit(base)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        return f"{base!r} is not the URL of a site; use one such as https://wattwise.example ({WEB_URL}, or --web URL)"
+    return ""
+
+
 def _trials(client: Client, args: argparse.Namespace) -> int:
-    status = _STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED)
     job, options = client.get_job(args.job_id), table_options(args)
-    trials = client.list_trials(args.job_id, status=status, batch_size=args.batch_size)
+    end_reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
+    backwards = options.reverse and options.sort is None
+    found = client.list_trials(
+        args.job_id,
+        status=TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED),
+        end_reason=end_reason,
+        batch_size=args.batch_size,
+        newest_first=backwards,
+        page_size=0 if options.limit is None else min(options.limit + 1, _PAGE),
+    )
+    # An older server ignores what it does not know.
+    trials: Iterable[v1.Trial] = (trial for trial in found if end_reason in (trial.end_reason, 0))
+    if backwards:
+        trials, options = _newest_first(trials), replace(options, reverse=False)
     if args.json:
         rows = (JobTrial(job, trial) for trial in trials)
         print_json([plain(row.trial) for row in arranged(TRIAL_COLUMNS, rows, options)[0]])
     else:
         print_trials(job, trials, options)
     return 0
+
+
+def _newest_first(trials: Iterable[v1.Trial]) -> Iterable[v1.Trial]:
+    """The trials, of which an older server sends the oldest first."""
+    rest = iter(trials)
+    first = list(islice(rest, 2))
+    if len(first) == 2 and first[0].id.trial_number < first[1].id.trial_number:
+        return reversed([*first, *rest])
+    return chain(first, rest)
 
 
 def _delete(client: Client, args: argparse.Namespace) -> int:

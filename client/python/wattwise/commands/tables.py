@@ -30,17 +30,35 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
 
+TRIAL_STATUSES = {
+    "dispatched": v1.TRIAL_STATUS_DISPATCHED,
+    "succeeded": v1.TRIAL_STATUS_SUCCEEDED,
+    "failed": v1.TRIAL_STATUS_FAILED,
+}
+"""As options name them."""
+
+END_REASONS = {
+    name.removeprefix("END_REASON_").lower().replace("_", "-"): value
+    for name, value in v1.EndReason.items()
+    if value != v1.END_REASON_UNSPECIFIED
+}
+"""As options name them, such as "out-of-memory"."""
+
+
 def print_jobs(jobs: Iterable[v1.Job], options: TableOptions | None = None) -> None:
     """One row per job."""
     print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_MIN_COST_ESTIMATES])
 
 
-def print_job(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
-    """A job's configuration and progress, its arms, its batch sizes and its power limits."""
-    facts = (*_facts(job), *_unusual(trials), *_warnings(job))
-    indent = max(len(name) for name, _ in facts) + 2
-    for name, text in facts:
-        print_text(f"{name:{indent}}{text}", indent)
+def print_job(job: v1.Job, trials: Iterable[v1.Trial], figures: Iterable[tuple[str, str]] = ()) -> None:
+    """A job's configuration and progress, its arms, its batch sizes and its power limits.
+
+    Args:
+        job: the job.
+        trials: all its trials.
+        figures: what else is known of it, as names with texts.
+    """
+    print_facts([*_facts(job), *figures, *_unusual(trials), *_warnings(job)])
     if job.arms:
         print()  # noqa: T201 - the command's answer
         print_arms(job.arms, mark_of(job))
@@ -50,6 +68,13 @@ def print_job(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
     if job.power_limits:
         print()  # noqa: T201 - the command's answer
         print_power_limits(job.power_limits)
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Texts with their names in front, one below the other."""
+    indent = max(len(name) for name, _ in facts) + 2
+    for name, text in facts:
+        print_text(f"{name:{indent}}{text}", indent)
 
 
 def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
@@ -124,7 +149,7 @@ def _trial_notes(rows: Sequence[JobTrial], names: Sequence[str]) -> Iterable[str
     found: dict[str, set[int]] = {}
     for row in rows if "warnings" not in names else ():
         for warning in row.trial.warnings:
-            found.setdefault(_warning_name(warning), set()).add(row.trial.id.trial_number)
+            found.setdefault(warning_name(warning), set()).add(row.trial.id.trial_number)
     for name, numbered in found.items():
         yield f"Warning: {name}, {'trial' if len(numbered) == 1 else 'trials'} {ranges(sorted(numbered))}."
 
@@ -270,7 +295,7 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W in total"
     if job.monitor.kinds:
         mixed = ": these costs cannot be compared" if job.other_monitor.kinds else ""
-        yield "monitor", f"{_monitors(job)}{mixed}"
+        yield "monitor", f"{monitors(job)}{mixed}"
     yield "trials", str(job.num_trials)
     yield "registered", moment(job.create_time)
 
@@ -338,12 +363,12 @@ def _type(spec: v1.JobSpec, trial: v1.Trial) -> str:
     return "-" if chosen and not has_stages(spec) else enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_")
 
 
-def _monitors(job: v1.Job) -> str:
+def monitors(job: v1.Job) -> str:
     monitor, other = monitor_text(job.monitor), monitor_text(job.other_monitor)
     return f"{monitor}, {other} before" if other else monitor
 
 
-def _state(job: v1.Job) -> str:
+def job_state(job: v1.Job) -> str:
     """What the job does, in a word or two."""
     if stuck(job):
         return "stuck"
@@ -358,7 +383,7 @@ def _state(job: v1.Job) -> str:
     return "bandit"
 
 
-def _batch_size(job: v1.Job) -> int | None:
+def batch_size_in_use(job: v1.Job) -> int | None:
     """The pinned batch size, or else the best known one."""
     return _pinned(job) or _best(job)
 
@@ -372,7 +397,7 @@ def _min_cost(job: v1.Job) -> float | None:
     return job.min_cost if job.HasField("min_cost") else None
 
 
-def _age(timestamp: Timestamp) -> float:
+def seconds_since(timestamp: Timestamp) -> float:
     """The seconds since a time."""
     return time.time() - timestamp.ToNanoseconds() / 1e9
 
@@ -407,19 +432,19 @@ def _lease_end(row: JobTrial) -> int | None:
     return row.trial.lease_expire_time.ToNanoseconds() if row.trial.HasField("lease_expire_time") else None
 
 
-def _warning_name(warning: v1.TrialWarning) -> str:
+def warning_name(warning: v1.TrialWarning) -> str:
     return enum_name(v1.WarningReason.Name(warning.reason), "WARNING_REASON_")
 
 
 JOB_COLUMNS: Sequence[Column[v1.Job]] = (
     Column("job", lambda job: job.spec.job_id),
-    Column("state", _state, exact=_mode, priority=1),
-    numbers("batch size", _batch_size, priority=2, appended=True),
+    Column("state", job_state, exact=_mode, priority=1),
+    numbers("batch size", batch_size_in_use, priority=2, appended=True),
     Column("survivors", lambda job: sizes(job.surviving_batch_sizes), priority=6),
     numbers("trials", lambda job: job.num_trials, priority=3),
     numbers("min cost", _min_cost, joules, priority=2),
     numbers("at batch size", _best, priority=7),
-    Column("monitor", _monitors, priority=5),
+    Column("monitor", monitors, priority=5),
     Column(
         "registered",
         lambda job: moment(job.create_time),
@@ -429,7 +454,7 @@ JOB_COLUMNS: Sequence[Column[v1.Job]] = (
     ),
     Column(
         "age",
-        lambda job: age(_age(job.create_time)),
+        lambda job: age(seconds_since(job.create_time)),
         right=True,
         order=lambda job: -job.create_time.ToNanoseconds(),
         priority=4,
@@ -461,7 +486,7 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     ),
     Column(
         "age",
-        lambda row: "" if _started(row) is None else age(_age(row.trial.start_time)),
+        lambda row: "" if _started(row) is None else age(seconds_since(row.trial.start_time)),
         right=True,
         order=lambda row: None if (started := _started(row)) is None else -started,
         priority=6,
@@ -474,7 +499,7 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
         order=_lease_end,
         priority=15,
     ),
-    Column("warnings", lambda row: ", ".join(map(_warning_name, row.trial.warnings)), priority=11),
+    Column("warnings", lambda row: ", ".join(map(warning_name, row.trial.warnings)), priority=11),
 )
 """Of a list of a job's trials."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.commands.columns import Column, Mark, drawn, numbers
+from wattwise.commands.columns import Column, Mark, drawn, live_console, numbers
 from wattwise.commands.humanize import (
     COMPUTED_MARK,
     COMPUTED_NOTE,
@@ -203,14 +202,12 @@ def _line(record: TrialRecord) -> str:
 
 def _live() -> Live | None:
     """A live display, if there is a terminal that can move its cursor, and rich is installed."""
-    try:
-        from rich.console import Console  # noqa: PLC0415 - not installed with the bare package
-        from rich.live import Live  # noqa: PLC0415
-    except ModuleNotFoundError:
+    console = live_console()
+    if console is None:
         return None
-    console = Console()
-    able = console.is_terminal and not console.is_dumb_terminal and sys.stdout.isatty()
-    return Live(console=console, refresh_per_second=4) if able else None
+    from rich.live import Live  # noqa: PLC0415 - not installed with the bare package
+
+    return Live(console=console, refresh_per_second=4)
 
 
 def summary(records: Sequence[TrialRecord], default_batch_size: int, monitor: str) -> Iterator[str]:

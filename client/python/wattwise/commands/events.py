@@ -1,0 +1,93 @@
+"""`wattwise jobs events`: what happened to a job, or to all."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from wattwise import v1
+from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain, print_json
+from wattwise.commands.columns import (
+    Column,
+    add_table_options,
+    arranged,
+    numbers,
+    print_table,
+    print_text,
+    table_options,
+    terminal_width,
+)
+from wattwise.commands.humanize import enum_name, exact_moment, moment
+from wattwise.rpc.client import Client
+
+_PREFIX = "EVENT_KIND_"
+_KINDS = {
+    enum_name(name, _PREFIX).replace(" ", "-"): value
+    for name, value in v1.EventKind.items()
+    if value != v1.EVENT_KIND_UNSPECIFIED
+}
+"""As --kind names them, such as "trial-failed"."""
+_PAGE = 1000
+_INDENT = 2
+
+
+def add_events(add: AddAction) -> None:
+    """Declares the action."""
+    parser = add("events", "list what happened to a job, or to all jobs, newest first", _events)
+    add_jobs(parser)
+    parser.add_argument("--kind", choices=_KINDS, metavar="KIND", help=f"only this kind: {', '.join(_KINDS)}")
+    add_table_options(parser, EVENT_COLUMNS)
+
+
+def _events(client: Client, args: argparse.Namespace) -> int:
+    options = table_options(args)
+    few = options.limit is not None and options.sort is None and not options.reverse
+    events = client.list_events(
+        job_id=args.job_id or "",
+        job_id_prefix=args.prefix,
+        kind=_KINDS.get(args.kind, v1.EVENT_KIND_UNSPECIFIED),
+        page_size=min((options.limit or 0) + 1, _PAGE) if few else _PAGE,
+    )
+    with newer_calls(client, "events"):
+        if args.json:
+            print_json([plain(event) for event in arranged(EVENT_COLUMNS, events, options)[0]])
+        elif terminal_width() is None or options.wide or options.columns is not None:
+            print_table(EVENT_COLUMNS, events, options, empty="no events")
+        else:
+            _print_sentences(*arranged(EVENT_COLUMNS, events, options), one_job=args.job_id is not None)
+    return 0
+
+
+def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -> None:  # noqa: FBT001
+    """A line for each, which a narrow terminal gets as several: sentences do not fit columns."""
+    if not events:
+        print_text("no events", _INDENT)
+    for event in events:
+        job = "" if one_job else f"{event.job_id}: "
+        token = f" (token {event.token_id})" if event.token_id else ""
+        print_text(f"{moment(event.time)}  {job}{event.message}{token}", _INDENT)
+    if more:
+        print_text("Only the first events are shown; there are more.", _INDENT)
+
+
+def kind_name(event: v1.Event) -> str:
+    """The kind of an event, such as "trial failed"; its number if it is newer than this client."""
+    known = event.kind in v1.EventKind.values()
+    return enum_name(v1.EventKind.Name(event.kind), _PREFIX) if known else f"kind {event.kind}"
+
+
+EVENT_COLUMNS: Sequence[Column[v1.Event]] = (
+    Column(
+        "time",
+        lambda event: moment(event.time),
+        exact=lambda event: exact_moment(event.time),
+        order=lambda event: event.time.ToNanoseconds(),
+    ),
+    Column("job", lambda event: event.job_id, priority=1),
+    Column("kind", kind_name, priority=2),
+    numbers("trial", lambda event: event.trial_number or None, priority=3),
+    numbers("batch size", lambda event: event.batch_size or None, priority=4),
+    Column("token", lambda event: event.token_id, priority=6),
+    Column("message", lambda event: event.message, priority=5),
+)
+"""Of a list of events."""

@@ -1,0 +1,265 @@
+"""`wattwise jobs export`: the trials of one job or of many, for spreadsheets and programs.
+
+The trials are read and written page by page, so that an export takes no more memory for more of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import math
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from wattwise import v1
+from wattwise.commands.actions import AddAction, add_jobs
+from wattwise.commands.humanize import enum_name, instant, printable
+from wattwise.commands.main import MISUSED, complain
+from wattwise.commands.tables import TRIAL_STATUSES, JobTrial
+from wattwise.errors import JobNotFoundError, WattwiseError
+from wattwise.monitor.kind import monitor_text
+from wattwise.rpc.client import Client
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+_PAGE = 1000
+_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""What a text begins with that a spreadsheet takes for a formula, also in the full width of East Asian characters."""
+
+_EPILOG = """csv: RFC 4180, UTF-8, a line of names, then a line for each trial. Numbers have a point and no unit; units are
+in the names. A text that a spreadsheet would take for a formula, since it begins with =, +, -, @, a tab or
+a line break, has an apostrophe in front. `wattwise jobs import` takes the file of one job, if all its
+trials have ended (--status succeeded).
+json: JSON Lines: an object for each trial on a line of its own, with the same names. Unknown is null,
+a metric that is not a number is "NaN", labels are an object, and texts are as they are.
+"""
+
+Field = Callable[[JobTrial], Any]
+
+
+def add_export(add: AddAction) -> None:
+    """Declares the action."""
+    parser = add("export", "write the trials of a job, or of all jobs, as CSV or JSON Lines", _export)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add_jobs(parser)
+    parser.add_argument("--format", choices=("csv", "json"), help="csv (default) or json; --json is --format json")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the file, which is replaced once the export is complete; without it, or with -, stdout",
+    )
+    parser.add_argument("--status", choices=TRIAL_STATUSES, help="only trials with this status")
+
+
+def _export(client: Client, args: argparse.Namespace) -> int:
+    if args.json and args.format == "csv":
+        complain("wattwise jobs: --json cannot be combined with --format csv")
+        return MISUSED
+    rows = _rows(client, args)
+    as_json = args.json or args.format == "json"
+    with _output(args.output) as file:
+        _write_json(file, rows) if as_json else _write_csv(file, rows)
+    return 0
+
+
+def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
+    """The trials of all jobs, oldest first, a page at a time."""
+    status = TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED)
+    one = args.job_id is not None
+    jobs = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=_PAGE)
+    for job in jobs:
+        try:
+            for trial in client.list_trials(job.spec.job_id, status=status, page_size=_PAGE):
+                yield JobTrial(job, trial)
+        except JobNotFoundError:
+            # Of many jobs, one may be deleted meanwhile.
+            if one:
+                raise
+
+
+def _write_csv(file: IO[str], rows: Iterable[JobTrial]) -> None:
+    writer = csv.writer(file)
+    writer.writerow(FIELDS)
+    for row in rows:
+        writer.writerow([_cell(value(row)) for value in FIELDS.values()])
+
+
+def _write_json(file: IO[str], rows: Iterable[JobTrial]) -> None:
+    for row in rows:
+        document = {name: _json(value(row)) for name, value in FIELDS.items()}
+        file.write(json.dumps(document, allow_nan=False) + "\n")
+
+
+def _cell(value: Any) -> str:
+    """A value as the text of a cell; only texts, not numbers, are kept from being formulas."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case Mapping():
+            return _cell(json.dumps(dict(sorted(value.items())), ensure_ascii=False) if value else None)
+    text = str(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _json(value: Any) -> Any:
+    """A value that JSON has."""
+    if isinstance(value, float) and not math.isfinite(value):
+        # As in the JSON of protobuf.
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+class _Printable:
+    """A terminal: what would move its cursor is escaped, except ends of lines."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write("\n".join(map(printable, text.replace("\r\n", "\n").split("\n"))))
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[Any]:
+    """The file to write to; one with a name appears only when it is complete.
+
+    Raises:
+        WattwiseError: the file cannot be written.
+    """
+    if path is None or str(path) == "-":
+        # Not closed: it is the process's.
+        yield _Printable(sys.stdout) if sys.stdout.isatty() else sys.stdout
+        return
+    try:
+        with _special(path) if _is_special(path) else _replacing(path) as file:
+            yield file
+    except OSError as error:
+        raise WattwiseError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe, which cannot be replaced by a file."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _special(path: Path) -> IO[str]:
+    return path.open("w", encoding="utf-8", newline="")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[str]]:
+    # The file that a link names is replaced, not the link.
+    path = path.resolve()
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            yield file
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~mask)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
+
+
+def _known(message: Any, name: str) -> Any:
+    """An optional field; None if it is unset."""
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def _trial(name: str) -> Field:
+    return lambda row: _known(row.trial, name)
+
+
+def _reported(name: str) -> Field:
+    """A field that is unset, or unknown, before the first report."""
+    return lambda row: getattr(row.trial, name) if row.trial.last_epoch else None
+
+
+def _time(name: str) -> Field:
+    def value(row: JobTrial) -> str | None:
+        found: Timestamp | None = _known(row.trial, name)
+        return None if found is None else instant(found)
+
+    return value
+
+
+def _computed(name: str) -> Field:
+    return lambda row: getattr(row.trial.computed, name) if row.trial.HasField("computed") else None
+
+
+def _enum(enum: Any, prefix: str, value: int) -> str | None:
+    """A value by its short name, such as "out_of_memory"; None for the one that says nothing."""
+    if not value:
+        return None
+    name = enum.Name(value) if value in enum.values() else f"{prefix}{value}"
+    return enum_name(name, prefix).replace(" ", "_")
+
+
+def _reason(warning: v1.TrialWarning) -> str:
+    return _enum(v1.WarningReason, "WARNING_REASON_", warning.reason) or "unknown"
+
+
+def _status(row: JobTrial) -> str | None:
+    status = row.trial.status
+    return "running" if status == v1.TRIAL_STATUS_DISPATCHED else _enum(v1.TrialStatus, "TRIAL_STATUS_", status)
+
+
+FIELDS: Mapping[str, Field] = {
+    "job": lambda row: row.job.spec.job_id,
+    "trial": lambda row: row.trial.id.trial_number,
+    "batch_size": lambda row: row.trial.id.batch_size,
+    "type": lambda row: _enum(v1.TrialType, "TRIAL_TYPE_", row.trial.type),
+    "status": _status,
+    "end_reason": lambda row: _enum(v1.EndReason, "END_REASON_", row.trial.end_reason),
+    "target_reached": lambda row: row.trial.target_reached,
+    "converged": lambda row: row.trial.converged,
+    "epoch": _reported("last_epoch"),
+    "metric": _trial("last_metric"),
+    "target_metric": lambda row: row.job.spec.target_metric,
+    "time_seconds": _reported("time_seconds"),
+    "energy_joules": _reported("energy_joules"),
+    "cost_joules": _trial("cost"),
+    "cost_bound_joules": _trial("cost_bound"),
+    "power_limit_watts": _trial("power_limit_watts"),
+    "computed_time_seconds": _computed("time_seconds"),
+    "computed_energy_joules": _computed("energy_joules"),
+    "computed_power_limit_watts": _computed("power_limit_watts"),
+    "monitor": lambda row: monitor_text(row.trial.monitor) or None,
+    "energy_estimated": lambda row: row.trial.monitor.estimated if row.trial.monitor.kinds else None,
+    "start_time": _time("start_time"),
+    "end_time": _time("end_time"),
+    "last_report_time": _time("last_report_time"),
+    "recurrence": lambda row: row.trial.recurrence or None,
+    "pruning_round": lambda row: row.trial.pruning_round if row.job.spec.num_pruning_rounds else None,
+    "excluded": lambda row: row.trial.excluded,
+    "before_reset": lambda row: row.trial.id.trial_number <= row.job.reset_after,
+    "reason": lambda row: row.trial.reason or None,
+    "decision": lambda row: row.trial.decision_message or None,
+    "warnings": lambda row: " ".join(map(_reason, row.trial.warnings)) or None,
+    "labels": lambda row: dict(row.trial.labels),
+    "host": lambda row: row.trial.labels.get("host") or None,
+    "token_id": lambda row: row.trial.token_id or None,
+    "request_id": lambda row: row.trial.id.request_id or None,
+}
+"""The columns by name, in their order; a later version adds more at the end. Units are in the names."""

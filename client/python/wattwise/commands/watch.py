@@ -1,0 +1,487 @@
+"""`wattwise jobs watch`: the trials of a job, or the jobs that run, as they change.
+
+A terminal shows a table that is drawn again; anything else, also a terminal that cannot move its cursor or a machine
+without `rich`, gets a line for each change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from wattwise import v1
+from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain
+from wattwise.commands.columns import Column, drawn, live_console, numbers
+from wattwise.commands.humanize import age, enum_name, instant, joules, printable
+from wattwise.commands.main import complain
+from wattwise.commands.savings import JOB_SAVINGS_COLUMNS
+from wattwise.commands.tables import (
+    TRIAL_COLUMNS,
+    JobTrial,
+    batch_size_in_use,
+    job_state,
+    next_launch,
+    seconds_since,
+)
+from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
+from wattwise.rpc.backoff import pauses
+from wattwise.rpc.client import Client
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+    from rich.console import Console
+    from rich.text import Text
+
+_PAGE = 1000
+_MOST_LOOKUPS = 50
+"""If more jobs change within a second, all running ones are read again."""
+_FIRST_TRIALS = 10
+"""Ended trials that a table begins with."""
+_KEPT_ROWS = 200
+"""Rows that are kept for a table: more than any terminal shows."""
+_REFRESHES_PER_SECOND = 2
+
+
+class Deleted(NamedTuple):
+    """A job was deleted."""
+
+    job_id: str
+
+
+class Away(NamedTuple):
+    """The server does not answer; it is asked again until it does."""
+
+    error: WattwiseError
+
+
+Change: TypeAlias = "v1.Job | v1.Trial | Deleted | Away"
+
+
+def add_watch(add: AddAction) -> None:
+    """Declares the action."""
+    parser = add("watch", "watch the trials of a job, or the jobs that run, as they change", _watch)
+    add_jobs(parser)
+
+
+def _watch(client: Client, args: argparse.Namespace) -> int:
+    with newer_calls(client, "watch"):
+        if args.job_id is None:
+            client.get_totals(job_id_prefix=args.prefix)
+            show = _show_jobs(args)
+            changes = _followed([lambda: _job_changes(client, args.prefix)])
+        else:
+            job = client.get_job(args.job_id)
+            show = _show_trials(client, args, job)
+            changes = _followed([lambda: client.watch_job(args.job_id), lambda: _trial_changes(client, args.job_id)])
+        with show as shown:
+            _show_all(shown, changes, args.job_id)
+    return 0
+
+
+def _show_all(shown: Show, changes: Iterator[Change], job_id: str | None) -> None:
+    """Shows changes until the watched job is deleted."""
+    try:
+        for change in changes:
+            shown(change)
+    except JobNotFoundError:
+        if job_id is None:
+            raise
+        shown(Deleted(job_id))
+
+
+def _trial_changes(client: Client, job_id: str) -> Iterator[v1.Trial]:
+    for answer in client.watch_trials(job_id):
+        yield from answer.trials
+
+
+def _job_changes(client: Client, prefix: str) -> Iterator[v1.Job | Deleted]:
+    """The jobs that run, then those that change, with their summaries."""
+    running: set[str] = set()
+    for answer in client.watch_jobs(job_id_prefix=prefix):
+        changed = set(answer.job_ids)
+        if answer.all_jobs or len(changed) > _MOST_LOOKUPS:
+            changed |= running
+            for job in client.list_jobs(
+                job_id_prefix=prefix,
+                state=v1.JOB_STATE_RUNNING,
+                order=v1.JOB_ORDER_LAST_ACTIVITY,
+                with_summaries=True,
+                page_size=_PAGE,
+            ):
+                changed.discard(job.spec.job_id)
+                running.add(job.spec.job_id)
+                yield job
+        for job_id in sorted(changed):
+            found = _summarized(client, job_id)
+            if found is not None and found.summary.num_running_trials:
+                running.add(job_id)
+            else:
+                running.discard(job_id)
+            yield Deleted(job_id) if found is None else found
+
+
+def _summarized(client: Client, job_id: str) -> v1.Job | None:
+    """A job with its summary, which only lists have; None if there is none."""
+    # Of the ids that begin with an id, it is the first one.
+    jobs = client.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, with_summaries=True, page_size=1)
+    first = next(jobs, None)
+    return first if first is not None and first.spec.job_id == job_id else None
+
+
+def _followed(streams: Sequence[Callable[[], Iterator[v1.Job | v1.Trial | Deleted]]]) -> Iterator[Change]:
+    """The changes of several streams as they come; a stream whose server is away is opened again until it answers.
+
+    Raises:
+        WattwiseError: a stream ended with an error, such as that its job was deleted.
+    """
+    changes: queue.SimpleQueue[Change | WattwiseError] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def follow(opened: Callable[[], Iterator[v1.Job | v1.Trial | Deleted]]) -> None:
+        waits = pauses(0.1, 3.0)
+        while not stopped.is_set():
+            try:
+                for change in opened():
+                    waits = pauses(0.1, 3.0)
+                    changes.put(change)
+            except ServerUnavailableError as error:
+                if not error.retryable:
+                    changes.put(error)
+                    return
+                changes.put(Away(error))
+            except WattwiseError as error:
+                changes.put(error)
+                return
+            stopped.wait(next(waits))
+
+    for opened in streams:
+        # Daemons: a stream that waits for its server must not keep the process.
+        threading.Thread(target=follow, args=(opened,), daemon=True).start()
+    try:
+        while True:
+            change = changes.get()
+            if isinstance(change, WattwiseError):
+                raise change
+            yield change
+    finally:
+        stopped.set()
+
+
+class Show(Protocol):
+    """Shows a change."""
+
+    def __call__(self, change: Change, /) -> None:
+        """Shows it."""
+
+
+class _Lines:
+    """A line for each change, which can be searched: "TIME trial job=ID trial=3 status=running …".
+
+    Args:
+        as_json: whether each line is a JSON object with the fields of the API.
+    """
+
+    def __init__(self, spec: v1.JobSpec | None, *, as_json: bool) -> None:
+        self._spec = spec
+        self._json = as_json
+        self._known: dict[str, object] = {}
+        self._away = False
+
+    def __call__(self, change: Change) -> None:
+        if isinstance(change, Away):
+            if not self._away:
+                complain(f"wattwise jobs watch: waiting for the server: {change.error}")
+            self._away = True
+            return
+        self._away = False
+        match change:
+            case Deleted(job_id):
+                self._known.pop(f"job {job_id}", None)
+                self._print({"deleted": job_id}, _now(), "deleted", {"job": job_id})
+            case v1.Job():
+                facts = _job_facts(change)
+                # What is sent again after a lost connection is no change.
+                if self._is_new(f"job {change.spec.job_id}", facts):
+                    self._print({"job": plain(change)}, _now(), "job", facts)
+            case v1.Trial():
+                if self._is_new(f"trial {change.id.trial_number}", change):
+                    facts = _trial_facts(change, self._spec or v1.JobSpec())
+                    self._print({"trial": plain(change)}, instant(_changed(change)), "trial", facts)
+
+    def _is_new(self, key: str, value: object) -> bool:
+        if self._known.get(key) == value:
+            return False
+        self._known[key] = value
+        ended = isinstance(value, v1.Trial) and value.HasField("end_time")
+        if ended and len(self._known) > _KEPT_ROWS:
+            self._known.pop(next(iter(self._known)))
+        return True
+
+    def _print(self, document: Mapping[str, Any], moment: str, kind: str, facts: Mapping[str, object]) -> None:
+        if self._json:
+            line = json.dumps(document, allow_nan=False)
+        else:
+            line = " ".join(
+                (moment, kind, *(f"{name}={_quoted(value)}" for name, value in facts.items() if value is not None))
+            )
+        print(printable(line), flush=True)  # noqa: T201 - the command's answer
+
+
+def _quoted(value: object) -> str:
+    """A value of a line; texts with other characters than those of words are quoted as in JSON."""
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    plain_text = text and not set(text) & set(" \"'=\\") and text.isprintable()
+    return text if plain_text else json.dumps(text, ensure_ascii=False)
+
+
+def _now() -> str:
+    seconds, rest = divmod(time.time_ns(), 10**9)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest // 10**6:03}Z"
+
+
+def _changed(trial: v1.Trial) -> Timestamp:
+    """When a trial ended, reported, or else was dispatched."""
+    for name in ("end_time", "last_report_time"):
+        if trial.HasField(name):
+            found: Timestamp = getattr(trial, name)
+            return found
+    return trial.start_time
+
+
+def _job_facts(job: v1.Job) -> Mapping[str, object]:
+    facts: dict[str, object] = {
+        "job": job.spec.job_id,
+        "state": job_state(job),
+        "batch_size": batch_size_in_use(job),
+        "trials": job.num_trials,
+        "min_cost_j": job.min_cost if job.HasField("min_cost") else None,
+        "advice": job.advice or None,
+    }
+    if job.HasField("summary"):
+        summary = job.summary
+        cost = summary.savings.cost
+        facts["running"] = summary.num_running_trials
+        facts["deliveries"] = summary.num_deliveries
+        facts["spent_j"] = summary.spent.cost
+        facts["saved_at_least_j"] = cost.at_least if cost.HasField("at_least") else None
+        facts["attention"] = "yes" if summary.needs_attention else None
+    return facts
+
+
+def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
+    running = trial.status == v1.TRIAL_STATUS_DISPATCHED
+    reported = bool(trial.last_epoch)
+    status = "running" if running else enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_")
+    reason = enum_name(v1.EndReason.Name(trial.end_reason), "END_REASON_").replace(" ", "_")
+    return {
+        "job": trial.id.job_id,
+        "trial": trial.id.trial_number,
+        "batch_size": trial.id.batch_size,
+        "status": status,
+        "end_reason": None if running else reason,
+        "target_reached": str(trial.target_reached).lower(),
+        "epoch": trial.last_epoch or None,
+        "metric": trial.last_metric if trial.HasField("last_metric") else None,
+        "target": spec.target_metric,
+        "time_s": trial.time_seconds if reported else None,
+        "energy_j": trial.energy_joules if reported else None,
+        "cost_j": trial.cost if trial.HasField("cost") else None,
+        "bound_j": trial.cost_bound if trial.HasField("cost_bound") else None,
+        "host": trial.labels.get("host") or None,
+    }
+
+
+class _Table(Protocol):
+    """The rows of a live table."""
+
+    def take(self, change: v1.Job | v1.Trial | Deleted) -> None:
+        """Takes a change."""
+
+    def lines(self, width: int, height: int) -> Iterable[str]:
+        """Draws the table with at most so many rows."""
+
+
+class _TrialTable:
+    """A job and its newest trials, running ones first."""
+
+    def __init__(self, job: v1.Job, trials: Iterable[v1.Trial]) -> None:
+        self._job = job
+        self._trials: dict[int, v1.Trial] = {trial.id.trial_number: trial for trial in trials}
+
+    def take(self, change: v1.Job | v1.Trial | Deleted) -> None:
+        if isinstance(change, v1.Job):
+            self._job = change
+        elif isinstance(change, v1.Trial):
+            self._trials[change.id.trial_number] = change
+            self._trials = {trial.id.trial_number: trial for trial in self._newest()[:_KEPT_ROWS]}
+
+    def _newest(self) -> list[v1.Trial]:
+        ended = v1.TRIAL_STATUS_DISPATCHED
+        return sorted(self._trials.values(), key=lambda each: (each.status != ended, -each.id.trial_number))
+
+    def lines(self, width: int, height: int) -> Iterable[str]:
+        job, spec = self._job, self._job.spec
+        sign = ">=" if spec.higher_is_better_metric else "<="
+        yield f"{printable(spec.job_id)}: {job_state(job)}, {job.num_trials} trials, target: metric {sign} {spec.target_metric:g}"
+        yield printable(f"next launch: {next_launch(job)}")
+        newest = self._newest()
+        table = drawn(_TRIAL_TABLE, [JobTrial(job, trial) for trial in newest[:height]], width)
+        yield from (*table.heading, *table.body) if newest else ("no trials",)
+
+
+class _JobTable:
+    """The jobs that run, then those that changed last."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, v1.Job] = {}
+
+    def take(self, change: v1.Job | v1.Trial | Deleted) -> None:
+        if isinstance(change, Deleted):
+            self._jobs.pop(change.job_id, None)
+        elif isinstance(change, v1.Job):
+            self._jobs[change.spec.job_id] = change
+            self._jobs = {job.spec.job_id: job for job in self._ordered()[:_KEPT_ROWS]}
+
+    def _ordered(self) -> list[v1.Job]:
+        return sorted(
+            self._jobs.values(),
+            key=lambda job: (
+                not job.summary.num_running_trials,
+                -job.summary.last_activity_time.ToNanoseconds(),
+                job.spec.job_id,
+            ),
+        )
+
+    def lines(self, width: int, height: int) -> Iterable[str]:
+        jobs = self._ordered()
+        running = sum(bool(job.summary.num_running_trials) for job in jobs)
+        yield f"{running} {'job runs' if running == 1 else 'jobs run'}"
+        table = drawn(_JOB_TABLE, jobs[:height], width)
+        yield from (*table.heading, *table.body) if jobs else ()
+
+
+def _of(
+    value: Callable[[JobTrial], float | None], other: Callable[[JobTrial], float | None], text: Callable[[float], str]
+) -> Callable[[JobTrial], str]:
+    """A text such as "12.0 kJ / 30.0 kJ"; of what is known."""
+
+    def shown(row: JobTrial) -> str:
+        first, second = value(row), other(row)
+        parts = ["-" if first is None else text(first)] + ([] if second is None else [text(second)])
+        return "" if first is None and second is None else " / ".join(parts)
+
+    return shown
+
+
+def _cost(row: JobTrial) -> float | None:
+    return row.trial.cost if row.trial.HasField("cost") else None
+
+
+def _bound(row: JobTrial) -> float | None:
+    return row.trial.cost_bound if row.trial.HasField("cost_bound") else None
+
+
+def _metric(row: JobTrial) -> float | None:
+    return row.trial.last_metric if row.trial.HasField("last_metric") else None
+
+
+def _target(row: JobTrial) -> float | None:
+    return row.job.spec.target_metric
+
+
+def _reported(row: JobTrial) -> str:
+    trial = row.trial
+    return age(seconds_since(trial.last_report_time)) if trial.HasField("last_report_time") else ""
+
+
+_BY_NAME = {column.name: column for column in TRIAL_COLUMNS}
+_TRIAL_TABLE: Sequence[Column[JobTrial]] = (
+    _BY_NAME["trial"],
+    _BY_NAME["batch size"],
+    _BY_NAME["result"],
+    _BY_NAME["epochs"],
+    Column("metric / target", _of(_metric, _target, "{:.4g}".format), right=True, priority=2),
+    Column("cost / bound", _of(_cost, _bound, joules), right=True, priority=3),
+    _BY_NAME["age"],
+    Column("reported", _reported, right=True, priority=7),
+    Column("host", lambda row: row.trial.labels.get("host", ""), priority=8),
+)
+_JOB_TABLE = [
+    column
+    for column in JOB_SAVINGS_COLUMNS
+    if column.name
+    in ("job", "state", "batch size", "running", "deliveries", "saved at least", "last activity", "attention")
+]
+
+
+class _Screen:
+    """A table that is drawn again, with its ages, on a terminal."""
+
+    def __init__(self, console: Console, table: _Table) -> None:
+        self._console = console
+        self._table = table
+        self._status = ""
+        # The display draws in a thread of its own.
+        self._lock = threading.Lock()
+
+    def __call__(self, change: Change) -> None:
+        with self._lock:
+            match change:
+                case Away(error):
+                    self._status = f"waiting for the server: {error}"
+                    return
+                case Deleted(job_id) if isinstance(self._table, _TrialTable):
+                    self._status = f"{job_id} was deleted"
+                case _:
+                    self._status = ""
+            self._table.take(change)
+
+    def drawn(self) -> Text:
+        """What the terminal shows now."""
+        from rich.text import Text  # noqa: PLC0415 - not installed with the bare package
+
+        width, height = self._console.size
+        with self._lock:
+            # Below and above the rows: the state, the heading, the status, and the line of the cursor.
+            lines = [
+                *self._table.lines(width, max(1, height - 7)),
+                *([printable(self._status)] if self._status else ()),
+            ]
+        # Job ids come from users: "[red]" in one is text.
+        return Text("\n".join(lines))
+
+    @contextmanager
+    def shown(self) -> Iterator[Show]:
+        """Shows the table within the block, and leaves its last state on the terminal."""
+        from rich.live import Live  # noqa: PLC0415 - not installed with the bare package
+
+        with Live(
+            console=self._console, get_renderable=self.drawn, refresh_per_second=_REFRESHES_PER_SECOND, screen=False
+        ):
+            yield self
+
+
+@contextmanager
+def _show_jobs(args: argparse.Namespace) -> Iterator[Show]:
+    console = None if args.json else live_console()
+    with ExitStack() as stack:
+        lines = _Lines(None, as_json=args.json)
+        yield lines if console is None else stack.enter_context(_Screen(console, _JobTable()).shown())
+
+
+@contextmanager
+def _show_trials(client: Client, args: argparse.Namespace, job: v1.Job) -> Iterator[Show]:
+    console = None if args.json else live_console()
+    if console is None:
+        yield _Lines(job.spec, as_json=args.json)
+        return
+    newest = islice(client.list_trials(args.job_id, newest_first=True, page_size=_FIRST_TRIALS), _FIRST_TRIALS)
+    with _Screen(console, _TrialTable(job, newest)).shown() as shown:
+        yield shown
