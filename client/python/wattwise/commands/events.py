@@ -58,7 +58,7 @@ def _events(client: Client, args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -> None:  # noqa: FBT001
+def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -> None:
     """A line for each, which a narrow terminal gets as several: sentences do not fit columns."""
     if not events:
         print_text("no events", _INDENT)

@@ -6,7 +6,6 @@ The trials are read and written page by page, so that an export takes no more me
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import json
 import math
@@ -15,7 +14,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -35,8 +34,8 @@ _PAGE = 1000
 _FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """What a text begins with that a spreadsheet takes for a formula, also in the full width of East Asian characters."""
 
-_EPILOG = """csv: RFC 4180, UTF-8, a line of names, then a line for each trial. Numbers have a point and no unit; units are
-in the names. A text that a spreadsheet would take for a formula, since it begins with =, +, -, @, a tab or
+_EPILOG = """csv: RFC 4180, UTF-8, a line of names, then a line for each trial. Numbers have a point and no unit;
+units are in the names. A text that a spreadsheet would take for a formula, since it begins with =, +, -, @, a tab or
 a line break, has an apostrophe in front. `wattwise jobs import` takes the file of one job, if all its
 trials have ended (--status succeeded).
 json: JSON Lines: an object for each trial on a line of its own, with the same names. Unknown is null,
@@ -79,13 +78,10 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
     one = args.job_id is not None
     jobs = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=_PAGE)
     for job in jobs:
-        try:
+        # Of many jobs, one may be deleted meanwhile.
+        with nullcontext() if one else suppress(JobNotFoundError):
             for trial in client.list_trials(job.spec.job_id, status=status, page_size=_PAGE):
                 yield JobTrial(job, trial)
-        except JobNotFoundError:
-            # Of many jobs, one may be deleted meanwhile.
-            if one:
-                raise
 
 
 def _write_csv(file: IO[str], rows: Iterable[JobTrial]) -> None:
@@ -177,7 +173,7 @@ def _replacing(path: Path) -> Iterator[IO[str]]:
         Path(name).chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~mask)
         Path(name).replace(path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             Path(name).unlink()
         raise
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from wattwise import v1
 from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain
-from wattwise.commands.columns import Column, drawn, live_console, numbers
+from wattwise.commands.columns import Column, drawn, live_console
 from wattwise.commands.humanize import age, enum_name, instant, joules, printable
 from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS
