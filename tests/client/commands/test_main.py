@@ -59,7 +59,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     listed = capsys.readouterr().out
     assert row(listed, "serve") == ["serve", "run the server"]
-    assert row(listed, "jobs") == ["jobs", "list, show, control and delete jobs"]
+    assert row(listed, "jobs") == ["jobs", "list, show, watch, export, control and delete jobs"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_light_install_shows_what_is_missing() -> None:
     """If packages are missing, --help names the extra to install, and the other commands work."""
     listed = answer("--help", missing=("aiosqlite",))
     assert 'serve     needs: pip install "wattwise[server]"' in listed.stdout
-    assert "list, show, control and delete jobs" in listed.stdout
+    assert "list, show, watch, export, control and delete jobs" in listed.stdout
 
 
 def test_light_install_refuses_what_is_missing() -> None:

@@ -55,7 +55,7 @@ _EXAMPLES = """examples:
 class JobsCommand:
     """The `jobs` subcommand of `wattwise`."""
 
-    help = "list, show, control and delete jobs"
+    help = "list, show, watch, export, control and delete jobs"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the actions."""
@@ -155,9 +155,7 @@ def _unusable(args: argparse.Namespace, base: str) -> str:
     if args.web is not None and args.json:
         return "--web cannot be combined with --json"
     if not base:
-        return (
-            f"--web needs the URL of `wattwise web`, such as https://wattwise.example; {WEB_URL} sets it for all calls"
-        )
+        return f"--web needs the URL of `wattwise web`, such as https://wattwise.example, which {WEB_URL} can set"
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         return f"{base!r} is not the URL of a site; use one such as https://wattwise.example ({WEB_URL}, or --web URL)"

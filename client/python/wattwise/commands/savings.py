@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -36,8 +36,8 @@ from wattwise.rpc.client import Client
 
 _PAGE = 1000
 _BOUND = (
-    "Saved: the deliveries times what one takes with the default batch size, minus everything spent, failed and running "
-    "trials included. At least: the lower 95% bound of that. The estimate does not overstate on average."
+    "Saved: the deliveries times what one takes with the default batch size, minus everything spent, failed and "
+    "running trials included. At least: the lower 95% bound of that. The estimate does not overstate on average."
 )
 
 
@@ -108,18 +108,16 @@ def headline(job: v1.Job, savings: v1.Savings) -> str:
             lost = cost.spent - deliveries * cost.baseline
             share = lost / (deliveries * cost.baseline) if cost.baseline else 0.0
             return (
-                f"loss: about {joules(lost)}{mark} of cost in {many}, {share:.0%} MORE than the default {default} would "
-                "have taken"
+                f"loss: about {joules(lost)}{mark} of cost in {many}, {share:.0%} MORE than the default {default} "
+                "would have taken"
             )
-        case v1.SAVINGS_VERDICT_NO_BASELINE:
-            return f"no claim yet: the default batch size {default} has not reached the target"
-        case v1.SAVINGS_VERDICT_NO_DELIVERY:
-            return "no claim yet: no trial has reached the target"
-        case v1.SAVINGS_VERDICT_NOT_MEASURED:
-            return "no claim: some trials that reached the target have no measurement of the cost"
-        case v1.SAVINGS_VERDICT_UNCERTAIN:
-            return f"no claim yet: {many} do not show whether the job saves anything"
-    return "no claim"
+    reasons: Mapping[int, str] = {
+        v1.SAVINGS_VERDICT_NO_BASELINE: f"the default batch size {default} has not reached the target",
+        v1.SAVINGS_VERDICT_NO_DELIVERY: "no trial has reached the target",
+        v1.SAVINGS_VERDICT_NOT_MEASURED: "some trials that reached the target have no measurement of the cost",
+        v1.SAVINGS_VERDICT_UNCERTAIN: f"{many} cannot show yet whether the job saves anything",
+    }
+    return f"no claim yet: {reasons.get(savings.verdict, 'this client is older than the server')}"
 
 
 def print_savings(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> None:
@@ -214,11 +212,9 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics) -> Iterator[tuple[str, s
     yield "compared with", f"{runs} of the default batch size {spec.default_batch_size} that reached the target{newest}"
     if cost.HasField("saved"):
         mark = mark_of(job)
-        yield (
-            "at least",
-            f"{deliveries} x {joules(cost.least_baseline)} - {joules(cost.spent)} of cost; with the default one takes "
-            f"{joules(cost.baseline)}{mark} on average, and at least {joules(cost.least_baseline)}",
-        )
+        least = joules(cost.least_baseline)
+        usual = f"with the default one takes {joules(cost.baseline)}{mark} on average, and at least {least}"
+        yield "at least", f"{deliveries} x {least} - {joules(cost.spent)} of cost; {usual}"
         yield "estimate", f"{deliveries} x {joules(cost.cautious_baseline)} - {joules(cost.spent)}"
     if savings.verdict == v1.SAVINGS_VERDICT_LOSS:
         lost = cost.spent - deliveries * cost.baseline
@@ -317,7 +313,7 @@ def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
     attention = totals.num_jobs_needing_attention
     facts = [
         ("jobs", f"{totals.num_jobs}, of which {totals.num_jobs_with_savings} can be compared with their default"),
-        ("losses", f"{counted(losses, 'job')} above" if losses else "none above"),
+        ("losses", f"{counted(losses, 'job')} of those above" if losses else "none of those above"),
         ("trials", f"{totals.num_running_trials} running, {counted(totals.num_deliveries, 'delivery', 'deliveries')}"),
         ("attention", f"{attention} of {jobs} should be looked at"),
         ("factors", factors_text(factors)),
@@ -397,5 +393,4 @@ def figures_of(client: Client, job: v1.Job) -> Iterator[tuple[str, str]]:
     if len(choices) > 1:
         shares = ", ".join(f"{choice.batch_size} ({choice.probability:.0%})" for choice in choices)
         yield "likely next", f"{shares}; of {preview.num_samples} draws"
-    for choice in choices[:1]:
-        yield "because" if len(choices) == 1 else f"why {choice.batch_size}", choice.reason
+        yield f"why {choices[0].batch_size}", choices[0].reason

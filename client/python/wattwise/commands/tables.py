@@ -364,6 +364,7 @@ def _type(spec: v1.JobSpec, trial: v1.Trial) -> str:
 
 
 def monitors(job: v1.Job) -> str:
+    """The monitor of a job's trials, and an earlier one."""
     monitor, other = monitor_text(job.monitor), monitor_text(job.other_monitor)
     return f"{monitor}, {other} before" if other else monitor
 
@@ -433,6 +434,7 @@ def _lease_end(row: JobTrial) -> int | None:
 
 
 def warning_name(warning: v1.TrialWarning) -> str:
+    """What a warning is about, such as "no energy"."""
     return enum_name(v1.WarningReason.Name(warning.reason), "WARNING_REASON_")
 
 

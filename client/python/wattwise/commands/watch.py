@@ -329,7 +329,8 @@ class _TrialTable:
     def lines(self, width: int, height: int) -> Iterable[str]:
         job, spec = self._job, self._job.spec
         sign = ">=" if spec.higher_is_better_metric else "<="
-        yield f"{printable(spec.job_id)}: {job_state(job)}, {job.num_trials} trials, target: metric {sign} {spec.target_metric:g}"
+        target = f"metric {sign} {spec.target_metric:g}"
+        yield f"{printable(spec.job_id)}: {job_state(job)}, {job.num_trials} trials, target: {target}"
         yield printable(f"next launch: {next_launch(job)}")
         newest = self._newest()
         table = drawn(_TRIAL_TABLE, [JobTrial(job, trial) for trial in newest[:height]], width)
