@@ -22,7 +22,7 @@ from wattwise import v1
 from wattwise.commands.actions import AddAction, add_jobs
 from wattwise.commands.humanize import enum_name, instant, printable
 from wattwise.commands.main import MISUSED, complain
-from wattwise.commands.tables import TRIAL_STATUSES, JobTrial
+from wattwise.commands.tables import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.errors import JobNotFoundError, WattwiseError
 from wattwise.monitor.kind import monitor_text
 from wattwise.rpc.client import Client
@@ -36,8 +36,8 @@ _FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 _EPILOG = """csv: RFC 4180, UTF-8, a line of names, then a line for each trial. Numbers have a point and no unit;
 units are in the names. A text that a spreadsheet would take for a formula, since it begins with =, +, -, @, a tab or
-a line break, has an apostrophe in front. `wattwise jobs import` takes the file of one job, if all its
-trials have ended (--status succeeded).
+a line break, has an apostrophe in front. `wattwise jobs import` takes the file of one job with its
+deliveries (--end-reason target-reached), for another job.
 json: JSON Lines: an object for each trial on a line of its own, with the same names. Unknown is null,
 a metric that is not a number is "NaN", labels are an object, and texts are as they are.
 """
@@ -59,6 +59,7 @@ def add_export(add: AddAction) -> None:
         help="the file, which is replaced once the export is complete; without it, or with -, stdout",
     )
     parser.add_argument("--status", choices=TRIAL_STATUSES, help="only trials with this status")
+    parser.add_argument("--end-reason", choices=END_REASONS, help="only trials that ended for this reason")
 
 
 def _export(client: Client, args: argparse.Namespace) -> int:
@@ -75,13 +76,16 @@ def _export(client: Client, args: argparse.Namespace) -> int:
 def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
     """The trials of all jobs, oldest first, a page at a time."""
     status = TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED)
+    reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
     one = args.job_id is not None
     jobs = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=_PAGE)
     for job in jobs:
         # Of many jobs, one may be deleted meanwhile.
         with nullcontext() if one else suppress(JobNotFoundError):
-            for trial in client.list_trials(job.spec.job_id, status=status, page_size=_PAGE):
-                yield JobTrial(job, trial)
+            for trial in client.list_trials(job.spec.job_id, status=status, end_reason=reason, page_size=_PAGE):
+                # An older server ignores the reason.
+                if reason in (v1.END_REASON_UNSPECIFIED, trial.end_reason):
+                    yield JobTrial(job, trial)
 
 
 def _write_csv(file: IO[str], rows: Iterable[JobTrial]) -> None:

@@ -31,9 +31,6 @@ _UNDECIDED = {
     "out_of_memory": v1.END_REASON_OUT_OF_MEMORY,
     "preempted": v1.END_REASON_PREEMPTED,
     "lost": v1.END_REASON_LOST,
-    # As `wattwise jobs export` writes them: nothing stops an imported trial, so its measurements say what it is.
-    "cost_bound": v1.END_REASON_COMPLETED,
-    "job_deleted": v1.END_REASON_COMPLETED,
 }
 _DECIDED = ("target_reached", "max_epochs")
 """What the measurements must show."""

@@ -1,0 +1,219 @@
+"""`wattwise jobs savings` and what `wattwise jobs show` says of savings, against the real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from wattwise import v1
+
+from tests.client.commands.conftest import Ask, row
+from tests.jobs import Trainer, monitor_of
+from tests.live_server import LiveServer
+from tests.terminal import on_terminal, wattwise
+
+FACTORS = (
+    *("--electricity-price", "0.36", "--gpu-hour-price", "1.8", "--currency", "EUR"),
+    *("--carbon-intensity", "360", "--pue", "1.5", "--factors-source", "tariff of 2026"),
+)
+
+
+def runs(server: LiveServer, batch_size: int, costs: list[float], trainer: Trainer) -> Trainer:
+    """Runs trials of this batch size that reach the target at these costs."""
+    request = v1.SetBatchSizeStateRequest(
+        job_id=trainer.job_id, batch_size=batch_size, status=v1.BATCH_SIZE_STATUS_PINNED
+    )
+    server.admin.SetBatchSizeState(request)
+    for cost in costs:
+        trainer.run(cost)
+    return trainer
+
+
+@pytest.fixture
+def saving(grpc_server: LiveServer, stub: v1.BatchSizeOptimizerStub) -> Trainer:
+    """A job that saves."""
+    return runs(grpc_server, 8, [10.0] * 40, runs(grpc_server, 16, [100.0] * 6, Trainer(stub)))
+
+
+@pytest.fixture
+def losing(grpc_server: LiveServer, stub: v1.BatchSizeOptimizerStub) -> Trainer:
+    """A job that loses."""
+    return runs(grpc_server, 8, [100.0] * 10, runs(grpc_server, 16, [10.0] * 6, Trainer(stub)))
+
+
+def test_headline_is_the_lower_bound(ask: Ask, saving: Trainer) -> None:
+    """The first line has the lower bound of the saved cost; the larger estimate is called one."""
+    shown = ask("jobs", "savings", saving.job_id)
+    document = json.loads(ask("jobs", "savings", saving.job_id, "--json"))
+    cost = document["statistics"]["savings"]["cost"]
+    assert shown.startswith("saves: at least 2.67 kJ of cost in 46 deliveries, 73% ")
+    assert (round(cost["at_least"], -1), cost["spent"]) == (2670, 1000)
+    assert cost["saved"] > cost["at_least"]
+    assert row(shown, "cost") == ["cost", "2.67 kJ", "3.24 kJ", "1.00 kJ"]
+    assert row(shown, "compared with")[1].startswith("6 runs of the default batch size 16 ")
+    assert row(shown, "break-even")[1].startswith("has saved since trial 8,")
+    assert row(shown, "16", "mean cost") == ["16", "6", "6", "0", "0", "100 J", "100 J", "1.0 s"]
+
+
+def test_loss_is_as_loud(ask: Ask, losing: Trainer) -> None:
+    """A loss is the first line too: what was spent beyond the mean of the default, with the server's advice."""
+    shown = ask("jobs", "savings", losing.job_id)
+    assert shown.startswith("loss: about 900 J of cost in 16 deliveries, 562% MORE ")
+    assert f"`wattwise jobs pin {losing.job_id} 16`" in row(shown, "advice")[1]
+    assert row(ask("jobs", "show", losing.job_id), "savings")[1].startswith("loss: about 900 J ")
+    assert row(ask("jobs", "savings", "--prefix", losing.job_id), losing.job_id)[1:3] == ["LOSS", "-932 J"]
+
+
+def test_no_claim(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Without a delivery, or without one of the default, no number is claimed, and the first line says why."""
+    trainer = Trainer(stub)
+    shown = ask("jobs", "savings", trainer.job_id)
+    assert shown.splitlines()[0] == "no claim yet: no trial has reached the target"
+    assert row(shown, "cost") == ["cost", "no claim", "no claim", "0.00 J"]
+    trainer.run(10.0)
+    assert ask("jobs", "savings", trainer.job_id).startswith("no claim yet: 1 delivery cannot show yet ")
+
+
+def test_estimates_are_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Costs of a monitor that estimates are marked in the savings."""
+    trainer = Trainer(stub)
+    for _ in range(3):
+        trainer.run(10.0, monitor=monitor_of("estimate"))
+    shown = ask("jobs", "savings", trainer.job_id)
+    assert row(shown, "monitor")[1].endswith("(estimate)")
+    assert "mean cost (estimate)" in shown
+
+
+def test_list_and_totals(ask: Ask, saving: Trainer, losing: Trainer) -> None:
+    """All jobs have a row, and the totals below include losses; --no-headers prints rows only."""
+    shown = ask("jobs", "savings")
+    document = json.loads(ask("jobs", "savings", "--json"))
+    assert row(shown, saving.job_id)[1:5] == ["saves", "2.67 kJ", "3.24 kJ", "1.00 kJ"]
+    assert {job["spec"]["job_id"] for job in document["jobs"]} >= {saving.job_id, losing.job_id}
+    assert document["totals"]["num_jobs"] == len(document["jobs"])
+    rows = ask("jobs", "savings", "--no-headers").splitlines()
+    assert len(rows) == len(document["jobs"])
+    assert ask("jobs", "savings", "--limit", "1", "--no-headers", "--columns", "job").count("\n") == 1
+
+
+def test_money_and_carbon(tmp_path_factory: pytest.TempPathFactory, ask: Ask) -> None:
+    """With the operator's factors money and CO2 are shown apart, also for a model, with the source of the factors."""
+    with LiveServer(tmp_path_factory.mktemp("priced")) as server:
+        server.start(*FACTORS)
+        trainer = runs(server, 8, [10.0] * 40, runs(server, 16, [100.0] * 6, Trainer(server.trainer)))
+        shown = ask("jobs", "savings", trainer.job_id, "--server", server.address)
+        totals = ask("jobs", "savings", "--server", server.address)
+    assert row(shown, "CO2") == ["CO2", "0.400 g", "0.486 g", "0.150 g"]
+    assert row(shown, "money")[3] == "0.0232 EUR"
+    assert row(shown, "8", "mean money")[-2:] == ["0.000501 EUR", "0.00150 g"]
+    assert row(shown, "factors")[1].endswith("PUE 1.5; source: tariff of 2026")
+    assert row(totals, "money")[3] == "0.0232 EUR"
+
+
+def test_savings_fit_a_terminal(saving: Trainer) -> None:
+    """On a terminal of 80 columns no line is wider."""
+    for words in (("savings", saving.job_id), ("savings",), ("events",), ("events", saving.job_id)):
+        status, text = on_terminal(wattwise("jobs", *words))
+        assert status == 0
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_next_launch_is_previewed(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """What the next launch may get is shown with shares that add up to one, if it may get several batch sizes."""
+    trainer = Trainer(stub, policy=v1.POLICY_GTS)
+    while trainer.next().id.batch_size != 64:
+        pass
+    for _ in range(12):
+        trainer.run(10.0)
+    shown = ask("jobs", "show", trainer.job_id)
+    if "likely next" in shown:
+        text = row(shown, "likely next")[1]
+        assert 97 <= sum(int(part.split("%")[0]) for part in text.split("(")[1:]) <= 103
+
+
+def test_page_of_a_job(
+    ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--web prints the URL of the job's page, with the id quoted; the site comes from the option or the variable."""
+    trainer = Trainer(stub, job_id="test-a/b?c&d")
+    page = "https://site.example/w/job?id=test-a%2Fb%3Fc%26d"
+    assert "WATTWISE_WEB_URL" in refused("jobs", "show", trainer.job_id, "--web", status=2)
+    assert "'ftp://x'" in refused("jobs", "show", trainer.job_id, "--web", "ftp://x", status=2)
+    assert "--json" in refused("jobs", "show", trainer.job_id, "--json", "--web", "https://x", status=2)
+    assert ask("jobs", "show", trainer.job_id, "--web", "https://site.example/w/") == f"{page}\n"
+    monkeypatch.setenv("WATTWISE_WEB_URL", "https://site.example/w")
+    assert ask("jobs", "show", trainer.job_id, "--web") == f"{page}\n"
+    assert row(ask("jobs", "show", trainer.job_id), "page") == ["page", page]
+
+
+class _OldAdmin(v1.JobAdminServicer):
+    """The calls of an older server, which knows no others and ignores unknown fields."""
+
+    def __init__(self, admin: v1.JobAdminStub) -> None:
+        self._admin = admin
+
+    def GetJob(self, request: v1.GetJobRequest, _context: object) -> v1.GetJobResponse:  # noqa: N802
+        return self._admin.GetJob(request)
+
+    def ListTrials(self, request: v1.ListTrialsRequest, _context: object) -> v1.ListTrialsResponse:  # noqa: N802
+        known = v1.ListTrialsRequest(
+            job_id=request.job_id, page_size=request.page_size, page_token=request.page_token, status=request.status
+        )
+        return self._admin.ListTrials(known)
+
+
+@pytest.fixture
+def old_server(grpc_server: LiveServer) -> Iterator[str]:
+    """The address of an older server in front of the real one."""
+    server = grpc.server(ThreadPoolExecutor(4))
+    v1.add_JobAdminServicer_to_server(_OldAdmin(grpc_server.admin), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def test_older_server(ask: Ask, refused: Ask, old_server: str, stub: v1.BatchSizeOptimizerStub) -> None:
+    """With an older server a job is shown without its savings, and the new actions say that it is too old."""
+    trainer = Trainer(stub)
+    for _ in range(3):
+        trainer.run(10.0)
+    shown = ask("jobs", "show", trainer.job_id, "--server", old_server)
+    assert row(shown, "trials") == ["trials", "3"]
+    assert not any(line.startswith("savings") for line in shown.splitlines())
+    for words in (("savings",), ("savings", trainer.job_id), ("events",), ("watch",), ("watch", trainer.job_id)):
+        assert "0.2.0" in refused("jobs", *words, "--server", old_server, status=1)
+    words = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial", "--server", old_server)
+    assert ask(*words, "--reverse", "--limit", "2") == "    3\n    2\n"
+    assert ask(*words, "--end-reason", "error") == ""
+
+
+def test_trials_by_end_reason(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """--end-reason chooses trials, and --reverse with --limit the newest ones."""
+    trainer = Trainer(stub)
+    trainer.run(10.0)
+    trainer.end(trainer.next(), v1.END_REASON_ERROR)
+    trainer.run(10.0)
+    words = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial")
+    assert ask(*words, "--end-reason", "error").split() == ["2"]
+    assert ask(*words, "--reverse", "--limit", "2").split() == ["3", "2"]
+
+
+def test_events(ask: Ask, refused: Ask, saving: Trainer) -> None:
+    """Events come newest first, by job and kind; without a job those of all have its id."""
+    rows = [line.split("  ") for line in ask("jobs", "events", saving.job_id, "--no-headers").splitlines()]
+    assert rows[-1][1:3] == [saving.job_id, "job registered"] or "job registered" in "  ".join(rows[-1])
+    pinned = json.loads(ask("jobs", "events", saving.job_id, "--kind", "batch-size-pinned", "--json"))
+    assert [event["batch_size"] for event in pinned] == [8, 16]
+    assert saving.job_id in ask("jobs", "events", "--prefix", saving.job_id, "--limit", "1")
+    assert "trial-failed" in refused("jobs", "events", "--kind", "crash", status=2)
+
+
+def test_no_job_is_not_all_jobs(refused: Ask) -> None:
+    """An empty job id, as of an unset variable in a script, is refused."""
+    for action in ("savings", "events", "watch", "export"):
+        assert "empty" in refused("jobs", action, "", status=2)
+        assert "--prefix" in refused("jobs", action, "x", "--prefix", "y", status=2)

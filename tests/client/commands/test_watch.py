@@ -1,0 +1,160 @@
+"""`wattwise jobs watch`, against the real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from wattwise import v1
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.terminal import plain_lines
+
+_HEED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+_MAIN = "from wattwise.commands.main import main; sys.exit(main())"
+
+
+@contextmanager
+def watching(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """A watch in a pipe."""
+    command = [sys.executable, "-c", _HEED + _MAIN, "jobs", "watch", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_with(process: subprocess.Popen[str], *facts: str) -> str:
+    """The next line that has all these words."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if set(facts) <= set(line.split()):
+            return line
+    raise AssertionError(f"no line with {facts}")
+
+
+def delete(server: LiveServer, job_id: str) -> None:
+    """Deletes a job."""
+    server.admin.DeleteJob(v1.DeleteJobRequest(job_id=job_id))
+
+
+def test_trials_of_a_job(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
+    """Every epoch and end of a trial is a line with its time; the deletion of the job ends the watch with status 0."""
+    trainer = Trainer(stub)
+    trial = trainer.next()
+    with watching(trainer.job_id) as process:
+        first = line_with(process, "trial", "trial=1", "status=running", "batch_size=16", "target=0.9")
+        assert first[:4].isdecimal()
+        assert first.split()[0].endswith("Z")
+        trainer.report(trial, 10.0, metric=0.5)
+        line_with(process, "trial", "trial=1", "epoch=1", "metric=0.5", "cost_j=10")
+        trainer.report(trial, 20.0, metric=0.95, epoch=2)
+        line_with(process, "trial=1", "status=succeeded", "end_reason=target_reached", "target_reached=true")
+        line_with(process, "job", f"job={trainer.job_id}", "trials=1", "min_cost_j=20")
+        delete(grpc_server, trainer.job_id)
+        line_with(process, "deleted", f"job={trainer.job_id}")
+        assert (process.wait(30), process.stderr and process.stderr.read()) == (0, "")
+
+
+def test_running_jobs(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
+    """Jobs that run or change are lines with their figures; Ctrl-C ends the watch with status 130."""
+    trainer = Trainer(stub, job_id_prefix="watched", job_id="watched-1")
+    trainer.run(10.0)
+    trial = trainer.next()
+    with watching("--prefix", "watched") as process:
+        line_with(process, "job=watched-1", "running=1", "deliveries=1", "spent_j=10")
+        trainer.report(trial, 5.0)
+        line_with(process, "job=watched-1", "running=0", "deliveries=2", "spent_j=15")
+        delete(grpc_server, "watched-1")
+        line_with(process, "deleted", "job=watched-1")
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(30), process.stderr and process.stderr.read()) == (130, "")
+
+
+def test_json(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
+    """With --json each line is an object with the fields of the API."""
+    trainer = Trainer(stub)
+    trainer.next()
+    with watching(trainer.job_id, "--json") as process:
+        assert process.stdout is not None
+        found = [json.loads(process.stdout.readline()) for _ in range(2)]
+        delete(grpc_server, trainer.job_id)
+        assert json.loads(process.stdout.read().splitlines()[-1]) == {"deleted": trainer.job_id}
+    assert sorted(next(iter(each)) for each in found) == ["job", "trial"]
+    assert next(each["trial"]["id"]["batch_size"] for each in found if "trial" in each) == 16
+
+
+def test_server_that_goes_away(server: LiveServer) -> None:
+    """A server that is killed is waited for, which is said in one line, and the watch goes on."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    with watching(trainer.job_id, "--server", server.address) as process:
+        line_with(process, "trial=1", "status=running")
+        server.kill()
+        assert process.stderr is not None
+        assert "waiting for the server" in process.stderr.readline()
+        server.start()
+        trainer.report(trial, 10.0)
+        line_with(process, "trial=1", "status=succeeded")
+        delete(server, trainer.job_id)
+        assert process.wait(30) == 0
+        assert process.stderr.read().count("\n") <= 1
+
+
+def on_screen(words: Sequence[str], until: str, after: str, end: Iterator[None], **environment: str) -> list[str]:
+    """All lines that a watch on a terminal wrote: a change follows `until`, and `after` is awaited."""
+    ours, theirs = pty.openpty()
+    surroundings = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm", **environment}
+    command = [sys.executable, "-c", f"import sys; {_MAIN}", "jobs", "watch", *words]
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=surroundings)
+        os.close(theirs)
+        written = ""
+        waited = [until, after]
+        try:
+            while part := terminal.read(4096):
+                written += part.decode()
+                if waited and waited[0] in written:
+                    waited.pop(0)
+                    next(end, None)
+        except OSError:
+            # The terminal of a process that has ended.
+            pass
+        assert process.wait(30) == 0
+    return plain_lines(written.replace("\r\n", "\n"))
+
+
+@pytest.mark.parametrize("terminal", ["xterm", "dumb"])
+def test_terminal(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer, terminal: str, tmp_path: Path) -> None:
+    """A terminal shows a table of 80 columns that follows the trials; one that cannot move its cursor gets lines."""
+    del tmp_path
+    trainer = Trainer(stub)
+    trial = trainer.next()
+
+    def steps() -> Iterator[None]:
+        trainer.report(trial, 10.0)
+        yield
+        delete(grpc_server, trainer.job_id)
+        yield
+
+    live = terminal == "xterm"
+    lines = on_screen(
+        [trainer.job_id], "running", "reached" if live else "succeeded", steps(), TERM=terminal, NO_COLOR="1"
+    )
+    text = "\n".join(lines)
+    assert ("metric / target" in text) is live
+    assert ("status=succeeded" in text) is not live
+    if live:
+        assert max(map(len, lines)) <= 80
+        assert "0.95 / 0.9" in text
+        assert f"{trainer.job_id} was deleted" in text
