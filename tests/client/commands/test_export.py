@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -85,6 +84,6 @@ def test_failed_export_leaves_the_file(refused: Ask, tmp_path: Path) -> None:
     file = tmp_path / "trials.csv"
     file.write_text("before")
     refused("jobs", "export", "unknown", "--output", str(file), status=1)
-    assert (file.read_text(), os.listdir(tmp_path)) == ("before", ["trials.csv"])
+    assert (file.read_text(), list(tmp_path.iterdir())) == ("before", [file])
     assert str(tmp_path / "no") in refused("jobs", "export", "unknown", "--output", str(tmp_path / "no/x"), status=1)
     assert "--format csv" in refused("jobs", "export", "--json", "--format", "csv", status=2)

@@ -79,7 +79,10 @@ def _watch(client: Client, args: argparse.Namespace) -> int:
         else:
             job = client.get_job(args.job_id)
             show = _show_trials(client, args, job)
-            changes = _followed([lambda: client.watch_job(args.job_id), lambda: _trial_changes(client, args.job_id)])
+            running: set[int] = set()
+            changes = _followed(
+                [lambda: client.watch_job(args.job_id), lambda: _trial_changes(client, args.job_id, running)]
+            )
         with show as shown:
             _show_all(shown, changes, args.job_id)
     return 0
@@ -96,9 +99,24 @@ def _show_all(shown: Show, changes: Iterator[Change], job_id: str | None) -> Non
         shown(Deleted(job_id))
 
 
-def _trial_changes(client: Client, job_id: str) -> Iterator[v1.Trial]:
+def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v1.Trial]:
+    """The running trials of a job, then those that change.
+
+    Args:
+        client: calls the server.
+        job_id: the job.
+        running: the trials that ran when the stream was lost; kept up to date.
+    """
+    lost = set(running)
     for answer in client.watch_trials(job_id):
-        yield from answer.trials
+        # The first answer has those that run; the others have ended while the stream was away.
+        lost -= {trial.id.trial_number for trial in answer.trials}
+        ended = [client.get_trial(v1.TrialId(job_id=job_id, trial_number=number)).trial for number in sorted(lost)]
+        lost = set()
+        for trial in (*ended, *answer.trials):
+            number = trial.id.trial_number
+            (running.add if trial.status == v1.TRIAL_STATUS_DISPATCHED else running.discard)(number)
+            yield trial
 
 
 def _job_changes(client: Client, prefix: str) -> Iterator[v1.Job | Deleted]:
