@@ -64,7 +64,7 @@ def _saved(client: Client) -> str:
     """What the server's statistics claim, which is less than the comparison with the separate job shows."""
     job_id = f"{PREFIX}-nightly"
     claim = headline(client.get_job(job_id), client.get_job_statistics(job_id).savings)
-    return f"By its own trials alone, {job_id} {claim} (`wattwise jobs savings {job_id}`)."
+    return f"By its own trials alone, {job_id}: {claim} (`wattwise jobs savings {job_id}`)."
 
 
 def _kill_one(servers: Servers, table: DemoTable) -> None:

@@ -42,7 +42,9 @@ def test_demo_prints_its_choices_and_what_it_measured(tmp_path: Path) -> None:
     assert re.search(r"\d+% (less|MORE) cost than with the default", done.stdout)
     assert "recurrence baseline, trial 1, batch size 16" in done.stdout
     assert "3 times the default's mean is" in done.stdout
-    assert re.search(r"digits-nightly (saves|loss|no claim yet): .*`wattwise jobs savings digits-nightly`", done.stdout)
+    assert re.search(
+        r"digits-nightly: (saves|loss|no claim yet): .*`wattwise jobs savings digits-nightly`", done.stdout
+    )
     estimated = "not measured" in done.stdout
     assert estimated or "RAPL" in done.stdout
     assert (" J (estimate)" in done.stdout) == estimated

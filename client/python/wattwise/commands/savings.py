@@ -390,7 +390,7 @@ def figures_of(client: Client, job: v1.Job) -> Iterator[tuple[str, str]]:
     except UnsupportedCallError:
         return
     choices = preview.choices
-    if len(choices) > 1:
+    if choices:
         shares = ", ".join(f"{choice.batch_size} ({choice.probability:.0%})" for choice in choices)
-        yield "likely next", f"{shares}; of {preview.num_samples} draws"
+        yield "likely next", shares
         yield f"why {choices[0].batch_size}", choices[0].reason

@@ -177,6 +177,11 @@ def _followed(streams: Sequence[Callable[[], Iterator[v1.Job | v1.Trial | Delete
             except WattwiseError as error:
                 changes.put(error)
                 return
+            except ValueError:
+                # The other stream has ended, and with it the client, in the middle of a call.
+                if not stopped.is_set():
+                    raise
+                return
             stopped.wait(next(waits))
 
     for opened in streams:
