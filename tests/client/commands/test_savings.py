@@ -49,10 +49,10 @@ def test_headline_is_the_lower_bound(ask: Ask, saving: Trainer) -> None:
     shown = ask("jobs", "savings", saving.job_id)
     document = json.loads(ask("jobs", "savings", saving.job_id, "--json"))
     cost = document["statistics"]["savings"]["cost"]
-    assert shown.startswith("saves: at least 2.67 kJ of cost in 46 deliveries, 73% ")
-    assert (round(cost["at_least"], -1), cost["spent"]) == (2670, 1000)
+    assert shown.startswith("saves: at least 2.58 kJ of cost in 46 deliveries, 72% ")
+    assert (round(cost["at_least"], -1), cost["spent"]) == (2580, 1000)
     assert cost["saved"] > cost["at_least"]
-    assert row(shown, "cost") == ["cost", "2.67 kJ", "3.24 kJ", "1.00 kJ"]
+    assert row(shown, "cost") == ["cost", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
     assert row(shown, "compared with")[1].startswith("6 runs of the default batch size 16 ")
     assert row(shown, "break-even")[1].startswith("has saved since trial 8,")
     assert row(shown, "16", "mean cost") == ["16", "6", "6", "0", "0", "100 J", "100 J", "1.0 s"]
@@ -64,7 +64,7 @@ def test_loss_is_as_loud(ask: Ask, losing: Trainer) -> None:
     assert shown.startswith("loss: about 900 J of cost in 16 deliveries, 562% MORE ")
     assert f"`wattwise jobs pin {losing.job_id} 16`" in row(shown, "advice")[1]
     assert row(ask("jobs", "show", losing.job_id), "savings")[1].startswith("loss: about 900 J ")
-    assert row(ask("jobs", "savings", "--prefix", losing.job_id), losing.job_id)[1:3] == ["LOSS", "-932 J"]
+    assert row(ask("jobs", "savings", "--prefix", losing.job_id), losing.job_id)[1:3] == ["LOSS", "-935 J"]
 
 
 def test_no_claim(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -91,7 +91,7 @@ def test_list_and_totals(ask: Ask, saving: Trainer, losing: Trainer) -> None:
     """All jobs have a row, and the totals below include losses; --no-headers prints rows only."""
     shown = ask("jobs", "savings")
     document = json.loads(ask("jobs", "savings", "--json"))
-    assert row(shown, saving.job_id)[1:5] == ["saves", "2.67 kJ", "3.24 kJ", "1.00 kJ"]
+    assert row(shown, saving.job_id)[1:5] == ["saves", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
     assert {job["spec"]["job_id"] for job in document["jobs"]} >= {saving.job_id, losing.job_id}
     assert document["totals"]["num_jobs"] == len(document["jobs"])
     rows = ask("jobs", "savings", "--no-headers").splitlines()
@@ -106,7 +106,7 @@ def test_money_and_carbon(tmp_path_factory: pytest.TempPathFactory, ask: Ask) ->
         trainer = runs(server, 8, [10.0] * 40, runs(server, 16, [100.0] * 6, Trainer(server.trainer)))
         shown = ask("jobs", "savings", trainer.job_id, "--server", server.address)
         totals = ask("jobs", "savings", "--server", server.address)
-    assert row(shown, "CO2") == ["CO2", "0.400 g", "0.486 g", "0.150 g"]
+    assert row(shown, "CO2") == ["CO2", "0.388 g", "0.481 g", "0.150 g"]
     assert row(shown, "money")[3] == "0.0232 EUR"
     assert row(shown, "8", "mean money")[-2:] == ["0.000501 EUR", "0.00150 g"]
     assert row(shown, "factors")[1].endswith("PUE 1.5; source: tariff of 2026")
