@@ -19,9 +19,9 @@ _RULE = "Server: of the client it takes the stubs alone"
 
 
 def test_server_is_kept_from_all_of_the_client() -> None:
-    """Every module of the client's package but the stubs is forbidden to the server, and so is the replay."""
+    """Every module of the client's package but the stubs is forbidden to the server, and so are the replay and the page."""
     project: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     rules = project["tool"]["importlinter"]["contracts"]
     (forbidden,) = (set(rule["forbidden_modules"]) for rule in rules if rule["name"] == _RULE)
     modules = {module.name for module in pkgutil.iter_modules(wattwise.__path__, "wattwise.")}
-    assert forbidden == modules - {"wattwise.v1"} | {"wattwise_replay"}
+    assert forbidden == modules - {"wattwise.v1"} | {"wattwise_replay", "wattwise_web"}

@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     parse: Callable[[str], Any]
 
 
-def add_option(options: Options, name: str, kind: Kind, default: object, text: str) -> None:
+def add_option(options: Options, name: str, kind: Kind, default: object, text: str, variable: str = "") -> None:
     """Declares an option.
 
     Args:
@@ -40,18 +40,21 @@ def add_option(options: Options, name: str, kind: Kind, default: object, text: s
         kind: The kind of its value.
         default: Its value if neither the option nor the variable is set; None for no value.
         text: Its help.
+        variable: Its variable, if that is not WATTWISE_ and its name.
     """
+    variable = variable or _variable(name)
     shown_default = "" if default is None else str(default)
     # argparse parses a default that is a string: an invalid variable is refused like an invalid option.
-    value = os.environ.get(_variable(name)) or shown_default
-    shown = f"${_variable(name)}; default: {shown_default or 'none'}"
+    value = os.environ.get(variable) or shown_default
+    shown = f"${variable}; default: {shown_default or 'none'}"
     options.add_argument(_flag(name), type=kind.parse, default=value, metavar=kind.metavar, help=f"{text} ({shown})")
 
 
-def add_switch(options: Options, name: str, text: str) -> None:
+def add_switch(options: Options, name: str, text: str, variable: str = "") -> None:
     """Declares an option without a value; its variable is 1 or 0."""
-    value = os.environ.get(_variable(name)) or "0"
-    shown = f"${_variable(name)}=1"
+    variable = variable or _variable(name)
+    value = os.environ.get(variable) or "0"
+    shown = f"${variable}=1"
     options.add_argument(
         _flag(name), action=_StoreTrue, nargs=0, type=_yes_or_no, default=value, help=f"{text} ({shown})"
     )

@@ -14,7 +14,7 @@ from wattwise.commands.humanize import printable
 from wattwise.errors import WattwiseError
 
 GROUP = "wattwise.commands"
-_EXTRAS = {"run": "run"}
+_EXTRAS = {"run": "run", "web": "web"}
 """The extra that installs a command's packages, where it is not `server`."""
 FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 

@@ -1,0 +1,4 @@
+"""`wattwise web`: the web page, a process of its own that reads from a server as `JobAdmin`'s client and changes nothing.
+
+Nothing else imports it. Of the server's package it uses the declaration of options alone.
+"""

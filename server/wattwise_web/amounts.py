@@ -1,0 +1,235 @@
+"""Quantities, times and states in words, for people."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+from wattwise import v1
+from wattwise.commands.humanize import duration, end_reason, enum_name, trial_result
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+KWH = 3.6e6
+"""Joules of a kilowatt-hour."""
+MINUS = "\N{MINUS SIGN}"
+_JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))
+_DASH = "–"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, thousands set apart: "1,240", "0.0312", "−3.1", "NaN", "∞"."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size < 1e-4 or size >= 1e9:
+        text = f"{size:.{digits - 1}e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    else:
+        decimals = max(0, digits - 1 - math.floor(math.log10(float(f"{size:.{digits - 1}e}"))))
+        text = f"{size:,.{decimals}f}"
+        if "." in text and size >= 100:
+            text = text.rstrip("0").rstrip(".")
+    return f"{MINUS}{text}" if value < 0 else text
+
+
+def metric(value: float) -> str:
+    """A metric: four significant digits."""
+    return number(value, 4)
+
+
+def cost(joules: float) -> str:
+    """A cost, in joules with a unit prefix."""
+    for size, unit in _JOULES:
+        if abs(joules) >= 0.9995 * size:
+            return f"{number(joules / size)} {unit}"
+    return f"{number(joules)} J"
+
+
+def energy(joules: float) -> str:
+    """Energy: kilowatt-hours where bills are in them, joules below a tenth of one."""
+    if not math.isfinite(joules) or abs(joules) < 0.1 * KWH:
+        return cost(joules)
+    kwh = joules / KWH
+    return f"{number(kwh / 1000)} MWh" if abs(kwh) >= 1000 else f"{number(kwh)} kWh"
+
+
+def span(seconds: float) -> str:
+    """A duration of either sign."""
+    if not math.isfinite(seconds):
+        return number(seconds)
+    return f"{MINUS}{duration(-seconds)}" if seconds < 0 else duration(seconds)
+
+
+def step_time(seconds: float) -> str:
+    """The duration of a training step."""
+    return f"{number(seconds * 1000)} ms" if seconds < 1 else f"{number(seconds)} s"
+
+
+def money(value: float, currency: str) -> str:
+    """Money, to the cent; three digits below one."""
+    text = number(value) if 0 < abs(value) < 1 else f"{value:,.2f}".replace("-", MINUS)
+    return f"{text} {currency}".strip()
+
+
+def carbon(grams: float) -> str:
+    """CO2 equivalent."""
+    if abs(grams) >= 1e6:
+        return f"{number(grams / 1e6)} t"
+    return f"{number(grams / 1000)} kg" if abs(grams) >= 1000 else f"{number(grams)} g"
+
+
+def percent(share: float) -> str:
+    """A share of 1, as a whole percentage that says 0% and 100% only of those."""
+    if not math.isfinite(share):
+        return number(share)
+    rounded = round(100 * abs(share))
+    text = str(rounded)
+    if 0 < abs(share) < 0.01:
+        text = "<1"
+    elif rounded == 100 and abs(share) < 1:
+        text = ">99"
+    return f"{MINUS if share < 0 else ''}{text}%"
+
+
+class Moment(NamedTuple):
+    """A time.
+
+    Attributes:
+        ago: how long ago, such as "5 min ago" or "in 40 s".
+        exact: in UTC.
+        iso: for programs.
+        seconds: since 1970.
+    """
+
+    ago: str
+    exact: str
+    iso: str
+    seconds: float
+
+
+def moment(timestamp: Timestamp, now: float | None = None) -> Moment:
+    """A time of the server."""
+    seconds = timestamp.ToNanoseconds() / 1e9
+    when = datetime.fromtimestamp(seconds, tz=timezone.utc)
+    return Moment(
+        ago(seconds, now), when.strftime("%Y-%m-%d %H:%M:%S UTC"), when.strftime("%Y-%m-%dT%H:%M:%SZ"), seconds
+    )
+
+
+def ago(seconds: float, now: float | None = None) -> str:
+    """How long ago a time is, in one unit."""
+    age = (time.time() if now is None else now) - seconds
+    size, ahead = abs(age), age < -1
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if size >= 2 * length:
+            text = f"{int(size // length)} {unit}"
+            break
+    else:
+        text = f"{int(size)} s"
+    return f"in {text}" if ahead else f"{text} ago"
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """A count with its noun: "1 trial", "1,204 trials"."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+class Badge(NamedTuple):
+    """A state in a word, with a shape so that it does not need its color.
+
+    Attributes:
+        word: the state.
+        kind: of the style: "run", "idle", "new", "held", "attention", "good", "bad".
+    """
+
+    word: str
+    kind: str
+
+
+def stuck(job: v1.Job) -> bool:
+    """Whether no batch size is left to try."""
+    return not job.surviving_batch_sizes
+
+
+def job_badge(job: v1.Job, summary: v1.JobSummary | None = None) -> Badge:
+    """The state of a job in a word or two; what somebody should look at comes first."""
+    summary = summary or job.summary
+    if stuck(job):
+        return Badge("stuck", "attention")
+    if summary.needs_attention:
+        return Badge("warning" if job.warnings else "failing", "attention")
+    if job.HasField("pinned_batch_size"):
+        return Badge(f"pinned to {job.pinned_batch_size}", "held")
+    if job.paused:
+        return Badge("paused", "held")
+    if summary.num_running_trials:
+        return Badge("running", "run")
+    return Badge("idle", "idle") if job.num_trials else Badge("new", "new")
+
+
+def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
+    """How a trial ended, in a few words."""
+    if trial.status == v1.TRIAL_STATUS_DISPATCHED:
+        return Badge("running", "run")
+    word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached)
+    kind = "good" if trial.target_reached else "bad" if trial.status == v1.TRIAL_STATUS_FAILED else "miss"
+    return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
+
+
+def uncounted(job: v1.Job, trial: v1.Trial) -> str:
+    """Why a trial does not count; empty if it does."""
+    if trial.id.trial_number <= job.reset_after:
+        return "before reset"
+    return "excluded" if trial.excluded else ""
+
+
+def trial_type(value: int) -> str:
+    """A trial's type in words."""
+    known = value in v1.TrialType.values()
+    return enum_name(v1.TrialType.Name(v1.TrialType.ValueType(value)), "TRIAL_TYPE_") if known else f"type {value}"
+
+
+def policy(spec: v1.JobSpec) -> str:
+    """A policy in words."""
+    known = spec.policy in v1.Policy.values()
+    return enum_name(v1.Policy.Name(spec.policy), "POLICY_") if known else f"policy {spec.policy}"
+
+
+def event_kind(value: int) -> str:
+    """What an event is about, in words."""
+    known = value in v1.EventKind.values()
+    return enum_name(v1.EventKind.Name(v1.EventKind.ValueType(value)), "EVENT_KIND_") if known else f"kind {value}"
+
+
+def warning_kind(value: int) -> str:
+    """What a warning is about, in words."""
+    known = value in v1.WarningReason.values()
+    name = v1.WarningReason.Name(v1.WarningReason.ValueType(value)) if known else ""
+    return enum_name(name, "WARNING_REASON_") if known else "warning"
+
+
+def status_word(state: v1.BatchSizeState) -> str:
+    """The status of a batch size in words."""
+    known = state.status in v1.BatchSizeStatus.values()
+    return enum_name(v1.BatchSizeStatus.Name(state.status), "BATCH_SIZE_STATUS_") if known else "unknown"
+
+
+def stage_word(job: v1.Job) -> str:
+    """The stage of the search; that of a policy without stages is its policy."""
+    if job.spec.policy != v1.POLICY_PRUNING_GTS:
+        return policy(job.spec)
+    if job.stage == v1.STAGE_PRUNING:
+        return f"pruning, round {job.pruning_round + 1} of {job.spec.num_pruning_rounds}"
+    return "bandit"
+
+
+def unknown() -> str:
+    """What stands where nothing is known."""
+    return _DASH

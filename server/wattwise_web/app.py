@@ -1,0 +1,435 @@
+"""The page as an ASGI application: routes, logins, and what protects them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import csv
+import io
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+import jinja2
+from google.protobuf.json_format import MessageToDict
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from wattwise import v1
+from wattwise.errors import (
+    CredentialsError,
+    DeadlineError,
+    InvalidRequestError,
+    JobNotFoundError,
+    PermissionDeniedError,
+    ServerUnavailableError,
+    TrialNotFoundError,
+    UnauthenticatedError,
+    UnsupportedCallError,
+    WattwiseError,
+)
+
+from wattwise_web import live
+from wattwise_web.amounts import end_reason, enum_name
+from wattwise_web.backend import Backend, is_token
+from wattwise_web.pages import Reader, Visitor, is_old_page
+from wattwise_web.sessions import Sessions
+from wattwise_web.settings import Exposure, Settings
+
+log = logging.getLogger("wattwise_web")
+
+_FOLDER = Path(__file__).parent
+FRAGMENT = "x-wattwise-fragment"
+"""The header with which the page's own script asks for the middle of a page."""
+_LARGEST_FORM = 8_192
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+_STATUS: tuple[tuple[type[WattwiseError], int, str], ...] = (
+    (JobNotFoundError, 404, "There is no such job"),
+    (TrialNotFoundError, 404, "There is no such trial"),
+    (PermissionDeniedError, 403, "Your token does not reach this"),
+    (InvalidRequestError, 400, "The address of this page is invalid"),
+    (UnsupportedCallError, 502, "The server is too old for this page"),
+    (CredentialsError, 502, "The token is not sent"),
+    (DeadlineError, 504, "The server takes too long"),
+    (ServerUnavailableError, 503, "The server is away"),
+)
+
+View = Callable[[Visitor, Any], Awaitable[dict[str, Any]]]
+
+
+def templates() -> jinja2.Environment:
+    """The templates; everything that they insert is escaped."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+class Page:
+    """The application's state and its handlers.
+
+    Args:
+        settings: as the command line has them.
+        exposure: what follows from where the page listens.
+    """
+
+    def __init__(self, settings: Settings, exposure: Exposure) -> None:
+        self._settings = settings
+        self._exposure = exposure
+        self._root = settings.root
+        self._sessions = Sessions()
+        self._templates = templates()
+        self._cookie = "__Host-wattwise" if exposure.secure else "wattwise"
+        self.closing = asyncio.Event()
+        self._reader: Reader
+
+    def app(self) -> ASGIApp:
+        """The application, inside its guard."""
+        pages = {
+            "/": ("jobs.html", "jobs"),
+            "/job": ("job.html", "job"),
+            "/trial": ("trial.html", "trial"),
+            "/running": ("running.html", "running"),
+            "/events": ("events.html", "events"),
+            "/about": ("about.html", "about"),
+        }
+        routes: list[Any] = [
+            Route(path, self._page(template, name), name=name) for path, (template, name) in pages.items()
+        ]
+        routes += [
+            Route("/job/trials.csv", self._csv),
+            Route("/job/trials.json", self._json),
+            Route("/live", self._live),
+            Route("/login", self._login_form),
+            Route("/login", self._login, methods=["POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+            Route("/healthz", _health),
+            Mount("/static", StaticFiles(directory=_FOLDER / "static")),
+        ]
+        app = Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={404: self._no_page, 405: self._no_page, Exception: self._broken},
+        )
+        return Guard(app, self._exposure, self._root)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        backend = Backend(self._settings.server, self._settings.credentials)
+        self._reader = Reader(backend)
+        try:
+            yield
+        finally:
+            await backend.close()
+
+    def _page(self, template: str, name: str) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            visitor = self._visitor(request)
+            if visitor.token is None and self._exposure.needs_login:
+                return self._to_login(request)
+            view: View = getattr(self._reader, name)
+            try:
+                values = await view(visitor, request.query_params)
+            except UnauthenticatedError:
+                return self._to_login(request)
+            except WattwiseError as error:
+                if isinstance(error, InvalidRequestError) and is_old_page(error) and "after" in request.query_params:
+                    return self._redirect(_without(request, "after"))
+                return self._failed(request, error)
+            return self._render(request, template, values | {"here": name})
+
+        return handle
+
+    def _visitor(self, request: Request) -> Visitor:
+        session = request.cookies.get(self._cookie, "")
+        return Visitor(self._sessions.token(session) if session else None)
+
+    def _render(self, request: Request, template: str, values: dict[str, Any], status: int = 200) -> Response:
+        fragment = FRAGMENT in request.headers
+        session = self._visitor(request).token is not None
+        now = time.time()
+        common = {
+            "layout": "fragment.html" if fragment else "base.html",
+            "root": self._root,
+            "logged_in": session,
+            "now": time.strftime("%H:%M:%S UTC", time.gmtime(now)),
+            "link": self._link,
+            "info": None,
+            "standalone": False,
+        }
+        html = self._templates.get_template(template).render(common | values)
+        return HTMLResponse(html, status, headers={"cache-control": "no-store", "vary": FRAGMENT})
+
+    def _link(self, path: str, **parameters: object) -> str:
+        """A URL of this page; ids may hold any character."""
+        query = urlencode({name: str(value) for name, value in parameters.items()}, quote_via=quote)
+        return f"{self._root}{path}{'?' + query if query else ''}"
+
+    def _failed(self, request: Request, error: WattwiseError) -> Response:
+        status, title = next(
+            ((status, title) for kind, status, title in _STATUS if isinstance(error, kind)), (502, "The server refused")
+        )
+        if status >= 500:
+            log.warning("%s: %s", request.url.path, error)
+        values = {"title": title, "message": str(error), "here": "", "retry": status >= 500}
+        return self._render(request, "error.html", values, status)
+
+    async def _no_page(self, request: Request, error: Exception) -> Response:
+        status = int(getattr(error, "status_code", 404))
+        values = {"title": "There is no such page", "message": "Go to the list of jobs.", "here": "", "retry": False}
+        return self._render(request, "error.html", values, status)
+
+    async def _broken(self, request: Request, error: Exception) -> Response:
+        del error
+        values = {"title": "This page failed", "message": "The log of wattwise web says why.", "here": "", "retry": False}
+        return self._render(request, "error.html", values, 500)
+
+    # Logins.
+
+    def _to_login(self, request: Request) -> Response:
+        here = f"{request.scope['path']}{'?' + request.url.query if request.url.query else ''}"
+        if FRAGMENT in request.headers:
+            return PlainTextResponse("log in", 401, headers={"cache-control": "no-store"})
+        return self._redirect(f"/login?{urlencode({'next': here})}")
+
+    def _redirect(self, path: str) -> Response:
+        return RedirectResponse(f"{self._root}{path}", 303, headers={"cache-control": "no-store"})
+
+    async def _login_form(self, request: Request) -> Response:
+        return self._show_login(request, _local(request.query_params.get("next", "/")), "")
+
+    def _show_login(self, request: Request, following: str, fault: str, status: int = 200) -> Response:
+        values = {"title": "Log in", "here": "", "next": following, "fault": fault, "server": self._settings.server}
+        return self._render(request, "login.html", values, status)
+
+    async def _login(self, request: Request) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _LARGEST_FORM:
+                return PlainTextResponse("the form is too large", 413)
+        form = parse_qs(body.decode("utf-8", "replace"))
+        token, following = form.get("token", [""])[0].strip(), _local(form.get("next", ["/"])[0])
+        if not is_token(token):
+            return self._show_login(request, following, "This is not a token: paste what wattwise token create printed.", 400)
+        try:
+            info = await self._reader.info(Visitor(token), fresh=True)
+            await self._reader.backend.call(
+                lambda stub: stub.ListJobs, v1.ListJobsRequest(page_size=1), token
+            )
+        except UnauthenticatedError:
+            return self._show_login(request, following, "The server does not accept this token.", 401)
+        except PermissionDeniedError:
+            text = "This token may not read jobs: use one with the role viewer, operator or admin."
+            return self._show_login(request, following, text, 403)
+        except WattwiseError as error:
+            return self._show_login(request, following, f"The token could not be checked: {error}", 503)
+        if info.role == v1.ROLE_UNSPECIFIED and self._exposure.needs_login:
+            text = (
+                "The server accepts every caller, so a token proves nothing, and this page is reachable from other "
+                "machines: start the server with --tokens."
+            )
+            return self._show_login(request, following, text, 403)
+        self._end_session(request)
+        answer = self._redirect(following)
+        self._set_cookie(answer, self._sessions.open(token), None)
+        return answer
+
+    async def _logout(self, request: Request) -> Response:
+        self._end_session(request)
+        answer = self._redirect("/login")
+        self._set_cookie(answer, "", 0)
+        return answer
+
+    def _end_session(self, request: Request) -> None:
+        if session := request.cookies.get(self._cookie):
+            self._sessions.close(session)
+
+    def _set_cookie(self, answer: Response, value: str, max_age: int | None) -> None:
+        answer.set_cookie(
+            self._cookie, value, max_age=max_age, path="/", httponly=True, samesite="lax", secure=self._exposure.secure
+        )
+
+    # Files and the live stream.
+
+    async def _csv(self, request: Request) -> Response:
+        async def lines() -> AsyncIterator[str]:
+            yield ",".join(_COLUMNS) + "\r\n"
+            async for trial in trials:
+                buffer = io.StringIO()
+                csv.writer(buffer).writerow(map(_cell, _csv_row(trial)))
+                yield buffer.getvalue()
+
+        found = await self._trials(request)
+        if isinstance(found, Response):
+            return found
+        trials = found
+        headers = {"content-disposition": 'attachment; filename="trials.csv"', "cache-control": "no-store"}
+        return StreamingResponse(lines(), media_type="text/csv; charset=utf-8", headers=headers)
+
+    async def _json(self, request: Request) -> Response:
+        async def lines() -> AsyncIterator[str]:
+            yield "["
+            begun = False
+            async for trial in trials:
+                document = MessageToDict(trial, preserving_proto_field_name=True)
+                yield f"{',' if begun else ''}\n{json.dumps(document)}"
+                begun = True
+            yield "\n]\n"
+
+        found = await self._trials(request)
+        if isinstance(found, Response):
+            return found
+        trials = found
+        headers = {"content-disposition": 'attachment; filename="trials.json"', "cache-control": "no-store"}
+        return StreamingResponse(lines(), media_type="application/json", headers=headers)
+
+    async def _trials(self, request: Request) -> Response | AsyncIterator[v1.Trial]:
+        """All trials of a job, read page by page; the answer instead if the first page cannot be read."""
+        visitor, job_id = self._visitor(request), request.query_params.get("id", "")
+        if visitor.token is None and self._exposure.needs_login:
+            return self._to_login(request)
+        try:
+            first = await self._reader.all_trials(visitor, job_id)
+        except UnauthenticatedError:
+            return self._to_login(request)
+        except WattwiseError as error:
+            return self._failed(request, error)
+
+        async def pages() -> AsyncIterator[v1.Trial]:
+            page = first
+            while True:
+                for trial in page.trials:
+                    yield trial
+                if not page.next_page_token:
+                    return
+                page = await self._reader.all_trials(visitor, job_id, page.next_page_token)
+
+        return pages()
+
+    async def _live(self, request: Request) -> Response:
+        visitor = self._visitor(request)
+        if visitor.token is None and self._exposure.needs_login:
+            return PlainTextResponse("log in", 401)
+        changes = live.changes(self._reader.backend, visitor, request.query_params.get("id", ""), self.closing)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
+
+
+async def _health(_request: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+def _local(path: str) -> str:
+    """A path of this page: anything that would lead elsewhere becomes the first page."""
+    good = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
+    return path if good and not urlsplit(path).netloc else "/"
+
+
+def _without(request: Request, name: str) -> str:
+    kept = [(key, value) for key, value in request.query_params.multi_items() if key != name]
+    return f"{request.scope['path']}{'?' + urlencode(kept) if kept else ''}"
+
+
+_COLUMNS = (
+    "trial", "batch_size", "type", "status", "end_reason", "target_reached", "converged", "excluded", "epochs", "metric",
+    "time_seconds", "energy_joules", "cost", "cost_bound", "power_limit_watts", "monitor", "start_time", "end_time", "host",
+)  # fmt: skip
+
+
+def _csv_row(trial: v1.Trial) -> list[object]:
+    return [
+        trial.id.trial_number,
+        trial.id.batch_size,
+        enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_"),
+        enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_"),
+        end_reason(trial.end_reason) if trial.end_reason else "",
+        int(trial.target_reached),
+        int(trial.converged),
+        int(trial.excluded),
+        trial.last_epoch,
+        trial.last_metric if trial.HasField("last_metric") else "",
+        trial.time_seconds,
+        trial.energy_joules,
+        trial.cost if trial.HasField("cost") else "",
+        trial.cost_bound if trial.HasField("cost_bound") else "",
+        trial.power_limit_watts if trial.HasField("power_limit_watts") else "",
+        "+".join(trial.monitor.kinds),
+        trial.start_time.ToJsonString() if trial.HasField("start_time") else "",
+        trial.end_time.ToJsonString() if trial.HasField("end_time") else "",
+        trial.labels.get("host", ""),
+    ]
+
+
+def _cell(value: object) -> object:
+    """A cell that a spreadsheet does not take for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+class Guard:
+    """Refuses requests for other hosts and forms of other sites, and adds the security headers to every answer.
+
+    Args:
+        app: what is guarded.
+        exposure: the hosts, and whether browsers use HTTPS.
+        root: the path that browsers see before ours; a proxy may strip it or leave it.
+    """
+
+    def __init__(self, app: ASGIApp, exposure: Exposure, root: str) -> None:
+        self._app = app
+        self._exposure = exposure
+        self._root = root
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name for name, _ in message["headers"]}
+                added = [(name.encode(), text.encode()) for name, text in _HEADERS.items() if name.encode() not in present]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        if fault := self._fault(scope):
+            await fault(scope, receive, guarded)
+            return
+        path: str = scope["path"]
+        if self._root and (path == self._root or path.startswith(f"{self._root}/")):
+            scope = {**scope, "path": path[len(self._root) :] or "/"}
+        await self._app(scope, receive, guarded)
+
+    def _fault(self, scope: Scope) -> Response | None:
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "").lower()
+        if host not in self._exposure.hosts:
+            text = f"this page is not for the host {host[:200]!r}: see --address and --public-url of wattwise web\n"
+            return PlainTextResponse(text, 421)
+        if scope["method"] not in ("GET", "HEAD"):
+            scheme = "https" if self._exposure.secure else "http"
+            if headers.get(b"origin", "").lower() != f"{scheme}://{host}":
+                return PlainTextResponse("forms are accepted from this page only\n", 403)
+        return None

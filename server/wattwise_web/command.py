@@ -1,0 +1,146 @@
+"""`wattwise web`: options, the server of the page, and exports."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from wattwise.errors import WattwiseError
+from wattwise.rpc.credentials import Credentials
+from wattwise_server.commands.options import ADDRESS, FILE, Kind, add_option, add_switch
+
+from wattwise_web.app import Page
+from wattwise_web.export import export
+from wattwise_web.settings import Exposure, Settings, listen
+
+_URL = Kind("URL", str)
+
+
+class WebCommand:
+    """The `web` subcommand of `wattwise`."""
+
+    help = "run the web page, which shows jobs and what they save"
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Declares the options, and `export`."""
+        usual = Settings("localhost:50051")
+        group = parser.add_argument_group("page")
+        text = "address to listen on; port 0 takes a free one"
+        add_option(group, "address", ADDRESS, usual.address, text, variable="WATTWISE_WEB_ADDRESS")
+        text = "the URL by which browsers reach the page behind a proxy, with its path, such as https://ml.example/wattwise"
+        add_option(group, "public_url", _URL, usual.public_url, text, variable="WATTWISE_WEB_PUBLIC_URL")
+        text = "certificate of the page in PEM; enables HTTPS"
+        add_option(group, "tls_cert", FILE, None, text, variable="WATTWISE_WEB_TLS_CERT")
+        text = "its private key in PEM, without a passphrase"
+        add_option(group, "tls_key", FILE, None, text, variable="WATTWISE_WEB_TLS_KEY")
+        text = "listen beyond loopback without TLS, and show jobs without a login if the server needs no tokens"
+        add_switch(group, "insecure", text, variable="WATTWISE_WEB_INSECURE")
+        server = parser.add_argument_group("server", "The Wattwise server that the page reads from.")
+        add_option(server, "server", ADDRESS, usual.server, "its address, or those of several")
+        add_switch(server, "server_tls", "use TLS; implied by the options below", variable="WATTWISE_TLS")
+        for name, text in (
+            ("tls_ca", "CA certificates that verify it"),
+            ("tls_cert", "client certificate"),
+            ("tls_key", "private key of the client certificate"),
+        ):
+            add_option(server, f"server_{name}", FILE, None, text, variable=f"WATTWISE_{name.upper()}")
+        text = "allow sending tokens unencrypted to another machine"
+        add_switch(server, "server_insecure", text, variable="WATTWISE_INSECURE")
+        actions = parser.add_subparsers(metavar="ACTION", dest="action", title="instead of running the page")
+        saved = actions.add_parser(
+            "export",
+            help="write the page of one job into one HTML file, to mail or keep",
+            epilog="Options for the server come before `export`. The token: $WATTWISE_TOKEN or $WATTWISE_TOKEN_FILE.",
+        )
+        saved.add_argument("--job", metavar="ID", required=True, help="the job")
+        saved.add_argument("file", metavar="FILE", type=Path, help="the file to write, such as report.html")
+
+    def run(self, args: argparse.Namespace, /) -> int:
+        """Serves until a signal stops it, or exports; returns 0, or 1 if it cannot start."""
+        settings = settings_of(args)
+        if args.action == "export":
+            size = asyncio.run(export(settings, args.job, args.file))
+            print(f"wrote {args.file}, {size / 1000:,.0f} kB")  # noqa: T201 - the command's answer
+            return 0
+        sock, url, exposure = listen(settings)
+        return serve(settings, sock, url, exposure)
+
+
+COMMAND = WebCommand()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m wattwise_web`: the same as `wattwise web`."""
+    parser = argparse.ArgumentParser(prog="wattwise web", description=COMMAND.help)
+    COMMAND.add_arguments(parser)
+    try:
+        return COMMAND.run(parser.parse_args(argv))
+    except WattwiseError as error:
+        print(f"wattwise web: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+        return 1
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """The Settings of parsed arguments."""
+    files = {name: getattr(args, f"server_{name}") for name in ("tls_ca", "tls_cert", "tls_key")}
+    credentials = Credentials(
+        token=os.environ.get("WATTWISE_TOKEN") or None,
+        token_file=os.environ.get("WATTWISE_TOKEN_FILE") or None,
+        tls=True if args.server_tls else None,
+        insecure=args.server_insecure,
+        **files,
+    )
+    return Settings(
+        server=args.server,
+        credentials=credentials,
+        address=args.address,
+        public_url=args.public_url,
+        tls_cert=args.tls_cert,
+        tls_key=args.tls_key,
+        insecure=args.insecure,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Ends the live streams first, for which uvicorn would wait."""
+
+    page: Page
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops."""
+        self.page.closing.set()
+        await super().shutdown(sockets)
+
+
+def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure) -> int:
+    """Serves on an open port until a signal stops it."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    async def run() -> bool:
+        page = Page(settings, exposure)
+        config = uvicorn.Config(
+            page.app(),
+            http="h11",
+            ws="none",
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            proxy_headers=False,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            timeout_graceful_shutdown=5,
+        )
+        server = _Server(config)
+        server.page = page
+        print(f"wattwise web shows {settings.server} at {url}", flush=True)  # noqa: T201 - the command's answer
+        await server.serve(sockets=[sock])
+        return server.started
+
+    return 0 if asyncio.run(run()) else 1

@@ -1,0 +1,187 @@
+"""What a job saved, as sentences and figures. Losses are said in the same words and size as gains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from wattwise import v1
+from wattwise.monitor.kind import monitor_text
+
+from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, percent, plural, span
+
+Format = Callable[[float], str]
+
+
+class Row(NamedTuple):
+    """One quantity.
+
+    Attributes:
+        name: of the quantity.
+        at_least: the lower bound of what was saved; empty without a claim.
+        saved: the estimate.
+        baseline: what a delivery of the default batch size takes, as the estimate takes it.
+        spent: everything that was spent.
+        loses: whether the estimate is a loss.
+    """
+
+    name: str
+    at_least: str
+    saved: str
+    baseline: str
+    spent: str
+    loses: bool
+
+
+class Headline(NamedTuple):
+    """The answer to "is it saving, and how much".
+
+    Attributes:
+        kind: "saving", "loss", "uncertain" or "none".
+        lead: the words before the figure, such as "Saves at least".
+        figure: the figure; empty without a claim.
+        text: one sentence that explains it.
+        rows: the quantities.
+        facts: what the claim rests on.
+        newest_baseline: when the newest trial of the default batch size ended.
+    """
+
+    kind: str
+    lead: str
+    figure: str
+    text: str
+    rows: list[Row]
+    facts: list[str]
+    newest_baseline: Moment | None
+
+
+_NO_CLAIM = {
+    v1.SAVINGS_VERDICT_NO_BASELINE: (
+        "No comparison yet",
+        "The default batch size {default} has not delivered a model yet, so there is nothing to compare with.",
+    ),
+    v1.SAVINGS_VERDICT_NO_DELIVERY: (
+        "No delivery yet",
+        "No trial has reached the target yet. The saving is computed once the default batch size {default} has.",
+    ),
+    v1.SAVINGS_VERDICT_NOT_MEASURED: (
+        "Not measured",
+        "Some deliveries have no measurement of the cost, so nothing can be claimed.",
+    ),
+}
+
+
+def formats(factors: v1.Factors) -> dict[str, Format]:
+    """How each quantity is written, by its field in `Savings`."""
+    return {
+        "energy": energy,
+        "time": span,
+        "money": lambda value: money(value, factors.currency),
+        "carbon": carbon,
+        "cost": cost,
+    }
+
+
+_NAMES = {"energy": "energy", "time": "time", "money": "money", "carbon": "CO₂", "cost": "cost"}
+
+
+def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
+    """The quantities that are known; energy only where some was measured."""
+    rows = []
+    for field, text in formats(factors).items():
+        if not savings.HasField(field):
+            continue
+        saving: v1.Saving = getattr(savings, field)
+        if field == "energy" and saving.spent <= 0:
+            continue
+        claim = saving.HasField("saved")
+        rows.append(
+            Row(
+                _NAMES[field],
+                text(saving.at_least) if saving.HasField("at_least") else "",
+                text(saving.saved) if claim else "",
+                text(saving.cautious_baseline) if saving.HasField("cautious_baseline") else "",
+                text(saving.spent),
+                claim and saving.saved < 0,
+            )
+        )
+    return rows
+
+
+def share(saving: v1.Saving, *, least: bool) -> float | None:
+    """What was saved as a share of what the default would have spent; None without a claim."""
+    field = "at_least" if least else "saved"
+    if not saving.HasField(field):
+        return None
+    saved = saving.at_least if least else saving.saved
+    whole = saving.spent + saved
+    return saved / whole if whole > 0 else None
+
+
+def main_figure(savings: v1.Savings, factors: v1.Factors, *, least: bool) -> str:
+    """The amount that stands for all: energy where some was measured, else time; empty without a claim."""
+    field = "energy" if savings.energy.spent > 0 else "time"
+    saving: v1.Saving = getattr(savings, field)
+    name = "at_least" if least else "saved"
+    return formats(factors)[field](getattr(saving, name)) if saving.HasField(name) else ""
+
+
+def headline(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> Headline:
+    """The answer for one job."""
+    savings = statistics.savings
+    rows = rows_of(savings, factors)
+    newest = moment(savings.newest_baseline_time) if savings.HasField("newest_baseline_time") else None
+    facts = _facts(job, savings)
+    kind, lead, figure, text = _answer(job, savings)
+    return Headline(kind, lead, figure, text, rows, facts, newest)
+
+
+def _answer(job: v1.Job, savings: v1.Savings) -> tuple[str, str, str, str]:
+    default = job.spec.default_batch_size
+    of_cost = savings.cost
+    if savings.verdict in _NO_CLAIM or not of_cost.HasField("saved"):
+        lead, text = _NO_CLAIM.get(savings.verdict, ("No claim", "The data do not allow a claim."))
+        return "none", lead, "", text.format(default=default)
+    estimate, least = share(of_cost, least=False) or 0.0, share(of_cost, least=True)
+    compared = f"than launching batch size {default} for each of the {plural(savings.num_deliveries, 'delivery', 'deliveries')}"
+    if savings.verdict == v1.SAVINGS_VERDICT_SAVING and least is not None:
+        text = f"Everything spent so far, failed and exploring trials included, cost at least {percent(least)} less {compared}."
+        return "saving", "Saves at least", percent(least), f"{text} The estimate is {percent(estimate)}."
+    if savings.verdict == v1.SAVINGS_VERDICT_LOSS:
+        more = -of_cost.saved / (of_cost.spent + of_cost.saved) if of_cost.spent + of_cost.saved > 0 else 0.0
+        text = f"Everything spent so far, failed and exploring trials included, cost {percent(more)} more {compared}, by the estimate."
+        return "loss", "Costs more by", percent(more), text
+    bound = f" The lower bound is {percent(least)}." if least is not None else ""
+    text = f"By the estimate everything spent so far cost {percent(estimate)} less {compared}, but the data do not prove it yet.{bound}"
+    return "uncertain", "Not certain yet: estimate", percent(estimate), text
+
+
+def _facts(job: v1.Job, savings: v1.Savings) -> list[str]:
+    facts = []
+    if savings.num_baseline_trials:
+        trials = plural(savings.num_baseline_trials, "delivery", "deliveries")
+        facts.append(f"Baseline: the mean of {trials} with batch size {job.spec.default_batch_size}")
+    if savings.HasField("break_even_trial"):
+        facts.append(f"Broke even at trial {savings.break_even_trial}")
+    if job.monitor.kinds:
+        mark = ", an estimate rather than a measurement" if job.monitor.estimated and not job.monitor.partly else ""
+        facts.append(f"Energy by the monitor {monitor_text(job.monitor)}{mark}")
+    elif job.num_trials:
+        facts.append("No trial has named its energy monitor")
+    if job.other_monitor.kinds:
+        facts.append(f"Earlier trials used {monitor_text(job.other_monitor)}, whose costs cannot be compared")
+    return facts
+
+
+def factor_lines(factors: v1.Factors) -> list[str]:
+    """The operator's factors, one line each; empty without any."""
+    lines = []
+    if factors.HasField("electricity_price_per_kwh"):
+        lines.append(f"{factors.electricity_price_per_kwh:g} {factors.currency} per kWh")
+    if factors.HasField("gpu_hour_price"):
+        lines.append(f"{factors.gpu_hour_price:g} {factors.currency} per GPU hour")
+    if factors.HasField("carbon_intensity_grams_per_kwh"):
+        lines.append(f"{factors.carbon_intensity_grams_per_kwh:g} g CO₂ per kWh")
+    if lines and factors.pue != 1:
+        lines.append(f"power usage effectiveness {factors.pue:g}")
+    return lines

@@ -1,0 +1,75 @@
+"""Who is logged in: tokens by a random id, which is all that the browser holds."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+IDLE_SECONDS = 12 * 3600
+_MOST = 10_000
+
+
+@dataclass
+class Session:
+    """A visitor's login.
+
+    Attributes:
+        token: the Wattwise token, in this process's memory alone.
+        used_at: when it was used last, by the clock of `Sessions`.
+    """
+
+    token: str
+    used_at: float
+
+    def __repr__(self) -> str:
+        return "Session(token=…)"
+
+
+class Sessions:
+    """Sessions of this process. They end with a logout, after twelve idle hours, or when the process ends.
+
+    The browser gets a random id rather than the encrypted token: a stolen cookie is useless once its session has ended,
+    a logout takes effect at once, and there is no key to keep.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # By the hash of the id, the least recently used first: a lookup's time says nothing about an id.
+        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+
+    def open(self, token: str) -> str:
+        """Begins a session; returns its id."""
+        session_id = secrets.token_urlsafe(32)
+        self._sessions[_key(session_id)] = Session(token, self._clock())
+        while len(self._sessions) > _MOST:
+            self._sessions.popitem(last=False)
+        return session_id
+
+    def token(self, session_id: str) -> str | None:
+        """The token of a session; None if there is no such session, or it has ended."""
+        key = _key(session_id)
+        session = self._sessions.get(key)
+        if session is None:
+            return None
+        now = self._clock()
+        if now - session.used_at > IDLE_SECONDS:
+            del self._sessions[key]
+            return None
+        session.used_at = now
+        self._sessions.move_to_end(key)
+        return session.token
+
+    def close(self, session_id: str) -> None:
+        """Ends a session, if there is one."""
+        self._sessions.pop(_key(session_id), None)
+
+
+def _key(session_id: str) -> bytes:
+    return hashlib.sha256(session_id.encode()).digest()

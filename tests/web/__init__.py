@@ -1,0 +1,1 @@
+"""The web page, against a real server."""
