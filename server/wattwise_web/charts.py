@@ -75,22 +75,34 @@ def _base(values: list[Spec], layers: list[Spec], *, height: int = 220) -> Spec:
     }
 
 
-def _batch(sizes: Iterable[int], *, shape: bool = True) -> Spec:
-    names, colors, shapes = _scale(sizes)
-    legend = {"title": "batch size", "orient": "top", "symbolType": "circle"} if not shape else {"title": "batch size"}
-    encoded: Spec = {
-        "color": {"field": "batch", "type": "nominal", "scale": {"domain": names, "range": colors}, "legend": legend}
-    }
+def _batch(job: v1.Job, shown: Iterable[int] = (), *, shape: bool = True) -> Spec:
+    """A batch size has its color and its shape in all charts of a job. The legend has those that are shown."""
+    names, colors, shapes = _scale(job.spec.batch_sizes)
+    known = [str(size) for size in sorted(shown)]
+    legend = {"title": "batch size", "values": known} if known else None
+    both: Spec = {"field": "batch", "type": "nominal", "legend": legend}
+    encoded: Spec = {"color": {**both, "scale": {"domain": names, "range": colors}}}
     if shape:
-        encoded["shape"] = {"field": "batch", "type": "nominal", "scale": {"domain": names, "range": shapes}}
+        encoded["shape"] = {**both, "scale": {"domain": names, "range": shapes}}
     return encoded
 
 
-def _x(name: str, title: str, *, whole: bool = True) -> Spec:
+def _x(name: str, title: str, values: Iterable[float] = ()) -> Spec:
+    """A horizontal axis; with values, one of whole numbers that covers them."""
     axis: Spec = {"title": title, "grid": False}
-    if whole:
-        axis |= {"tickMinStep": 1, "format": ",d"}
+    places = list(values)
+    if places:
+        axis |= {"values": _whole_ticks(min(places), max(places)), "format": ",d"}
     return {"field": name, "type": "quantitative", "axis": axis, "scale": {"zero": False, "nice": False, "padding": 8}}
+
+
+def _whole_ticks(low: float, high: float) -> list[int]:
+    """At most 12 whole numbers, at round steps."""
+    steps = (number * 10**power for power in range(9) for number in (1, 2, 5))
+    step = next(step for step in steps if (high - low) / step <= 11)
+    ticks = list(range(math.ceil(low / step) * step, math.floor(high) + 1, step))
+    first = math.ceil(low)
+    return ticks if ticks and ticks[0] - first <= step / 3 else [first, *ticks]
 
 
 def _y(name: str, title: str, *, zero: bool = False) -> Spec:
@@ -124,43 +136,31 @@ def cost_by_trial(
     values = [_cost_value(bucket, exploring) for bucket in buckets]
     sizes = {bucket.batch_size for bucket in buckets}
     tips = _tooltip(("label", "trial"), ("batch", "batch size"), ("text", "cost"), ("result", "result"))
-    points: Spec = {
-        "mark": {"type": "point", "size": 46, "strokeWidth": 1.6, "aria": False},
-        "transform": [{"filter": "datum.result != 'failed'"}],
-        "encoding": {
-            "x": _x("x", "trial"),
-            "y": _y("y", "cost (J)"),
-            **_batch(sizes),
-            "fill": {
-                "condition": {"test": "datum.hollow", "value": "transparent"},
-                **{key: value for key, value in _batch(sizes, shape=False)["color"].items() if key != "legend"},
-                "legend": None,
-            },
-            "tooltip": tips,
-        },
+    x, y = _x("x", "trial", [value["x"] for value in values]), _y("y", "cost (J)")
+    batch, color = _batch(job, sizes), _batch(job, sizes, shape=False)
+    mark: Spec = {"type": "point", "size": 46, "strokeWidth": 1.6, "aria": False}
+    solid: Spec = {
+        "mark": {**mark, "filled": True, "opacity": 1},
+        "transform": [{"filter": "datum.result != 'failed' && !datum.hollow"}],
+        "encoding": {"x": x, "y": y, **batch, "tooltip": tips},
+    }
+    hollow: Spec = {
+        "mark": {**mark, "filled": False},
+        "transform": [{"filter": "datum.result != 'failed' && datum.hollow"}],
+        "encoding": {"x": x, "y": y, **batch, "tooltip": tips},
     }
     failed: Spec = {
         "mark": {"type": "text", "text": "✕", "fontSize": 13, "aria": False},
         "transform": [{"filter": "datum.result == 'failed'"}],
-        "encoding": {
-            "x": _x("x", "trial"),
-            "y": _y("y", "cost (J)"),
-            "color": _batch(sizes, shape=False)["color"],
-            "tooltip": tips,
-        },
+        "encoding": {"x": x, "y": y, **color, "tooltip": tips},
     }
-    layers = [points, failed]
+    layers = [solid, hollow, failed]
     if not single:
         layers.insert(
             0,
             {
                 "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.45, "aria": False},
-                "encoding": {
-                    "x": _x("x", "trial"),
-                    "y": _y("low", "cost (J)"),
-                    "y2": {"field": "high"},
-                    "color": _batch(sizes, shape=False)["color"],
-                },
+                "encoding": {"x": x, "y": _y("low", "cost (J)"), "y2": {"field": "high"}, **color},
             },
         )
     if bound is not None and _finite(bound):
@@ -258,34 +258,29 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
         return Chart(name, title, "", columns, rows, None, "The first finished trial begins to fill this chart.")
     order = list(map(str, sorted(job.spec.batch_sizes)))
     axis_x: Spec = {"field": "batch", "type": "ordinal", "sort": order, "axis": {"title": "batch size", "labelAngle": 0}}
-    color = {"color": {**_batch(job.spec.batch_sizes, shape=False)["color"], "legend": None}}
+    color = _batch(job, shape=False)
     tips = _tooltip(("batch", "batch size"), ("text", "expected cost"), ("next", "chance of being next"))
     layers: list[Spec] = [
         {
             "mark": {"type": "rule", "strokeWidth": 2, "aria": False},
             "encoding": {"x": axis_x, "y": _y("low", "expected cost (J)"), "y2": {"field": "high"}, **color},
         },
+        *(
+            {
+                "mark": {"type": "point", "size": 90, "strokeWidth": 2, "filled": filled, "opacity": 1, "aria": False},
+                "transform": [{"filter": "!datum.open" if filled else "datum.open"}],
+                "encoding": {"x": axis_x, "y": _y("y", "expected cost (J)"), **color, "tooltip": tips},
+            }
+            for filled in (True, False)
+        ),
         {
-            "mark": {"type": "point", "size": 90, "strokeWidth": 2, "aria": False},
+            "mark": {"type": "text", "dy": -8, "baseline": "bottom", "fontSize": 11, "aria": False},
+            "transform": [{"filter": "datum.chance > 0"}],
             "encoding": {
-                "x": axis_x,
-                "y": _y("y", "expected cost (J)"),
-                **color,
-                "fill": {
-                    "condition": {"test": "datum.open", "value": "transparent"},
-                    **{key: value for key, value in color["color"].items() if key != "legend"},
-                    "legend": None,
-                },
-                "tooltip": tips,
+                "x": axis_x, "y": _y("high", "expected cost (J)"), "text": {"field": "next"}, "color": {"value": _INK},
             },
         },
-        {
-            "mark": {"type": "text", "dy": -12, "dx": 0, "align": "center", "baseline": "bottom", "fontSize": 11, "aria": False},
-            "transform": [{"filter": "datum.chance > 0"}],
-            "encoding": {"x": axis_x, "y": _y("high", ""), "text": {"field": "next"}, "color": {"value": _INK}},
-        },
     ]
-    layers[2]["encoding"]["y"] = _y("high", "expected cost (J)")
     caption = (
         "What a model is expected to cost with each batch size, failures included, with its 95% range. The percentage above "
         "is the chance of being next; hollow ones may not be chosen now."
@@ -342,7 +337,7 @@ def curves(
         "legend": {"title": "trial"} if len(names) > 1 else None,
     }
     tips = _tooltip(("trial", "trial"), ("x", "epoch"), ("text", "metric"))
-    x, y = _x("x", "epoch"), {**_y("y", "metric"), "axis": {"title": "metric", "format": "~g"}}
+    x, y = _x("x", "epoch", [value["x"] for value in values]), {**_y("y", "metric"), "axis": {"title": "metric", "format": "~g"}}
     layers: list[Spec] = [
         {
             "mark": {"type": "line", "strokeWidth": 1.8, "aria": False},
@@ -364,7 +359,7 @@ def curves(
     )
 
 
-def epochs(statistics: v1.JobStatistics) -> Chart:
+def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
     """Chart 4: epochs to the target, and energy of an epoch, by batch size."""
     name, title = "epochs", "Epochs to the target"
     totals: dict[int, list[v1.TrialStatistics]] = {}
@@ -390,11 +385,11 @@ def epochs(statistics: v1.JobStatistics) -> Chart:
         "field": "batch", "type": "ordinal", "sort": [value["batch"] for value in values],
         "axis": {"title": "batch size", "labelAngle": 0},
     }
-    color = {"color": {**_batch(totals, shape=False)["color"], "legend": None}}
+    color = _batch(job, shape=False)
     y = {**_y("y", "epochs", zero=True), "axis": {"title": "epochs", "format": "~g"}}
     layers: list[Spec] = [
         {
-            "mark": {"type": "bar", "opacity": 0.85, "width": {"band": 0.5}, "aria": False},
+            "mark": {"type": "bar", "opacity": 0.85, "width": 34, "aria": False},
             "encoding": {
                 "x": x, "y": y, **color,
                 "tooltip": _tooltip(("batch", "batch size"), ("text", "mean epochs"), ("energy", "energy of an epoch")),
@@ -443,7 +438,6 @@ def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
                 }
             )
     if not values:
-        what = "Fills once a trial has profiled power limits: GlobalPowerLimitOptimizer in the trainer does."
         what = "Fills once a trial has profiled the power limits of its GPUs; docs/power-limits.md says how."
         return Chart(name, title, "", columns, rows, None, what)
     sizes = {profile.batch_size for profile in profiles}
@@ -451,37 +445,28 @@ def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
         ("batch", "batch size"), ("text", "limit"), ("energy_text", "energy of a step"), ("time_text", "time of a step"),
         ("cost", "cost of a step"),
     )
-    color = _batch(sizes, shape=False)
+    color, batch = _batch(job, sizes, shape=False), _batch(job, sizes)
 
-    def panel(field: str, label: str) -> Spec:
-        x, y = _x("x", "power limit (W)", whole=False), {**_y(field, label), "axis": {"title": label, "format": "~g"}}
-        return {
-            "width": "container",
-            "height": 150,
-            "layer": [
-                {"mark": {"type": "line", "aria": False}, "encoding": {"x": x, "y": y, **color}},
-                {
-                    "mark": {"type": "point", "filled": True, "size": 28, "aria": False},
-                    "encoding": {"x": x, "y": y, **color, "tooltip": tips},
-                },
-                {
-                    "mark": {"type": "point", "size": 190, "strokeWidth": 2, "shape": "diamond", "aria": False},
-                    "transform": [{"filter": "datum.best"}],
-                    "encoding": {"x": x, "y": y, **color, "tooltip": tips},
-                },
-            ],
-        }
-
-    spec: Spec = {"$schema": _SCHEMA, "data": {"name": "rows", "values": values}}
     measured = any(value["energy"] is not None for value in values)
-    layers = panel("energy", "energy of a step (J)") if measured else panel("time", "time of a step (ms)")
-    spec |= layers
-    spec["height"] = 220
+    field, label = ("energy", "energy of a step (J)") if measured else ("time", "time of a step (ms)")
+    x, y = _x("x", "power limit (W)"), _y(field, label)
+    layers: list[Spec] = [
+        {"mark": {"type": "line", "aria": False}, "encoding": {"x": x, "y": y, **color}},
+        {
+            "mark": {"type": "point", "filled": True, "size": 34, "opacity": 1, "aria": False},
+            "encoding": {"x": x, "y": y, **batch, "tooltip": tips},
+        },
+        {
+            "mark": {"type": "point", "size": 190, "strokeWidth": 2, "shape": "diamond", "aria": False},
+            "transform": [{"filter": "datum.best"}],
+            "encoding": {"x": x, "y": y, **color, "tooltip": tips},
+        },
+    ]
     caption = (
         f"{'Energy' if measured else 'Time'} of a training step by power limit, by the newest profile of each batch size; "
         "the diamond marks the chosen limit. The table has time and cost, too."
     )
-    return Chart(name, title, caption, columns, rows, spec)
+    return Chart(name, title, caption, columns, rows, _base(values, layers))
 
 
 def saved_so_far(statistics: v1.JobStatistics) -> Chart:
@@ -514,7 +499,7 @@ def saved_so_far(statistics: v1.JobStatistics) -> Chart:
         what = "Fills once the default batch size has delivered a model: without that there is nothing to compare with."
         return Chart(name, title, "", columns, rows, None, what)
     tips = _tooltip(("x", "trial"), ("text", "estimate"), ("least_text", "at least"))
-    x = _x("x", "trial")
+    x = _x("x", "trial", [value["x"] for value in values])
     layers: list[Spec] = [
         {
             "data": {"values": [{"zero": 0}]},

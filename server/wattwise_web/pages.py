@@ -161,19 +161,20 @@ class Reader:
             "sentence": _sentence(job, preview, running.total_size),
             "warnings": _warnings(job),
             "headline": savings.headline(job, statistics, info.factors),
-            "advice": list(statistics.savings.advice),
+            "advice": [f"{text[:1].upper()}{text[1:]}." for text in statistics.savings.advice],
             "factors": savings.factor_lines(info.factors),
             "factor_source": info.factors.source,
             "facts": _job_facts(job, statistics),
             "choices": list(preview.choices)[:3],
-            "charts": [
+            # Those with nothing to draw come last.
+            "charts": sorted([
                 charts.cost_by_trial(job, statistics, bound, exploring, since or None),
                 charts.beliefs(job, preview.choices),
                 charts.curves(job.spec, found) if found else _no_curves(running.total_size),
                 charts.saved_so_far(statistics),
-                charts.epochs(statistics),
+                charts.epochs(job, statistics),
                 charts.power(job, statistics.power_profiles),
-            ],
+            ], key=lambda chart: not chart.wide and chart.spec is None),
             "since": since,
             "running": [_trial_row(job, trial) for trial in running.trials],
             "running_total": running.total_size,
@@ -350,19 +351,23 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
     saved: Values | None = None
     if totals.HasField("saved_at_least"):
         least, estimate = getattr(totals.saved_at_least, field), getattr(totals.saved, field)
-        loses = estimate < 0
+        kind = "loss" if estimate < 0 else "gain" if least > 0 else "uncertain"
+        figures = {"loss": -estimate, "gain": least, "uncertain": estimate}
+        labels = {
+            "loss": "lost, by the estimate",
+            "gain": "saved at least",
+            "uncertain": f"saved by the estimate, at least {text(least)}",
+        }
+        part = totals.saved_at_least if kind == "gain" else totals.saved
+        sign = -1.0 if kind == "loss" else 1.0
         saved = {
-            "figure": text(-estimate if loses else least),
-            "label": "lost (estimate)" if loses else "saved at least",
-            "loses": loses,
+            "figure": text(figures[kind]),
+            "label": labels[kind],
+            "kind": kind,
             "estimate": text(estimate),
             "jobs": totals.num_jobs_with_savings,
-            "money": amounts.money(totals.saved_at_least.money, factors.currency)
-            if totals.saved_at_least.HasField("money")
-            else "",
-            "carbon": amounts.carbon(totals.saved_at_least.carbon_grams)
-            if totals.saved_at_least.HasField("carbon_grams")
-            else "",
+            "money": amounts.money(sign * part.money, factors.currency) if part.HasField("money") else "",
+            "carbon": amounts.carbon(sign * part.carbon_grams) if part.HasField("carbon_grams") else "",
         }
     return {
         "jobs": totals.num_jobs,

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import grpc
 import httpx
 from wattwise import v1
 
@@ -62,12 +63,12 @@ class WebPage:
         return httpx.Client(base_url=self.url, timeout=30)
 
 
-def populate(stub: v1.BatchSizeOptimizerStub, *, long: int = 60) -> dict[str, str]:
+def populate(channel: grpc.Channel, *, long: int = 60) -> dict[str, str]:
     """Makes jobs in the states that people see; returns their ids by the state."""
-    dice = random.Random(7)
+    dice, stub = random.Random(7), v1.BatchSizeOptimizerStub(channel)
     policy = v1.POLICY_KNOWLEDGE_GRADIENT
-    saving = _walk(stub, dice, "resnet-nightly", long, policy=policy, job_id_prefix="resnet")
-    loss = _walk(stub, dice, "bert-weekly", 4, policy=policy, job_id_prefix="bert", flat=True)
+    saving = _walk(channel, dice, "resnet-nightly", long, policy=policy, job_id_prefix="resnet")
+    loss = _walk(channel, dice, "bert-weekly", 4, policy=policy, job_id_prefix="bert", flat=True)
     new = Trainer(stub, job_id="vision-new", job_id_prefix="vision")
     stuck = Trainer(stub, job_id="stuck-on-memory", job_id_prefix="stuck", batch_sizes=[64], default_batch_size=64)
     stuck.end(stuck.next(), v1.END_REASON_OUT_OF_MEMORY)
@@ -90,9 +91,10 @@ def populate(stub: v1.BatchSizeOptimizerStub, *, long: int = 60) -> dict[str, st
 
 
 def _walk(
-    stub: v1.BatchSizeOptimizerStub, dice: random.Random, job_id: str, count: int, *, flat: bool = False, **fields: object
+    channel: grpc.Channel, dice: random.Random, job_id: str, count: int, *, flat: bool = False, **fields: object
 ) -> Trainer:
     """A job with so many trials, whose cost depends on the batch size; of a flat one the default is the best."""
+    stub = v1.BatchSizeOptimizerStub(channel)
     trainer = Trainer(
         stub, job_id=job_id, batch_sizes=[16, 32, 64, 128, 256], default_batch_size=256, eta_knob=0.5, target_metric=0.9,
         max_epochs=40, **fields,
@@ -101,7 +103,10 @@ def _walk(
     if flat:
         epochs = {16: 30, 32: 26, 64: 22, 128: 18, 256: 8}
     monitor = v1.Monitor(kinds=["nvml"])
+    admin = None if flat else v1.JobAdminStub(channel)
     for number in range(count):
+        if admin is not None and number in (2, 6, 14, 22, 30):
+            admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job_id))
         trial = trainer.next()
         size = trial.id.batch_size
         needed = max(2, round(epochs[size] * dice.uniform(0.85, 1.2)))
