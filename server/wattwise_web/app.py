@@ -77,13 +77,17 @@ View = Callable[[Visitor, Any], Awaitable[dict[str, Any]]]
 
 def templates() -> jinja2.Environment:
     """The templates; everything that they insert is escaped."""
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    # The server's texts are parts of log lines, too, and begin with a small letter.
+    found.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
+    return found
 
 
 class Page:

@@ -45,7 +45,7 @@ class Chart:
     more_rows: int = field(default=0)
 
 
-_MOST_ROWS = 200
+_MOST_ROWS = 100
 """Rows of a chart's table: the newest ones of long tables."""
 
 
@@ -133,25 +133,32 @@ def cost_by_trial(
     if not buckets:
         return Chart(name, title, "", empty="Every trial appears here with its first report.", wide=True)
     single = all(bucket.first_trial == bucket.last_trial for bucket in buckets)
-    values = [_cost_value(bucket, exploring) for bucket in buckets]
+    values = [_cost_value(bucket, exploring, single=single) for bucket in buckets]
     sizes = {bucket.batch_size for bucket in buckets}
     tips = _tooltip(("label", "trial"), ("batch", "batch size"), ("text", "cost"), ("result", "result"))
+    # Computed in the browser: a thousand trials stay small.
+    computed: list[Spec] = [
+        {"calculate": "datum.b + ''", "as": "batch"},
+        {"calculate": "datum.t || datum.x + ''", "as": "label"},
+        {"calculate": "format(datum.y, '.3s') + 'J'", "as": "text"},
+        {"calculate": f"datum.r || {_RESULT_EXPRESSION}", "as": "result"},
+    ]
     x, y = _x("x", "trial", [value["x"] for value in values]), _y("y", "cost (J)")
     batch, color = _batch(job, sizes), _batch(job, sizes, shape=False)
     mark: Spec = {"type": "point", "size": 46, "strokeWidth": 1.6, "aria": False}
     solid: Spec = {
         "mark": {**mark, "filled": True, "opacity": 1},
-        "transform": [{"filter": "datum.result != 'failed' && !datum.hollow"}],
+        "transform": [{"filter": "datum.k == 1"}],
         "encoding": {"x": x, "y": y, **batch, "tooltip": tips},
     }
     hollow: Spec = {
         "mark": {**mark, "filled": False},
-        "transform": [{"filter": "datum.result != 'failed' && datum.hollow"}],
+        "transform": [{"filter": "datum.k == 0"}],
         "encoding": {"x": x, "y": y, **batch, "tooltip": tips},
     }
     failed: Spec = {
         "mark": {"type": "text", "text": "✕", "fontSize": 13, "aria": False},
-        "transform": [{"filter": "datum.result == 'failed'"}],
+        "transform": [{"filter": "datum.k == 2"}],
         "encoding": {"x": x, "y": y, **color, "tooltip": tips},
     }
     layers = [solid, hollow, failed]
@@ -160,7 +167,7 @@ def cost_by_trial(
             0,
             {
                 "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.45, "aria": False},
-                "encoding": {"x": x, "y": _y("low", "cost (J)"), "y2": {"field": "high"}, **color},
+                "encoding": {"x": x, "y": _y("l", "cost (J)"), "y2": {"field": "h"}, **color},
             },
         )
     if bound is not None and _finite(bound):
@@ -174,47 +181,51 @@ def cost_by_trial(
     what = "Each mark is a trial" if single else "Each mark is the median of a range of trials, its line their range"
     dashes = "; the dashed line is the bound at which the newest trial is stopped" if bound is not None else ""
     caption = f"{what}. Filled: it delivered a model; hollow: it missed the target, explored or still runs; ✕: failed{dashes}."
-    rows = [
-        (
-            str(value["label"]),
-            str(value["batch"]),
-            str(value["text"]),
-            "" if single else f"{cost(value['low'])} to {cost(value['high'])}",
-            str(value["result"]),
-        )
-        for value in reversed(values)
-    ]
-    columns = ["trial", "batch size", "cost", "range", "result"]
-    if single:
-        columns.pop(3)
-        rows = [(*row[:3], row[4]) for row in rows]
-    return Chart(
-        name, title, caption, columns, rows[:_MOST_ROWS], _base(values, layers, height=260), "", True,
-        max(0, len(rows) - _MOST_ROWS),
-    )
+    columns = ("trial", "batch size", "cost", *(() if single else ("range",)), "result")
+    rows = [_cost_row(bucket, value["k"], single=single) for bucket, value in zip(buckets[::-1], values[::-1], strict=True)]
+    spec = _base(values, layers, height=260)
+    spec["transform"] = computed
+    return Chart(name, title, caption, columns, rows[:_MOST_ROWS], spec, "", True, max(0, len(rows) - _MOST_ROWS))
 
 
-def _cost_value(bucket: v1.TrialBucket, exploring: frozenset[int]) -> Spec:
-    single = bucket.first_trial == bucket.last_trial
-    if bucket.num_trials and bucket.num_failed == bucket.num_trials:
-        result = "failed"
-    elif single:
-        result = "delivered" if bucket.num_deliveries else "no delivery"
-    else:
-        result = f"{bucket.num_deliveries} of {bucket.num_trials} delivered"
-    hollow = not bucket.num_deliveries or (single and bucket.first_trial in exploring)
-    label = str(bucket.first_trial) if single else f"{bucket.first_trial}–{bucket.last_trial}"
-    return {
+_RESULTS = ("no delivery", "delivered", "failed")
+_RESULT_EXPRESSION = "['no delivery', 'delivered', 'failed'][datum.k]"
+
+
+def _cost_value(bucket: v1.TrialBucket, exploring: frozenset[int], *, single: bool) -> Spec:
+    """A mark: where it is, its batch size, and its kind: hollow, solid or a cross."""
+    failed = bucket.num_trials > 0 and bucket.num_failed == bucket.num_trials
+    explored = single and bucket.first_trial in exploring
+    value: Spec = {
         "x": (bucket.first_trial + bucket.last_trial) / 2,
-        "y": bucket.median_cost,
-        "low": bucket.least_cost,
-        "high": bucket.most_cost,
-        "batch": str(bucket.batch_size),
-        "label": label,
-        "text": cost(bucket.median_cost),
-        "result": result,
-        "hollow": hollow,
+        "y": _rounded(bucket.median_cost),
+        "b": bucket.batch_size,
+        "k": 2 if failed else 1 if bucket.num_deliveries and not explored else 0,
     }
+    if single:
+        return value | {"x": bucket.first_trial}
+    label = f"{bucket.first_trial}–{bucket.last_trial}"
+    return value | {
+        "l": _rounded(bucket.least_cost),
+        "h": _rounded(bucket.most_cost),
+        "t": label,
+        "r": f"{bucket.num_deliveries} of {bucket.num_trials} delivered",
+    }
+
+
+def _cost_row(bucket: v1.TrialBucket, kind: int, *, single: bool) -> tuple[str, ...]:
+    size, median = str(bucket.batch_size), cost(bucket.median_cost)
+    if single:
+        result = _RESULTS[1] if bucket.num_deliveries else _RESULTS[kind]
+        return str(bucket.first_trial), size, median, result
+    ends = f"{cost(bucket.least_cost)} to {cost(bucket.most_cost)}"
+    result = f"{bucket.num_deliveries} of {bucket.num_trials} delivered"
+    return f"{bucket.first_trial}–{bucket.last_trial}", size, median, ends, result
+
+
+def _rounded(value: float) -> float | None:
+    """With five digits, which a chart cannot tell from more; None if it is not finite."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
@@ -486,12 +497,8 @@ def saved_so_far(statistics: v1.JobStatistics) -> Chart:
     values: list[Spec] = [
         {
             "x": point.trial_number,
-            "saved": point.saved_cost if _finite(point.saved_cost) else None,
-            "least": point.saved_cost_at_least
-            if point.HasField("saved_cost_at_least") and _finite(point.saved_cost_at_least)
-            else None,
-            "text": cost(point.saved_cost),
-            "least_text": cost(point.saved_cost_at_least) if point.HasField("saved_cost_at_least") else "–",
+            "s": _rounded(point.saved_cost),
+            "l": _rounded(point.saved_cost_at_least) if point.HasField("saved_cost_at_least") else None,
         }
         for point in points
     ]
@@ -508,19 +515,19 @@ def saved_so_far(statistics: v1.JobStatistics) -> Chart:
         },
         {
             "mark": {"type": "area", "opacity": 0.15, "color": _GOOD, "aria": False},
-            "encoding": {"x": x, "y": _y("least", "saved cost (J)"), "y2": {"field": "saved"}},
+            "encoding": {"x": x, "y": _y("l", "saved cost (J)"), "y2": {"field": "s"}},
         },
         {
             "mark": {"type": "line", "color": _GOOD, "strokeDash": [5, 3], "strokeWidth": 1.5, "aria": False},
-            "encoding": {"x": x, "y": _y("saved", "saved cost (J)")},
+            "encoding": {"x": x, "y": _y("s", "saved cost (J)")},
         },
         {
             "mark": {"type": "line", "color": _GOOD, "strokeWidth": 2.2, "aria": False},
-            "encoding": {"x": x, "y": _y("least", "saved cost (J)")},
+            "encoding": {"x": x, "y": _y("l", "saved cost (J)")},
         },
         {
             "mark": {"type": "point", "opacity": 0, "size": 120, "aria": False},
-            "encoding": {"x": x, "y": _y("saved", "saved cost (J)"), "tooltip": tips},
+            "encoding": {"x": x, "y": _y("s", "saved cost (J)"), "tooltip": tips},
         },
     ]
     caption = "Solid: saved at least; dashed: the estimate; both by today's baseline. Below zero is a loss."
@@ -534,6 +541,9 @@ def saved_so_far(statistics: v1.JobStatistics) -> Chart:
             }
         )
         caption += f" The vertical line is the break-even, at trial {trial}."
-    return Chart(
-        name, title, caption, columns, rows[:_MOST_ROWS], _base(values, layers), "", False, max(0, len(rows) - _MOST_ROWS)
-    )
+    spec = _base(values, layers)
+    spec["transform"] = [
+        {"calculate": "format(datum.s, '.3s') + 'J'", "as": "text"},
+        {"calculate": "datum.l === null ? '–' : format(datum.l, '.3s') + 'J'", "as": "least_text"},
+    ]
+    return Chart(name, title, caption, columns, rows[:_MOST_ROWS], spec, more_rows=max(0, len(rows) - _MOST_ROWS))

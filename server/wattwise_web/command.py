@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import uvicorn
 from wattwise.errors import WattwiseError
+from wattwise.rpc.address import check_address
 from wattwise.rpc.credentials import Credentials
 from wattwise_server.commands.options import ADDRESS, FILE, Kind, add_option, add_switch
 
@@ -69,6 +71,9 @@ class WebCommand:
             size = asyncio.run(export(settings, args.job, args.file))
             print(f"wrote {args.file}, {size / 1000:,.0f} kB")  # noqa: T201 - the command's answer
             return 0
+        # Before the port is open: what is wrong here would only show with the first visitor.
+        check_address(settings.server)
+        settings.credentials.channel_credentials()
         sock, url, exposure = listen(settings)
         return serve(settings, sock, url, exposure)
 
@@ -122,6 +127,10 @@ class _Server(uvicorn.Server):
 def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure) -> int:
     """Serves on an open port until a signal stops it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    # uvicorn raises the signal again once it has stopped; to stop when asked is success.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
 
     async def run() -> bool:
         page = Page(settings, exposure)

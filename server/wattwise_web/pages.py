@@ -21,7 +21,10 @@ Answer = TypeVar("Answer")
 Parameters = Mapping[str, str]
 
 PAGE_SIZE = 50
-_BUCKETS = 1000
+_SINGLE_TRIALS = 1000
+"""Up to so many trials, charts show each one."""
+_MARKS = 800
+"""In charts of more trials; a range of trials has a mark for each batch size."""
 _CURVES = 6
 """Running trials whose epochs are drawn; each takes one call."""
 _INFO_SECONDS = 30.0
@@ -127,18 +130,18 @@ class Reader:
         running_request = v1.ListTrialsRequest(
             job_id=job_id, page_size=PAGE_SIZE, newest_first=True, status=v1.TRIAL_STATUS_DISPATCHED, with_total_size=True
         )
-        info, job, statistics, listed, running, events, preview = await asyncio.gather(
+        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        job: v1.Job = answer.job
+        figures_request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=_num_buckets(job))
+        info, figures, listed, running, events, preview = await asyncio.gather(
             self.info(visitor),
-            self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id)),
-            self._call(
-                visitor, lambda stub: stub.GetJobStatistics, v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=_BUCKETS)
-            ),
+            self._call(visitor, lambda stub: stub.GetJobStatistics, figures_request),
             self._call(visitor, lambda stub: stub.ListTrials, trials_request),
             self._call(visitor, lambda stub: stub.ListTrials, running_request),
             self._call(visitor, lambda stub: stub.ListEvents, v1.ListEventsRequest(job_id=job_id, page_size=20)),
             self._call(visitor, lambda stub: stub.PreviewNext, v1.PreviewNextRequest(job_id=job_id)),
         )
-        job, statistics = job.job, statistics.statistics
+        statistics: v1.JobStatistics = figures.statistics
         details = await asyncio.gather(
             *(self._trial(visitor, trial) for trial in running.trials[:_CURVES]), return_exceptions=True
         )
@@ -286,6 +289,12 @@ class Reader:
         request = v1.ListTrialsRequest(job_id=job_id, page_size=1000, page_token=first_token)
         answer: v1.ListTrialsResponse = await self._call(visitor, lambda stub: stub.ListTrials, request)
         return answer
+
+
+def _num_buckets(job: v1.Job) -> int:
+    if job.num_trials <= _SINGLE_TRIALS:
+        return _SINGLE_TRIALS
+    return max(50, min(250, _MARKS // len(job.spec.batch_sizes)))
 
 
 def _whole(text: str) -> int:
@@ -520,7 +529,7 @@ def _trial_facts(job: v1.Job, trial: v1.Trial, factors: v1.Factors) -> list[tupl
     del factors
     facts = [
         ("Batch size", f"{trial.id.batch_size}{' (the default)' if trial.id.batch_size == job.spec.default_batch_size else ''}"),
-        ("Type", amounts.trial_type(trial.type)),
+        ("Type", amounts.trial_type(trial.type) if _has_stages(job, trial) else "chosen by the search"),
         ("Epochs", f"{trial.last_epoch} of at most {job.spec.max_epochs}"),
         ("Metric", f"{amounts.metric(trial.last_metric)}, target {amounts.metric(job.spec.target_metric)}" if trial.HasField("last_metric") else "no report yet"),
         ("Time", amounts.span(trial.time_seconds)),
@@ -547,6 +556,12 @@ def _trial_facts(job: v1.Job, trial: v1.Trial, factors: v1.Factors) -> list[tupl
     if trial.token_id:
         facts.append(("Token", trial.token_id))
     return facts
+
+
+def _has_stages(job: v1.Job, trial: v1.Trial) -> bool:
+    """Whether a trial's type says something: without stages, every trial that the search chose has the same one."""
+    by_hand = trial.type in (v1.TRIAL_TYPE_REQUESTED, v1.TRIAL_TYPE_IMPORTED)
+    return by_hand or job.spec.policy == v1.POLICY_PRUNING_GTS
 
 
 def _event_row(event: v1.Event) -> Values:

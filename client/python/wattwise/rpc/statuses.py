@@ -126,9 +126,10 @@ def _details(call: grpc.RpcError) -> tuple[ErrorInfo, list[Violation]]:
 
     info, faults = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     try:
-        for entry in call.trailing_metadata() or ():
-            if entry.key == "grpc-status-details-bin" and isinstance(entry.value, bytes):
-                for detail in status_pb2.Status.FromString(entry.value).details:
+        # Plain pairs of grpc.aio, named ones of grpc.
+        for key, value in call.trailing_metadata() or ():
+            if key == "grpc-status-details-bin" and isinstance(value, bytes):
+                for detail in status_pb2.Status.FromString(value).details:
                     # Unpack fills only a message of the detail's own type.
                     detail.Unpack(info)
                     detail.Unpack(faults)

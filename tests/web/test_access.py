@@ -1,0 +1,237 @@
+"""Who gets in: logins, roles, prefixes, hosts, other sites, and where the page listens."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+from wattwise_server.security.token_file import add_token
+from wattwise_server.security.tokens import Role, new_token
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.ports import hold_port, port_of
+from tests.web.page import WebPage
+from wattwise_web.sessions import IDLE_SECONDS, Sessions
+
+
+class Guarded(LiveServer):
+    """A server that needs tokens."""
+
+    def token(self, role: Role, prefix: str = "") -> str:
+        """A new token; a server that runs knows it after a moment."""
+        text, token = new_token(role, prefix, None)
+        add_token(self.database.with_name("tokens"), token)
+        return text
+
+
+@pytest.fixture(scope="module")
+def tokens() -> dict[str, str]:
+    """Tokens by name, filled by `guarded`."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, tokens: dict[str, str]) -> Iterator[WebPage]:
+    """The page on a server that needs tokens."""
+    folder = tmp_path_factory.mktemp("guarded")
+    with Guarded(folder) as live:
+        live.start()
+        Trainer(live.trainer, job_id="a-job", job_id_prefix="a")
+        Trainer(live.trainer, job_id="b-job", job_id_prefix="b")
+        live.stop()
+        tokens["viewer"] = live.token(Role.VIEWER, "a-")
+        tokens["trainer"] = live.token(Role.TRAINER, "a-")
+        tokens["admin"] = live.token(Role.ADMIN)
+        live._channel = None
+        live.start("--tokens", str(folder / "tokens"))
+        with WebPage(live.address, folder / "web.log") as page:
+            yield page
+
+
+@pytest.fixture
+def port() -> Iterator[socket.socket]:
+    """A port of this test."""
+    with hold_port() as held:
+        yield held
+
+
+def log_in(page: WebPage, web: httpx.Client, token: str, following: str = "/", **headers: str) -> httpx.Response:
+    """Sends the form, as a browser does from the page itself."""
+    sent = {"Origin": page.url} | headers
+    return web.post("/login", data={"token": token, "next": following}, headers=sent)
+
+
+def test_without_a_login_every_page_leads_to_it(guarded: WebPage) -> None:
+    """Pages and files send to the login and say where to go on; a fragment and the stream answer 401 or a login event."""
+    with guarded.client() as web:
+        answer = web.get("/job?id=a-job&from=3")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == "/login?next=%2Fjob%3Fid%3Da-job%26from%3D3"
+        assert web.get("/job/trials.csv?id=a-job").status_code == 303
+        assert web.get("/", headers={"X-Wattwise-Fragment": "1"}).status_code == 401
+        assert "event: login" in web.get("/live").text
+
+
+def test_a_login_leads_back_and_its_cookie_is_closed_to_scripts(guarded: WebPage, tokens: dict[str, str]) -> None:
+    """The cookie holds no token; the token is in no answer and in no log."""
+    with guarded.client() as web:
+        answer = log_in(guarded, web, tokens["viewer"], "/job?id=a-job")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/job?id=a-job")
+        cookie = answer.headers["set-cookie"]
+        assert re.fullmatch(r"wattwise=[\w-]{43}; HttpOnly; Path=/; SameSite=lax", cookie)
+        page = web.get("/job?id=a-job")
+        assert page.status_code == 200
+        assert tokens["viewer"] not in page.text
+    assert tokens["viewer"] not in guarded.log.read_text()
+
+
+def test_prefixes_stay_the_servers(guarded: WebPage, tokens: dict[str, str]) -> None:
+    """A token sees the jobs with its prefix, and the page of another job is forbidden."""
+    with guarded.client() as web:
+        log_in(guarded, web, tokens["viewer"])
+        listed = web.get("/").text
+        assert "a-job" in listed
+        assert "b-job" not in listed
+        assert web.get("/job?id=b-job").status_code == 403
+        assert "viewer" in web.get("/about").text
+    with guarded.client() as web:
+        log_in(guarded, web, tokens["admin"])
+        assert "b-job" in web.get("/").text
+
+
+@pytest.mark.parametrize(("token", "status"), [("", 400), ("not a token", 400), ("ww_unknown.secret", 401)])
+def test_tokens_that_the_server_refuses_do_not_log_in(guarded: WebPage, token: str, status: int) -> None:
+    """The form comes again with the reason, and no cookie is set."""
+    with guarded.client() as web:
+        answer = log_in(guarded, web, token)
+        assert answer.status_code == status
+        assert "set-cookie" not in answer.headers
+        assert 'role="alert"' in answer.text
+
+
+def test_a_trainers_token_may_not_read(guarded: WebPage, tokens: dict[str, str]) -> None:
+    """A role without access to the lists is refused at the login."""
+    with guarded.client() as web:
+        assert log_in(guarded, web, tokens["trainer"]).status_code == 403
+
+
+@pytest.mark.parametrize("following", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/\t/e"])
+def test_a_login_leads_nowhere_else(guarded: WebPage, tokens: dict[str, str], following: str) -> None:
+    """A target on another site becomes the first page."""
+    with guarded.client() as web:
+        assert log_in(guarded, web, tokens["viewer"], following).headers["location"] == "/"
+
+
+def test_a_logout_ends_the_session_at_once(guarded: WebPage, tokens: dict[str, str]) -> None:
+    """A copy of the cookie is useless after it."""
+    with guarded.client() as web:
+        log_in(guarded, web, tokens["viewer"])
+        copy = dict(web.cookies)
+        assert web.post("/logout", headers={"Origin": guarded.url}).status_code == 303
+    with httpx.Client(base_url=guarded.url, cookies=copy) as thief:
+        assert thief.get("/").status_code == 303
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Origin": ""}])
+def test_forms_of_other_sites_are_refused(guarded: WebPage, tokens: dict[str, str], headers: dict[str, str]) -> None:
+    """A POST needs the page's own origin."""
+    with guarded.client() as web:
+        assert log_in(guarded, web, tokens["viewer"], **headers).status_code == 403
+        assert web.post("/logout", headers=headers).status_code == 403
+
+
+def test_a_form_that_is_too_large_is_refused(guarded: WebPage) -> None:
+    """The body of a login is limited."""
+    with guarded.client() as web:
+        assert log_in(guarded, web, "x" * 9_000).status_code == 413
+
+
+def test_other_hosts_are_refused(page: WebPage) -> None:
+    """A name that leads to this machine, as in DNS rebinding, gets nothing; localhost does."""
+    with page.client() as web:
+        port = page.url.rpartition(":")[2]
+        for host in ("evil.example", f"evil.example:{port}", "", "127.0.0.1:1"):
+            assert web.get("/", headers={"Host": host}).status_code in (400, 421)
+        assert web.get("/", headers={"Host": f"localhost:{port}"}).status_code == 200
+
+
+def test_sessions_end_after_idle_hours() -> None:
+    """A session that is used stays; one that is idle for longer than the limit is gone."""
+    now = [0.0]
+    sessions = Sessions(lambda: now[0])
+    session = sessions.open("secret-token")
+    now[0] += IDLE_SECONDS - 1
+    assert sessions.token(session) == "secret-token"
+    now[0] += IDLE_SECONDS + 1
+    assert sessions.token(session) is None
+    assert "secret-token" not in repr(vars(sessions))
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--address", "0.0.0.0:0"], "--tls-cert"),
+        (["--address", "0.0.0.0:0", "--insecure"], "--public-url"),
+        (["--address", "nonsense"], "host:port"),
+        (["--public-url", "ftp://x"], "https://ml.example"),
+        (["--tls-cert", "x.pem"], "--tls-key"),
+        (["--server", "http://x"], "host:port"),
+    ],
+)
+def test_what_would_let_anyone_in_is_refused(options: list[str], fault: str) -> None:
+    """The start fails with one line that says what to set."""
+    command = [sys.executable, "-m", "wattwise_web", "--address", "127.0.0.1:0", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("wattwise web: ")
+    assert fault in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_behind_a_proxy(site: LiveServer, tmp_path: Path, port: socket.socket) -> None:
+    """With a public URL, links have its path, its host is accepted, the cookie is bound to HTTPS, and logins are needed."""
+    address = f"127.0.0.1:{port_of(port)}"
+    options = ("--public-url", "https://ml.example/wattwise")
+    with WebPage(site.address, tmp_path / "web.log", *options, address=address) as page:
+        assert page.url == "https://ml.example/wattwise"
+        with httpx.Client(base_url=f"http://{address}", headers={"Host": "ml.example"}) as web:
+            for path in ("/wattwise/", "/"):
+                answer = web.get(path)
+                assert (answer.status_code, answer.headers["location"]) == (303, "/wattwise/login?next=%2F")
+            form = web.get("/wattwise/login").text
+            assert 'action="/wattwise/login"' in form
+            assert 'href="/wattwise/static/app.css"' in form
+            assert web.get("/wattwise/static/app.css").status_code == 200
+            sent = {"Origin": "https://ml.example"}
+            answer = web.post("/wattwise/login", data={"token": "any", "next": "/"}, headers=sent)
+            # This server checks no tokens: anyone would get in.
+            assert answer.status_code == 403
+            assert web.post("/wattwise/login", headers={"Origin": "http://ml.example"}).status_code == 403
+            cookie = web.post("/wattwise/logout", headers=sent).headers["set-cookie"]
+            assert cookie.startswith("__Host-wattwise=")
+            assert "; Secure" in cookie
+
+
+def test_https(site: LiveServer, tmp_path: Path) -> None:
+    """With a certificate the page speaks TLS."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    cert, key, ca = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
+    certificate.private_key_pem.write_to_path(key)
+    for blob in certificate.cert_chain_pems:
+        blob.write_to_path(cert, append=True)
+    authority.cert_pem.write_to_path(ca)
+    with WebPage(site.address, tmp_path / "web.log", "--tls-cert", str(cert), "--tls-key", str(key)) as page:
+        assert page.url.startswith("https://")
+        context = ssl.create_default_context(cafile=str(ca))
+        with httpx.Client(base_url=page.url, verify=context) as web:
+            assert web.get("/").status_code == 200

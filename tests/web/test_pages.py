@@ -1,0 +1,325 @@
+"""What the pages show, without a browser."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import re
+import signal
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+from wattwise import v1
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+from tests.watched import WatchedServer
+from tests.web.big import BIGGEST, fill
+from tests.web.page import HOSTILE, WebPage
+
+PAGES = ("/", "/job?id=resnet-nightly", "/trial?job=resnet-nightly&number=3", "/running", "/events", "/about", "/login")
+LARGEST = 200_000
+
+
+class Outline(HTMLParser):
+    """The elements of a page, in order, with the text of each table cell."""
+
+    void = frozenset({"meta", "link", "input", "img", "br", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.stack: list[str] = []
+        self.faults: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.void:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.stack or self.stack.pop() != tag:
+            self.faults.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def text_of(answer: httpx.Response) -> str:
+    """The words of a page, with single spaces."""
+    inner = re.sub(r"<(script|style|div hidden).*?</(script|style|div)>", " ", answer.text, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", inner)).split())
+
+
+def job_page(web: httpx.Client, job_id: str) -> httpx.Response:
+    """The page of a job, which there is."""
+    answer = web.get("/job", params={"id": job_id})
+    assert answer.status_code == 200
+    return answer
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_well_formed_and_has_its_landmarks(web: httpx.Client, path: str) -> None:
+    """Elements are nested, ids are unique, there is one main, one first heading, and nothing inline."""
+    answer = web.get(path)
+    assert answer.status_code == 200
+    outline = Outline(answer.text)
+    assert (outline.faults, outline.stack) == ([], [])
+    ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert len(outline.all("main")) == len(outline.all("h1")) == 1
+    assert all("src" in attributes for attributes in outline.all("script"))
+    assert not outline.all("style")
+    assert not [name for _, attributes in outline.tags for name in attributes if name.startswith("on") or name == "style"]
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/none", "/static/app.js", "/job?id=none", "/job/trials.csv?id=resnet-nightly"])
+def test_every_answer_has_the_security_headers(web: httpx.Client, path: str) -> None:
+    """Also errors and files forbid foreign scripts, frames, sniffing and referrers."""
+    headers = web.get(path).headers
+    policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_jobs_come_with_totals_and_those_in_need_first(web: httpx.Client) -> None:
+    """The totals count the jobs' trials; jobs in need of attention precede the others."""
+    answer = web.get("/")
+    shown = text_of(answer)
+    assert "2 running" in shown
+    assert "0.31 EUR per kWh, 380 g CO₂ per kWh (contract of 2026)" in shown
+    kinds = re.findall(r'class="badge b-(\w+)"', answer.text)
+    assert kinds.count("attention") == 5
+    assert set(kinds[:5]) == {"attention"}
+
+
+def test_search_state_and_order_are_in_the_url(web: httpx.Client) -> None:
+    """A link shows the same rows to everybody; unknown values mean the usual ones."""
+    def ids(**wanted: str) -> list[str]:
+        found = re.findall(r'id="ja-([^"]*)"', web.get("/", params=wanted).text)
+        return [html.unescape(each) for each in found]
+
+    assert ids(q="NIGHTLY") == ["resnet-nightly"]
+    assert ids(state="new") == ["vision-new"]
+    assert ids(order="id") == sorted(ids())
+    assert sorted(ids(order="nonsense", state="nonsense")) == sorted(ids())
+    assert ids(q="there is none") == []
+
+
+def test_a_saving_job_says_at_least_how_much(web: httpx.Client) -> None:
+    """The headline is the lower bound; estimate, spent, money and the basis stand beside it."""
+    answer = job_page(web, "resnet-nightly")
+    shown = text_of(answer)
+    assert 'class="saving k-saving"' in answer.text
+    at_least, estimate = map(int, re.findall(r"Saves at least (\d+)%.*?The estimate is (\d+)%", shown)[0])
+    assert 0 < at_least < estimate < 100
+    assert "Baseline: the mean of" in shown
+    assert re.search(r"Broke even at trial \d+", shown)
+    assert re.search(r"money [\d.,]+ EUR", shown)
+    assert "monitor nvml" in shown
+
+
+def test_a_loss_is_shown_like_a_gain(web: httpx.Client) -> None:
+    """A job that cost more than its default has the same headline, with the loss and what to do."""
+    answer = job_page(web, "bert-weekly")
+    assert re.search(r'class="saving k-loss".*?Costs more by <span class="big">\d+%</span>', answer.text, re.DOTALL)
+    assert "wattwise jobs pin bert-weekly 256" in text_of(answer)
+
+
+@pytest.mark.parametrize("job_id", ["resnet-nightly", "bert-weekly", "nan-metrics", *HOSTILE])
+def test_every_chart_has_its_table(web: httpx.Client, job_id: str) -> None:
+    """A figure with a specification has a table with a caption, and the specification is strict JSON."""
+    page = job_page(web, job_id).text
+    specs = re.findall(r"data-for=\"plot-(\w+)\" data-spec='([^']*)'", page)
+    assert specs or job_id == "nan-metrics"
+    for name, spec in specs:
+        document = json.loads(html.unescape(spec), parse_constant=lambda constant: pytest.fail(f"{constant} in {name}"))
+        assert document["layer"]
+        assert f'<details id="table-{name}"' in page
+
+
+def test_states_without_data_say_what_will_fill_them(web: httpx.Client) -> None:
+    """A job without trials has a sentence for every chart and list."""
+    shown = text_of(job_page(web, "vision-new"))
+    for sentence in (
+        "No trial yet: the first launch begins the search.",
+        "No delivery yet",
+        "Every trial appears here with its first report.",
+        "Nothing is running.",
+        "Fills once a trial has reached the target.",
+        "Fills once a trial has profiled the power limits of its GPUs",
+        "Fills once the default batch size has delivered a model",
+    ):
+        assert sentence in shown
+
+
+def test_a_stuck_job_says_so(web: httpx.Client) -> None:
+    """A job whose batch sizes are all out of memory shows its advice and that nothing is next."""
+    shown = text_of(job_page(web, "stuck-on-memory"))
+    assert "stuck" in shown
+    assert "No batch size is left to try." in shown
+
+
+def test_metrics_that_are_no_numbers_are_shown(web: httpx.Client) -> None:
+    """NaN is written where the metric stands, and the page is whole."""
+    shown = text_of(job_page(web, "nan-metrics"))
+    assert "metric NaN" in shown
+    assert "No reported metric is a finite number." in shown
+
+
+@pytest.mark.parametrize("job_id", HOSTILE)
+def test_hostile_ids_are_text_and_their_links_work(web: httpx.Client, job_id: str) -> None:
+    """An id is escaped wherever it stands, and the link of its row leads to its page."""
+    listed = web.get("/", params={"q": job_id}).text
+    assert "<script>alert" not in listed
+    (target,) = (
+        html.unescape(link)
+        for link, shown in re.findall(r'<a href="([^"]*)" data-row id="[^"]*">(.*?)</a>', listed)
+        if html.unescape(shown) == job_id
+    )
+    page = web.get(target)
+    assert page.status_code == 200
+    assert f'<h1 class="id">{html.escape(job_id).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")}</h1>' in page.text
+    assert "<script>alert" not in page.text
+    trial = web.get("/trial", params={"job": job_id, "number": "1"})
+    assert trial.status_code == 200
+    assert "<script>alert" not in trial.text
+
+
+def test_a_trial_says_why(web: httpx.Client, site: LiveServer) -> None:
+    """Its page has the reason of the choice, that of the end, and its neighbours."""
+    request = v1.GetTrialRequest(trial=v1.TrialId(job_id="resnet-nightly", trial_number=3))
+    trial = site.admin.GetTrial(request).trial
+    answer = web.get("/trial", params={"job": "resnet-nightly", "number": "3"})
+    shown = text_of(answer).lower()
+    assert trial.reason.lower() in shown
+    assert trial.decision_message.lower() in shown
+    assert "number=2" in answer.text
+    assert "number=4" in answer.text
+
+
+def test_trials_are_paged_by_number_and_filtered(web: httpx.Client) -> None:
+    """`from` begins with a trial, `result` and `batch` limit the list, and both stay in the link of the next page."""
+    page = web.get("/job", params={"id": "resnet-nightly", "from": "10"}).text
+    assert [int(each) for each in re.findall(r'id="t-(\d+)"', page)] == list(range(10, 0, -1))
+    failed = web.get("/job", params={"id": "resnet-nightly", "result": "error"}).text
+    assert [int(each) for each in re.findall(r'id="t-(\d+)"', failed)] == [24, 6]
+    first = web.get("/job", params={"id": "resnet-nightly"}).text
+    (following,) = re.findall(r'<a href="([^"]*from=[^"]*)" rel="next">', first)
+    second = web.get(html.unescape(following)).text
+    assert int(re.findall(r'id="t-(\d+)"', second)[0]) == int(re.findall(r'id="t-(\d+)"', first)[-1]) - 1
+
+
+def test_events_running_and_about(web: httpx.Client) -> None:
+    """Events are filtered by job and kind; running trials have their job; the server's version is on the last page."""
+    failed = text_of(web.get("/events", params={"job": "resnet-nightly", "kind": "EVENT_KIND_TRIAL_FAILED"}))
+    assert len(re.findall(r"Trial \d+, batch size \d+, crashed", failed)) == 2
+    assert "2 trials running" in text_of(web.get("/running"))
+    assert "version 0." in text_of(web.get("/about"))
+
+
+def test_trials_as_files(web: httpx.Client) -> None:
+    """CSV and JSON have every trial; a cell that a spreadsheet would compute is text."""
+    rows = list(csv.DictReader(web.get("/job/trials.csv", params={"id": "resnet-nightly"}).text.splitlines()))
+    trials = web.get("/job/trials.json", params={"id": "resnet-nightly"}).json()
+    assert [int(row["trial"]) for row in rows] == [each["id"]["trial_number"] for each in trials] == list(range(1, 62))
+    assert float(rows[0]["cost"]) == trials[0]["cost"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/job?id=none", 404), ("/job", 404), ("/job/trials.csv?id=none", 404), ("/none", 404),
+        ("/trial?job=resnet-nightly&number=9999", 404), ("/trial?job=resnet-nightly&number=-1", 404),
+        ("/trial?job=resnet-nightly&number=99999999999999999999", 404), ("/static/../app.py", 404),
+        ("/job?id=resnet-nightly&from=x&batch=9e9&result=%00", 200), ("/?after=nonsense", 303), ("/?q=%00", 200),
+    ],
+)  # fmt: skip
+def test_wrong_addresses_have_an_answer(web: httpx.Client, path: str, status: int) -> None:
+    """What is not there is 404, and what a parameter may not be is ignored."""
+    assert web.get(path).status_code == status
+
+
+def test_a_fragment_is_the_middle_of_the_page(web: httpx.Client) -> None:
+    """What the script asks for has the same content and no frame."""
+    answer = web.get("/", headers={"X-Wattwise-Fragment": "1"})
+    assert answer.text.lstrip().startswith('<main id="main"')
+    assert "resnet-nightly" in answer.text
+    assert "<html" not in answer.text
+
+
+def test_live_stream_names_the_job_that_changed(web: httpx.Client, site: LiveServer) -> None:
+    """A stream of one job tells its changes and not those of others."""
+    trainer = Trainer(site.trainer, job_id="live-one", job_id_prefix="live")
+    with web.stream("GET", "/live", params={"id": "live-one"}) as stream:
+        lines = (line for line in stream.iter_lines() if line.startswith("data:"))
+        assert json.loads(next(lines)[5:]) == {"jobs": ["live-one"], "all": True}
+        Trainer(site.trainer, job_id="live-one-more", job_id_prefix="live")
+        trainer.next()
+        assert json.loads(next(lines)[5:]) == {"jobs": ["live-one"], "all": False}
+    site.admin.DeleteJob(v1.DeleteJobRequest(job_id="live-one"))
+    site.admin.DeleteJob(v1.DeleteJobRequest(job_id="live-one-more"))
+
+
+def test_a_server_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
+    """Pages answer 503 with a retry while the server is away, and work again once it is back."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            assert web.get("/").status_code == 200
+            live.kill()
+            away = web.get("/")
+            assert away.status_code == 503
+            assert 'data-watch="retry"' in away.text
+            live.start()
+            wait_until(lambda: web.get("/").status_code == 200)
+
+
+def test_a_first_visit_shows_how_to_begin(tmp_path: Path) -> None:
+    """Without jobs the page has a trainer's lines with the server's address."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            assert f'BatchSizeOptimizer("{live.address}", job)' in html.unescape(web.get("/").text)
+
+
+def test_a_signal_ends_it_although_streams_are_open(tmp_path: Path) -> None:
+    """SIGTERM ends the live streams and the process, with status 0."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        page = WebPage(live.address, tmp_path / "web.log")
+        with page.client() as web, web.stream("GET", "/live") as stream:
+            next(stream.iter_lines())
+            page.process.send_signal(signal.SIGTERM)
+            assert page.stop() == 0
+
+
+def test_pages_stay_small_and_ask_little_with_a_thousand_jobs(tmp_path: Path) -> None:
+    """With 1,000 jobs and 100,000 trials no answer exceeds 200 kB, and none takes more than 15 calls."""
+    with WatchedServer(tmp_path) as live:
+        live.start()
+        fill(live)
+        assert live.admin.GetTotals(v1.GetTotalsRequest()).totals.num_jobs == 1_000
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            for path in ("/", "/?order=id", f"/job?id={BIGGEST}", "/job?id=big-0500", f"/trial?job={BIGGEST}&number=40000", "/running", "/events"):
+                before = live.figure("wattwise_rpcs_total")
+                answer = web.get(path)
+                assert answer.status_code == 200
+                assert len(answer.content) <= LARGEST, path
+                assert live.figure("wattwise_rpcs_total") - before <= 15
+            assert "50,050" in text_of(web.get(f"/?q={BIGGEST}"))
+            listed = web.get("/?order=id")
+            (following,) = re.findall(r'<a href="([^"]*after=[^"]*)" rel="next">', listed.text)
+            assert 'id="ja-big-0050"' in web.get(html.unescape(following)).text
