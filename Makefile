@@ -41,7 +41,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve examples bench replay belief decisions ablation savings conformance test-clients test soak test-gpu test-libraries \
+.PHONY: help setup demo serve examples bench replay belief decisions ablation savings conformance test-clients test soak test-browser test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers mutants check lint types imports protos protos-image protos-check wheel-check \
   deploy-check lock lock-check sbom audit readme-check figures clean
 
@@ -61,6 +61,12 @@ test: $(VENV)/.test ## run the test suite (about five minutes on two idle cores)
 
 soak: $(VENV)/.soak ## run the tests that take long: kills, power cuts, many streams, fuzzing, the model (SOAK=short: about thirteen minutes; SOAK=long: hours)
 	$(BIN)/python -m pytest -m soak -s
+
+test-browser: $(VENV)/.test ## run the web page's tests in Chromium, which is installed where this may be done (SCREENSHOTS=1 writes docs/screenshots)
+	@command -v chromium chromium-browser google-chrome >/dev/null \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get install --yes --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+	  || echo "Chromium is missing and cannot be installed here: its tests are skipped (Debian: apt-get install chromium)"
+	WATTWISE_SCREENSHOTS=$(SCREENSHOTS) $(BIN)/python -m pytest -m browser tests/web
 
 test-gpu: $(VENV)/.test ## run the monitors' tests on this machine's NVIDIA GPU, under load if .venv has PyTorch with CUDA
 	$(BIN)/python -m pytest -m gpu -s

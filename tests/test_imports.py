@@ -19,7 +19,7 @@ _RULE = "Server: of the client it takes the stubs alone"
 
 
 def test_server_is_kept_from_all_of_the_client() -> None:
-    """Every module of the client's package but the stubs is forbidden to the server, and so are the replay and the page."""
+    """Every module of the client's package but the stubs is forbidden to the server, and so are replay and page."""
     project: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     rules = project["tool"]["importlinter"]["contracts"]
     (forbidden,) = (set(rule["forbidden_modules"]) for rule in rules if rule["name"] == _RULE)

@@ -56,7 +56,8 @@ _POLICY = (
 _HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    # Not no-referrer, with which browsers send no origin with forms either.
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
@@ -206,7 +207,12 @@ class Page:
 
     async def _broken(self, request: Request, error: Exception) -> Response:
         del error
-        values = {"title": "This page failed", "message": "The log of wattwise web says why.", "here": "", "retry": False}
+        values = {
+            "title": "This page failed",
+            "message": "The log of wattwise web says why.",
+            "here": "",
+            "retry": False,
+        }
         return self._render(request, "error.html", values, 500)
 
     # Logins.
@@ -227,7 +233,7 @@ class Page:
         values = {"title": "Log in", "here": "", "next": following, "fault": fault, "server": self._settings.server}
         return self._render(request, "login.html", values, status)
 
-    async def _login(self, request: Request) -> Response:
+    async def _login(self, request: Request) -> Response:  # noqa: PLR0911 - one for each fault
         body = b""
         async for part in request.stream():
             body += part
@@ -236,12 +242,12 @@ class Page:
         form = parse_qs(body.decode("utf-8", "replace"))
         token, following = form.get("token", [""])[0].strip(), _local(form.get("next", ["/"])[0])
         if not is_token(token):
-            return self._show_login(request, following, "This is not a token: paste what wattwise token create printed.", 400)
+            return self._show_login(
+                request, following, "This is not a token: paste what wattwise token create printed.", 400
+            )
         try:
             info = await self._reader.info(Visitor(token), fresh=True)
-            await self._reader.backend.call(
-                lambda stub: stub.ListJobs, v1.ListJobsRequest(page_size=1), token
-            )
+            await self._reader.backend.call(lambda stub: stub.ListJobs, v1.ListJobsRequest(page_size=1), token)
         except UnauthenticatedError:
             return self._show_login(request, following, "The server does not accept this token.", 401)
         except PermissionDeniedError:
@@ -357,8 +363,9 @@ def _without(request: Request, name: str) -> str:
 
 
 _COLUMNS = (
-    "trial", "batch_size", "type", "status", "end_reason", "target_reached", "converged", "excluded", "epochs", "metric",
-    "time_seconds", "energy_joules", "cost", "cost_bound", "power_limit_watts", "monitor", "start_time", "end_time", "host",
+    "trial", "batch_size", "type", "status", "end_reason", "target_reached", "converged", "excluded", "epochs",
+    "metric", "time_seconds", "energy_joules", "cost", "cost_bound", "power_limit_watts", "monitor", "start_time",
+    "end_time", "host",
 )  # fmt: skip
 
 
@@ -414,7 +421,9 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 present = {name for name, _ in message["headers"]}
-                added = [(name.encode(), text.encode()) for name, text in _HEADERS.items() if name.encode() not in present]
+                added = [
+                    (name.encode(), text.encode()) for name, text in _HEADERS.items() if name.encode() not in present
+                ]
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 

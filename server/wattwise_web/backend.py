@@ -74,8 +74,8 @@ class Backend:
             return ()
         if not self._may_send:
             raise CredentialsError(
-                f"refusing to send a token to {self.address} in clear text: start wattwise web with --server-tls, or with "
-                "--server-insecure if the network is trusted"
+                f"refusing to send a token to {self.address} in clear text: start wattwise web with --server-tls, or "
+                "with --server-insecure if the network is trusted"
             )
         return (("authorization", f"Bearer {token}"),)
 
@@ -91,7 +91,7 @@ class Backend:
         for number, link in enumerate(list(self._links)):
             try:
                 return await method(link.admin)(request, metadata=metadata, timeout=_SECONDS)
-            except grpc.RpcError as failed:
+            except grpc.RpcError as failed:  # noqa: PERF203 - a few servers
                 error = from_rpc_error(failed, link.server)
                 last = number == len(self._links) - 1
                 if last or not isinstance(error, ServerUnavailableError):

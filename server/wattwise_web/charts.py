@@ -180,9 +180,12 @@ def cost_by_trial(
         )
     what = "Each mark is a trial" if single else "Each mark is the median of a range of trials, its line their range"
     dashes = "; the dashed line is the bound at which the newest trial is stopped" if bound is not None else ""
-    caption = f"{what}. Filled: it delivered a model; hollow: it missed the target, explored or still runs; ✕: failed{dashes}."
+    legend = "Filled: it delivered a model; hollow: it missed the target, explored or still runs; ✕: failed"
+    caption = f"{what}. {legend}{dashes}."
     columns = ("trial", "batch size", "cost", *(() if single else ("range",)), "result")
-    rows = [_cost_row(bucket, value["k"], single=single) for bucket, value in zip(buckets[::-1], values[::-1], strict=True)]
+    rows = [
+        _cost_row(bucket, value["k"], single=single) for bucket, value in zip(buckets[::-1], values[::-1], strict=True)
+    ]
     spec = _base(values, layers, height=260)
     spec["transform"] = computed
     return Chart(name, title, caption, columns, rows[:_MOST_ROWS], spec, "", True, max(0, len(rows) - _MOST_ROWS))
@@ -264,11 +267,24 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
                 "open": state.status not in (v1.BATCH_SIZE_STATUS_ALLOWED, v1.BATCH_SIZE_STATUS_PINNED),
             }
         )
-    columns = ("batch size", "state", "expected cost", "95%", "chance of being next", "reached / missed / failed", "why")
+    columns = (
+        "batch size",
+        "state",
+        "expected cost",
+        "95%",
+        "chance of being next",
+        "reached / missed / failed",
+        "why",
+    )
     if not values:
         return Chart(name, title, "", columns, rows, None, "The first finished trial begins to fill this chart.")
     order = list(map(str, sorted(job.spec.batch_sizes)))
-    axis_x: Spec = {"field": "batch", "type": "ordinal", "sort": order, "axis": {"title": "batch size", "labelAngle": 0}}
+    axis_x: Spec = {
+        "field": "batch",
+        "type": "ordinal",
+        "sort": order,
+        "axis": {"title": "batch size", "labelAngle": 0},
+    }
     color = _batch(job, shape=False)
     tips = _tooltip(("batch", "batch size"), ("text", "expected cost"), ("next", "chance of being next"))
     layers: list[Spec] = [
@@ -288,13 +304,16 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
             "mark": {"type": "text", "dy": -8, "baseline": "bottom", "fontSize": 11, "aria": False},
             "transform": [{"filter": "datum.chance > 0"}],
             "encoding": {
-                "x": axis_x, "y": _y("high", "expected cost (J)"), "text": {"field": "next"}, "color": {"value": _INK},
+                "x": axis_x,
+                "y": _y("high", "expected cost (J)"),
+                "text": {"field": "next"},
+                "color": {"value": _INK},
             },
         },
     ]
     caption = (
-        "What a model is expected to cost with each batch size, failures included, with its 95% range. The percentage above "
-        "is the chance of being next; hollow ones may not be chosen now."
+        "What a model is expected to cost with each batch size, failures included, with its 95% range. The percentage "
+        "above is the chance of being next; hollow ones may not be chosen now."
     )
     return Chart(name, title, caption, columns, rows, _base(values, layers))
 
@@ -332,9 +351,7 @@ def curves(
         for each in thinned:
             rows.append((name, str(each.current_epoch), metric(each.metric), cost(each.energy_joules)))
             if _finite(each.metric):
-                values.append(
-                    {"trial": name, "x": each.current_epoch, "y": each.metric, "text": metric(each.metric)}
-                )
+                values.append({"trial": name, "x": each.current_epoch, "y": each.metric, "text": metric(each.metric)})
     columns = ("trial", "epoch", "metric", "energy so far")
     rows.reverse()
     if not values:
@@ -348,11 +365,19 @@ def curves(
         "legend": {"title": "trial"} if len(names) > 1 else None,
     }
     tips = _tooltip(("trial", "trial"), ("x", "epoch"), ("text", "metric"))
-    x, y = _x("x", "epoch", [value["x"] for value in values]), {**_y("y", "metric"), "axis": {"title": "metric", "format": "~g"}}
+    x, y = (
+        _x("x", "epoch", [value["x"] for value in values]),
+        {**_y("y", "metric"), "axis": {"title": "metric", "format": "~g"}},
+    )
     layers: list[Spec] = [
         {
             "mark": {"type": "line", "strokeWidth": 1.8, "aria": False},
-            "encoding": {"x": x, "y": y, "color": color, "strokeDash": {**color, "scale": {"domain": names}, "legend": None}},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "color": color,
+                "strokeDash": {**color, "scale": {"domain": names}, "legend": None},
+            },
         },
         {
             "mark": {"type": "point", "filled": True, "size": 26, "aria": False},
@@ -366,7 +391,13 @@ def curves(
     ]
     caption = f"The metric by epoch; the dashed line is the target, {metric(spec.target_metric)}."
     return Chart(
-        "curves", title, caption, columns, rows[:_MOST_ROWS], _base(values, layers), more_rows=max(0, len(rows) - _MOST_ROWS)
+        "curves",
+        title,
+        caption,
+        columns,
+        rows[:_MOST_ROWS],
+        _base(values, layers),
+        more_rows=max(0, len(rows) - _MOST_ROWS),
     )
 
 
@@ -393,7 +424,9 @@ def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
     if not values:
         return Chart(name, title, "", columns, rows, None, "Fills once a trial has reached the target.")
     x: Spec = {
-        "field": "batch", "type": "ordinal", "sort": [value["batch"] for value in values],
+        "field": "batch",
+        "type": "ordinal",
+        "sort": [value["batch"] for value in values],
         "axis": {"title": "batch size", "labelAngle": 0},
     }
     color = _batch(job, shape=False)
@@ -402,7 +435,9 @@ def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
         {
             "mark": {"type": "bar", "opacity": 0.85, "width": 34, "aria": False},
             "encoding": {
-                "x": x, "y": y, **color,
+                "x": x,
+                "y": y,
+                **color,
                 "tooltip": _tooltip(("batch", "batch size"), ("text", "mean epochs"), ("energy", "energy of an epoch")),
             },
         },
@@ -442,10 +477,15 @@ def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
             )
             values.append(
                 {
-                    "batch": str(profile.batch_size), "x": limit.power_limit_watts,
-                    "energy": joules if joules > 0 else None, "time": limit.time_seconds_per_step * 1000,
-                    "best": best, "text": f"{limit.power_limit_watts:g} W", "cost": cost(limit.cost_per_step),
-                    "energy_text": cost(joules) if joules > 0 else "–", "time_text": step_time(limit.time_seconds_per_step),
+                    "batch": str(profile.batch_size),
+                    "x": limit.power_limit_watts,
+                    "energy": joules if joules > 0 else None,
+                    "time": limit.time_seconds_per_step * 1000,
+                    "best": best,
+                    "text": f"{limit.power_limit_watts:g} W",
+                    "cost": cost(limit.cost_per_step),
+                    "energy_text": cost(joules) if joules > 0 else "–",
+                    "time_text": step_time(limit.time_seconds_per_step),
                 }
             )
     if not values:
@@ -453,7 +493,10 @@ def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
         return Chart(name, title, "", columns, rows, None, what)
     sizes = {profile.batch_size for profile in profiles}
     tips = _tooltip(
-        ("batch", "batch size"), ("text", "limit"), ("energy_text", "energy of a step"), ("time_text", "time of a step"),
+        ("batch", "batch size"),
+        ("text", "limit"),
+        ("energy_text", "energy of a step"),
+        ("time_text", "time of a step"),
         ("cost", "cost of a step"),
     )
     color, batch = _batch(job, sizes, shape=False), _batch(job, sizes)
@@ -474,8 +517,8 @@ def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
         },
     ]
     caption = (
-        f"{'Energy' if measured else 'Time'} of a training step by power limit, by the newest profile of each batch size; "
-        "the diamond marks the chosen limit. The table has time and cost, too."
+        f"{'Energy' if measured else 'Time'} of a training step by power limit, by the newest profile of each batch size; the "
+        "diamond marks the chosen limit. The table has time and cost, too."
     )
     return Chart(name, title, caption, columns, rows, _base(values, layers))
 

@@ -51,7 +51,7 @@ async def export(settings: Settings, job_id: str, file: Path) -> int:
                 "logged_in": False,
                 "here": "job",
                 "now": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-                "link": lambda path, **parameters: "",
+                "link": lambda _path, **_parameters: "",
                 "standalone": True,
                 "style": Markup((_STATIC / "app.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
                 "scripts": [_script(_STATIC / name) for name in _SCRIPTS],
@@ -60,7 +60,7 @@ async def export(settings: Settings, job_id: str, file: Path) -> int:
     )
     data = html.encode()
     try:
-        file.write_bytes(data)
+        file.write_bytes(data)  # noqa: ASYNC240 - nothing else runs
     except OSError as error:
         raise WattwiseError(f"cannot write {file}: {error.strerror}") from None
     return len(data)

@@ -128,7 +128,11 @@ class Reader:
             with_total_size=True,
         )
         running_request = v1.ListTrialsRequest(
-            job_id=job_id, page_size=PAGE_SIZE, newest_first=True, status=v1.TRIAL_STATUS_DISPATCHED, with_total_size=True
+            job_id=job_id,
+            page_size=PAGE_SIZE,
+            newest_first=True,
+            status=v1.TRIAL_STATUS_DISPATCHED,
+            with_total_size=True,
         )
         answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = answer.job
@@ -170,14 +174,17 @@ class Reader:
             "facts": _job_facts(job, statistics),
             "choices": list(preview.choices)[:3],
             # Those with nothing to draw come last.
-            "charts": sorted([
-                charts.cost_by_trial(job, statistics, bound, exploring, since or None),
-                charts.beliefs(job, preview.choices),
-                charts.curves(job.spec, found) if found else _no_curves(running.total_size),
-                charts.saved_so_far(statistics),
-                charts.epochs(job, statistics),
-                charts.power(job, statistics.power_profiles),
-            ], key=lambda chart: not chart.wide and chart.spec is None),
+            "charts": sorted(
+                [
+                    charts.cost_by_trial(job, statistics, bound, exploring, since or None),
+                    charts.beliefs(job, preview.choices),
+                    charts.curves(job.spec, found) if found else _no_curves(running.total_size),
+                    charts.saved_so_far(statistics),
+                    charts.epochs(job, statistics),
+                    charts.power(job, statistics.power_profiles),
+                ],
+                key=lambda chart: not chart.wide and chart.spec is None,
+            ),
             "since": since,
             "running": [_trial_row(job, trial) for trial in running.trials],
             "running_total": running.total_size,
@@ -193,9 +200,7 @@ class Reader:
         }
 
     async def _trial(self, visitor: Visitor, trial: v1.Trial) -> v1.GetTrialResponse:
-        request = v1.GetTrialRequest(
-            trial=v1.TrialId(job_id=trial.id.job_id, trial_number=trial.id.trial_number)
-        )
+        request = v1.GetTrialRequest(trial=v1.TrialId(job_id=trial.id.job_id, trial_number=trial.id.trial_number))
         answer: v1.GetTrialResponse = await self._call(visitor, lambda stub: stub.GetTrial, request)
         return answer
 
@@ -396,7 +401,11 @@ def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
     estimate = savings.share(found.cost, least=False)
     verdict = found.verdict
     if verdict == v1.SAVINGS_VERDICT_SAVING and least is not None:
-        saved = {"text": amounts.percent(least), "kind": "gain", "amount": savings.main_figure(found, factors, least=True)}
+        saved = {
+            "text": amounts.percent(least),
+            "kind": "gain",
+            "amount": savings.main_figure(found, factors, least=True),
+        }
     elif verdict == v1.SAVINGS_VERDICT_LOSS and estimate is not None:
         lost = -found.cost.saved / (found.cost.spent + found.cost.saved) if found.cost.spent + found.cost.saved else 0.0
         saved = {"text": f"+{amounts.percent(lost)}", "kind": "loss", "amount": "costs more, by the estimate"}
@@ -456,13 +465,17 @@ def _sentence(job: v1.Job, preview: v1.PreviewNextResponse, running: int) -> str
 
 def _warnings(job: v1.Job) -> list[tuple[str, str]]:
     found = [("advice", job.advice)] if job.advice else []
-    found += [(f"{amounts.warning_kind(each.reason)}, trial {each.trial_number}", each.message) for each in job.warnings]
+    found += [
+        (f"{amounts.warning_kind(each.reason)}, trial {each.trial_number}", each.message) for each in job.warnings
+    ]
     if job.other_monitor.kinds:
         found.append(
             (
                 "mixed monitors",
-                f"Trials measured energy with {monitor_text(job.monitor)} and {monitor_text(job.other_monitor)}: their costs "
-                "cannot be compared. Use one job id per monitor.",
+                (
+                    f"Trials measured energy with {monitor_text(job.monitor)} and {monitor_text(job.other_monitor)}: their "
+                    "costs cannot be compared. Use one job id per monitor."
+                ),
             )
         )
     return found
@@ -473,7 +486,12 @@ def _job_facts(job: v1.Job, statistics: v1.JobStatistics) -> list[tuple[str, str
     sign = "at least" if spec.higher_is_better_metric else "at most"
     stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} × the lowest cost"
     facts = [
-        ("Policy", amounts.stage_word(job) if spec.policy != v1.POLICY_PRUNING_GTS else f"{amounts.policy(spec)}: {amounts.stage_word(job)}"),
+        (
+            "Policy",
+            amounts.stage_word(job)
+            if spec.policy != v1.POLICY_PRUNING_GTS
+            else f"{amounts.policy(spec)}: {amounts.stage_word(job)}",
+        ),
         ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
         ("Default", str(spec.default_batch_size)),
         ("Target", f"metric {sign} {amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs"),
@@ -528,15 +546,25 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
 def _trial_facts(job: v1.Job, trial: v1.Trial, factors: v1.Factors) -> list[tuple[str, str]]:
     del factors
     facts = [
-        ("Batch size", f"{trial.id.batch_size}{' (the default)' if trial.id.batch_size == job.spec.default_batch_size else ''}"),
+        (
+            "Batch size",
+            f"{trial.id.batch_size}{' (the default)' if trial.id.batch_size == job.spec.default_batch_size else ''}",
+        ),
         ("Type", amounts.trial_type(trial.type) if _has_stages(job, trial) else "chosen by the search"),
         ("Epochs", f"{trial.last_epoch} of at most {job.spec.max_epochs}"),
-        ("Metric", f"{amounts.metric(trial.last_metric)}, target {amounts.metric(job.spec.target_metric)}" if trial.HasField("last_metric") else "no report yet"),
+        (
+            "Metric",
+            f"{amounts.metric(trial.last_metric)}, target {amounts.metric(job.spec.target_metric)}"
+            if trial.HasField("last_metric")
+            else "no report yet",
+        ),
         ("Time", amounts.span(trial.time_seconds)),
         ("Energy", amounts.energy(trial.energy_joules) if trial.energy_joules > 0 else "not measured"),
     ]
     if trial.HasField("cost"):
-        bound = f", stopped above {amounts.cost(trial.cost_bound)}" if trial.HasField("cost_bound") else ", without a bound"
+        bound = (
+            f", stopped above {amounts.cost(trial.cost_bound)}" if trial.HasField("cost_bound") else ", without a bound"
+        )
         facts.append(("Cost", f"{amounts.cost(trial.cost)}{bound}"))
     if trial.HasField("computed"):
         watts = f"{trial.computed.power_limit_watts:g} W"

@@ -143,17 +143,19 @@ def _answer(job: v1.Job, savings: v1.Savings) -> tuple[str, str, str, str]:
         lead, text = _NO_CLAIM.get(savings.verdict, ("No claim", "The data do not allow a claim."))
         return "none", lead, "", text.format(default=default)
     estimate, least = share(of_cost, least=False) or 0.0, share(of_cost, least=True)
-    compared = f"than launching batch size {default} for each of the {plural(savings.num_deliveries, 'delivery', 'deliveries')}"
+    deliveries = plural(savings.num_deliveries, "delivery", "deliveries")
+    compared = f"than launching batch size {default} for each of the {deliveries}"
+    everything = "Everything spent so far, failed and exploring trials included, cost"
     if savings.verdict == v1.SAVINGS_VERDICT_SAVING and least is not None:
-        text = f"Everything spent so far, failed and exploring trials included, cost at least {percent(least)} less {compared}."
+        text = f"{everything} at least {percent(least)} less {compared}."
         return "saving", "Saves at least", percent(least), f"{text} The estimate is {percent(estimate)}."
     if savings.verdict == v1.SAVINGS_VERDICT_LOSS:
         more = -of_cost.saved / (of_cost.spent + of_cost.saved) if of_cost.spent + of_cost.saved > 0 else 0.0
-        text = f"Everything spent so far, failed and exploring trials included, cost {percent(more)} more {compared}, by the estimate."
+        text = f"{everything} {percent(more)} more {compared}, by the estimate."
         return "loss", "Costs more by", percent(more), text
     bound = f" The lower bound is {percent(least)}." if least is not None else ""
-    text = f"By the estimate everything spent so far cost {percent(estimate)} less {compared}, but the data do not prove it yet.{bound}"
-    return "uncertain", "Not certain yet: estimate", percent(estimate), text
+    text = f"{everything} {percent(estimate)} less {compared}, by the estimate, but the data do not prove it yet."
+    return "uncertain", "Not certain yet: estimate", percent(estimate), text + bound
 
 
 def _facts(job: v1.Job, savings: v1.Savings) -> list[str]:

@@ -126,7 +126,9 @@ def _check_public(url: str) -> str:
         parts = urlsplit("")
     plain = not (parts.query or parts.fragment or parts.username)
     if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
-        raise SettingsError(f"--public-url {url!r} is invalid: write it as https://ml.example or https://ml.example/path")
+        raise SettingsError(
+            f"--public-url {url!r} is invalid: write it as https://ml.example or https://ml.example/path"
+        )
     return parts.scheme
 
 

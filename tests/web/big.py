@@ -36,7 +36,7 @@ def fill(server: LiveServer) -> None:
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]  # noqa: S608 - our own names
+    return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
 
 
 def _copy_jobs(connection: sqlite3.Connection, table: str) -> None:

@@ -11,7 +11,8 @@ from tests.live_server import LiveServer
 from tests.web.page import WebPage, populate
 
 FACTORS = (
-    "--electricity-price", "0.31", "--currency", "EUR", "--carbon-intensity", "380", "--factors-source", "contract of 2026",
+    "--electricity-price", "0.31", "--currency", "EUR", "--carbon-intensity", "380",
+    "--factors-source", "contract of 2026",
 )  # fmt: skip
 
 

@@ -96,8 +96,8 @@ def _walk(
     """A job with so many trials, whose cost depends on the batch size; of a flat one the default is the best."""
     stub = v1.BatchSizeOptimizerStub(channel)
     trainer = Trainer(
-        stub, job_id=job_id, batch_sizes=[16, 32, 64, 128, 256], default_batch_size=256, eta_knob=0.5, target_metric=0.9,
-        max_epochs=40, **fields,
+        stub, job_id=job_id, batch_sizes=[16, 32, 64, 128, 256], default_batch_size=256, eta_knob=0.5, max_epochs=40,
+        **fields,
     )  # fmt: skip
     epochs = {16: 6, 32: 7, 64: 9, 128: 13, 256: 24}
     if flat:
@@ -119,16 +119,15 @@ def _walk(
             request = v1.ReportPowerProfileRequest(
                 trial=trial.id,
                 samples=[
-                    power_sample(watts, 10 * (watts * 0.4 + 9000 / watts), 1.0 + 40 / watts, 10) for watts in range(60, 101, 5)
+                    power_sample(watts, 10 * (watts * 0.4 + 9000 / watts), 1.0 + 40 / watts, 10)
+                    for watts in range(60, 101, 5)
                 ],
             )
             stub.ReportPowerProfile(request)
         for epoch in range(1, needed + 1):
             metric = 0.95 if epoch == needed else 0.35 + 0.5 * epoch / needed
-            decision = trainer.report(
-                trial, seconds * epoch * 70e3 * dice.uniform(0.98, 1.02) if epoch == 1 else seconds * epoch * 71.5e3, metric,
-                epoch, seconds * epoch * 60, monitor=monitor,
-            )  # fmt: skip
+            joules = seconds * epoch * 71.5e3
+            decision = trainer.report(trial, joules, metric, epoch, seconds * epoch * 60, monitor=monitor)
             if decision.stop_train:
                 break
     return trainer

@@ -15,12 +15,12 @@ import pytest
 import trustme
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
+from wattwise_web.sessions import IDLE_SECONDS, Sessions
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.ports import hold_port, port_of
 from tests.web.page import WebPage
-from wattwise_web.sessions import IDLE_SECONDS, Sessions
 
 
 class Guarded(LiveServer):
@@ -71,7 +71,7 @@ def log_in(page: WebPage, web: httpx.Client, token: str, following: str = "/", *
 
 
 def test_without_a_login_every_page_leads_to_it(guarded: WebPage) -> None:
-    """Pages and files send to the login and say where to go on; a fragment and the stream answer 401 or a login event."""
+    """Pages and files send to the login and say where to go on; a fragment gets 401."""
     with guarded.client() as web:
         answer = web.get("/job?id=a-job&from=3")
         assert answer.status_code == 303
@@ -124,7 +124,9 @@ def test_a_trainers_token_may_not_read(guarded: WebPage, tokens: dict[str, str])
         assert log_in(guarded, web, tokens["trainer"]).status_code == 403
 
 
-@pytest.mark.parametrize("following", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/\t/e"])
+@pytest.mark.parametrize(
+    "following", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/\t/e"]
+)
 def test_a_login_leads_nowhere_else(guarded: WebPage, tokens: dict[str, str], following: str) -> None:
     """A target on another site becomes the first page."""
     with guarded.client() as web:
@@ -198,7 +200,7 @@ def test_what_would_let_anyone_in_is_refused(options: list[str], fault: str) -> 
 
 
 def test_behind_a_proxy(site: LiveServer, tmp_path: Path, port: socket.socket) -> None:
-    """With a public URL, links have its path, its host is accepted, the cookie is bound to HTTPS, and logins are needed."""
+    """With a public URL, links have its path, its host is accepted, and the cookie needs HTTPS."""
     address = f"127.0.0.1:{port_of(port)}"
     options = ("--public-url", "https://ml.example/wattwise")
     with WebPage(site.address, tmp_path / "web.log", *options, address=address) as page:

@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     parse: Callable[[str], Any]
 
 
-def add_option(options: Options, name: str, kind: Kind, default: object, text: str, variable: str = "") -> None:
+def add_option(options: Options, name: str, kind: Kind, default: object, text: str, *, variable: str = "") -> None:
     """Declares an option.
 
     Args:
@@ -50,7 +50,7 @@ def add_option(options: Options, name: str, kind: Kind, default: object, text: s
     options.add_argument(_flag(name), type=kind.parse, default=value, metavar=kind.metavar, help=f"{text} ({shown})")
 
 
-def add_switch(options: Options, name: str, text: str, variable: str = "") -> None:
+def add_switch(options: Options, name: str, text: str, *, variable: str = "") -> None:
     """Declares an option without a value; its variable is 1 or 0."""
     variable = variable or _variable(name)
     value = os.environ.get(variable) or "0"

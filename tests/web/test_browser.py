@@ -1,0 +1,353 @@
+"""The pages in a real Chromium: scripts, policy, accessibility, widths, colors, keys and live updates.
+
+With WATTWISE_SCREENSHOTS=1 they also write docs/screenshots/.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import axe_playwright_python
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from wattwise import v1
+from wattwise_server.security.token_file import add_token
+from wattwise_server.security.tokens import Role, new_token
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.web.page import HOSTILE, WebPage
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make test-browser` installs it where it may"),
+]
+
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+SHOTS = Path(__file__).parents[2] / "docs/screenshots"
+LARGEST_SHOT = 100_000
+Opener = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium."""
+    with sync_playwright() as playwright:
+        # Tests may run as root, where Chromium has no sandbox.
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def faults() -> Iterator[list[str]]:
+    """What the browser complains of; nothing at the end of the test."""
+    found: list[str] = []
+    yield found
+    assert found == []
+
+
+@pytest.fixture
+def show(browser: Browser, faults: list[str]) -> Iterator[Opener]:
+    """Opens a URL in a tab whose complaints are collected."""
+    contexts: list[BrowserContext] = []
+
+    def open_tab(url: str, *, width: int = 1280, height: int = 860, dark: bool = False, **options: Any) -> Page:
+        scheme = "dark" if dark else "light"
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **options)
+        contexts.append(context)
+        context.add_init_script(
+            "addEventListener('securitypolicyviolation', "
+            "(event) => console.error('policy: ' + event.violatedDirective))"
+        )
+        tab = context.new_page()
+        tab.on("console", lambda message: _note(faults, message.type, message.text))
+        tab.on("pageerror", lambda error: faults.append(str(error)))
+        tab.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
+        tab.goto(url)
+        return tab
+
+    yield open_tab
+    for context in contexts:
+        context.close()
+
+
+def _note(faults: list[str], kind: str, text: str) -> None:
+    """Failed requests are not faults: tests stop the server."""
+    if kind in ("error", "warning") and "Failed to load resource" not in text and "ERR_" not in text:
+        faults.append(f"{kind}: {text}")
+
+
+def drawn(tab: Page) -> Page:
+    """Waits for the charts; not with `wait_for_function`, whose eval the policy refuses."""
+    if tab.locator(".spec").count():
+        expect(tab.locator("body")).to_have_attribute("data-drawn", "yes")
+    for plot in tab.locator(".plot").all():
+        expect(plot.locator("svg")).to_have_count(1)
+    return tab
+
+
+def shoot(tab: Page, name: str) -> None:
+    """Writes a screenshot, if that is wanted."""
+    if os.environ.get("WATTWISE_SCREENSHOTS") != "1":
+        return
+    image = Image.open(io.BytesIO(tab.screenshot())).convert("RGB").quantize(96, dither=Image.Dither.NONE)
+    SHOTS.mkdir(exist_ok=True)
+    image.save(SHOTS / f"{name}.png", optimize=True)
+    assert (SHOTS / f"{name}.png").stat().st_size < LARGEST_SHOT
+
+
+def violations(tab: Page, faults: list[str]) -> list[str]:
+    """What axe finds. It tries an eval of its own, which the policy refuses: that is no fault of the page."""
+    assert faults == []
+    tab.evaluate(AXE)
+    found = json.loads(tab.evaluate("axe.run().then((result) => JSON.stringify(result.violations))"))
+    tab.wait_for_timeout(50)
+    faults[:] = [fault for fault in faults if "script-src" not in fault]
+    return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"]]
+
+
+PAGES = {
+    "jobs": "/",
+    "job": "/job?id=resnet-nightly",
+    "loss": "/job?id=bert-weekly",
+    "new": "/job?id=vision-new",
+    "stuck": "/job?id=stuck-on-memory",
+    "nan": "/job?id=nan-metrics",
+    "trial": "/trial?job=resnet-nightly&number=9",
+    "running": "/running",
+    "events": "/events",
+    "about": "/about",
+    "login": "/login",
+    "missing": "/job?id=none",
+}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_accessible_in_both_schemes(
+    show: Opener, faults: list[str], page: WebPage, name: str, *, dark: bool
+) -> None:
+    """The charts are drawn without a complaint of the browser or its policy, and axe finds nothing."""
+    tab = drawn(show(page.url + PAGES[name], dark=dark))
+    assert violations(tab, faults) == []
+    if not dark or name in ("jobs", "job"):
+        shoot(tab, f"{name}{'-dark' if dark else ''}")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_fit_320_pixels(show: Opener, faults: list[str], page: WebPage, name: str) -> None:
+    """Nothing scrolls sideways but regions that the keyboard reaches."""
+    tab = drawn(show(page.url + PAGES[name], width=320, height=720))
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 320
+    loose = tab.evaluate(
+        "[...document.querySelectorAll('main *')].filter((each) => each.scrollWidth > each.clientWidth + 1 && "
+        "['auto', 'scroll'].includes(getComputedStyle(each).overflowX) && each.tabIndex < 0)"
+        ".map((each) => each.className)"
+    )
+    assert loose == []
+    assert violations(tab, faults) == []
+    if name in ("jobs", "job"):
+        shoot(tab, f"{name}-320")
+
+
+@pytest.mark.parametrize("job_id", HOSTILE)
+def test_hostile_ids_run_nothing(show: Opener, page: WebPage, job_id: str) -> None:
+    """From the list to the job and its trial, an id is only text."""
+    tab = show(f"{page.url}/?q={quote(job_id, safe='')}")
+    tab.locator("[data-row]").first.click()
+    expect(tab.locator("h1")).to_have_text(job_id)
+    drawn(tab)
+    tab.locator("[data-row]").first.click()
+    expect(tab.locator("h1")).to_have_text("Trial 1")
+
+
+def test_keys_alone_lead_through_the_pages(show: Opener, page: WebPage) -> None:
+    """Search, rows, opening, the charts' tables and the help need no pointer."""
+    tab = show(page.url)
+    tab.keyboard.press("/")
+    expect(tab.locator("#q")).to_be_focused()
+    tab.keyboard.type("resnet")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**q=resnet*")
+    tab.keyboard.press("j")
+    expect(tab.locator("[data-row]").first).to_be_focused()
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/job?id=resnet-nightly")
+    drawn(tab)
+    tab.keyboard.press("t")
+    expect(tab.locator("#table-cost table")).to_be_visible()
+    tab.keyboard.press("t")
+    expect(tab.locator("#table-cost table")).to_be_hidden()
+    tab.keyboard.press("?")
+    expect(tab.locator("#help")).to_be_visible()
+    tab.keyboard.press("Escape")
+    expect(tab.locator("#help")).to_be_hidden()
+    tab.keyboard.press("j")
+    tab.keyboard.press("j")
+    tab.keyboard.press("k")
+    expect(tab.locator("[data-row]").first).to_be_focused()
+
+
+def test_marks_answer_the_pointer(show: Opener, page: WebPage) -> None:
+    """A mark under the pointer shows its trial, without a breach of the policy."""
+    tab = drawn(show(f"{page.url}/job?id=resnet-nightly"))
+    tab.locator("#plot-arms svg .mark-symbol path").first.hover()
+    expect(tab.locator("#tip")).to_contain_text("expected cost")
+
+
+def test_without_scripts_only_the_charts_are_missing(browser: Browser, page: WebPage) -> None:
+    """The figures, lists and tables are there."""
+    context = browser.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(f"{page.url}/job?id=resnet-nightly")
+    expect(tab.locator(".big")).to_be_visible()
+    tab.locator("#table-cost summary").click()
+    expect(tab.locator("#table-cost table")).to_be_visible()
+    context.close()
+
+
+def test_updates_move_nothing(show: Opener, page: WebPage, site: LiveServer) -> None:
+    """An epoch appears by itself; focus, scroll, open tables and the drawing's element stay."""
+    trainer = Trainer(site.trainer, job_id="moving", job_id_prefix="moving")
+    for _ in range(12):
+        trainer.run(5.0)
+    trial = trainer.next()
+    trainer.report(trial, 1.0, 0.125, 1)
+    tab = drawn(show(f"{page.url}/job?id=moving", height=500))
+    tab.locator("#table-cost summary").click()
+    tab.locator(f"#a-{trial.id.trial_number - 3}").focus()
+    tab.evaluate("document.getElementById('plot-curves').dataset.witness = 'same'")
+    before = tab.evaluate("scrollY")
+    trainer.report(trial, 2.0, 0.375, 2, 2.0)
+    expect(tab.locator(f"#t-{trial.id.trial_number}")).to_contain_text("0.3750")
+    assert tab.evaluate("scrollY") == before > 0
+    expect(tab.locator(f"#a-{trial.id.trial_number - 3}")).to_be_focused()
+    expect(tab.locator("#table-cost table")).to_be_visible()
+    assert tab.evaluate("document.getElementById('plot-curves').dataset.witness") == "same"
+    expect(tab.locator("#plot-curves .role-mark.mark-symbol path")).to_have_count(2)
+
+
+def test_pausing_holds_what_is_shown(show: Opener, page: WebPage, site: LiveServer) -> None:
+    """While paused nothing changes; resuming shows the newest state."""
+    trainer = Trainer(site.trainer, job_id="pausing", job_id_prefix="pausing")
+    tab = show(f"{page.url}/?q=pausing")
+    expect(tab.locator("#status")).to_have_class(re.compile("live"))
+    tab.locator("#pause").click()
+    expect(tab.locator("#pause")).to_have_attribute("aria-pressed", "true")
+    trainer.next()
+    # A stream that is open sees the change, so that this one had its time, too.
+    other = show(f"{page.url}/?q=pausing")
+    expect(other.locator(".b-run")).to_have_count(1)
+    expect(tab.locator(".b-run")).to_have_count(0)
+    tab.locator("#pause").click()
+    expect(tab.locator(".b-run")).to_have_count(1)
+
+
+def test_a_killed_server_leaves_its_last_data_and_comes_back(show: Opener, tmp_path: Path) -> None:
+    """The page greys what it has, says of when it is and retries; once the server is back, it is live again."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        trainer = Trainer(live.trainer, job_id="lasting", job_id_prefix="lasting")
+        with WebPage(live.address, tmp_path / "web.log") as page:
+            tab = show(page.url)
+            expect(tab.locator("#status")).to_have_class(re.compile("live"))
+            live.kill()
+            expect(tab.locator("#away")).to_contain_text("as of", timeout=30_000)
+            expect(tab.locator("#ja-lasting")).to_be_visible()
+            shoot(tab, "away")
+            live.start()
+            trainer.next()
+            expect(tab.locator("#away")).to_be_hidden(timeout=30_000)
+            expect(tab.locator(".b-run")).to_have_count(1, timeout=30_000)
+
+
+def test_a_first_visit_is_accessible(show: Opener, faults: list[str], tmp_path: Path) -> None:
+    """The page without jobs has a trainer's lines, and axe finds nothing."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        with WebPage(live.address, tmp_path / "web.log") as page:
+            tab = show(page.url)
+            expect(tab.locator("pre")).to_contain_text(live.address)
+            assert violations(tab, faults) == []
+            shoot(tab, "empty")
+
+
+def test_an_ended_login_leads_back_to_the_same_place(show: Opener, tmp_path: Path) -> None:
+    """A tab whose session has ended goes to the login, and from there to where it was."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        Trainer(live.trainer, job_id="a?b&c", job_id_prefix="a")
+        live.stop()
+        live._channel = None
+        text, token = new_token(Role.VIEWER, "a", None)
+        add_token(tmp_path / "tokens", token)
+        live.start("--tokens", str(tmp_path / "tokens"))
+        with WebPage(live.address, tmp_path / "web.log") as page:
+            tab = show(f"{page.url}/job?id=a%3Fb%26c")
+            tab.locator("#token").fill(text)
+            tab.keyboard.press("Enter")
+            expect(tab.locator("h1")).to_have_text("a?b&c")
+            # The session ends elsewhere, as in another tab.
+            tab.request.post(f"{page.url}/logout", headers={"Origin": page.url}, max_redirects=0)
+            tab.context.clear_cookies()
+            tab.locator("#pause").click()
+            tab.locator("#pause").click()
+            expect(tab.locator("#token")).to_be_visible()
+            tab.locator("#token").fill(text)
+            tab.keyboard.press("Enter")
+            expect(tab.locator("h1")).to_have_text("a?b&c")
+            assert tab.url == f"{page.url}/job?id=a%3Fb%26c"
+
+
+def test_an_export_is_one_file_that_needs_nothing(
+    browser: Browser, site: LiveServer, tmp_path: Path, faults: list[str]
+) -> None:
+    """The file draws its charts offline, asks for nothing, and axe finds nothing."""
+    file = tmp_path / "report.html"
+    command = [
+        sys.executable,
+        "-m",
+        "wattwise_web",
+        "--server",
+        site.address,
+        "export",
+        "--job",
+        "resnet-nightly",
+        str(file),
+    ]
+    subprocess.run(command, check=True, timeout=60)
+    context = browser.new_context(offline=True)
+    tab = context.new_page()
+    tab.on("request", lambda request: None if request.url.startswith("file:") else faults.append(request.url))
+    tab.on("console", lambda message: _note(faults, message.type, message.text))
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    tab.goto(file.as_uri())
+    drawn(tab)
+    assert tab.locator("main a").count() == 0
+    assert violations(tab, faults) == []
+    context.close()
+
+
+def test_a_thousand_trials_are_a_thousand_marks(show: Opener, tmp_path: Path) -> None:
+    """A job of a thousand trials draws one mark for each."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        trainer = Trainer(live.trainer, job_id="long", job_id_prefix="long", policy=v1.POLICY_GTS)
+        for number in range(1_000):
+            trainer.run(5.0 + number % 7)
+        with WebPage(live.address, tmp_path / "web.log") as page:
+            tab = drawn(show(f"{page.url}/job?id=long"))
+            assert tab.locator("#plot-cost .mark-symbol.role-mark path").count() == 1_000
