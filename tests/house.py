@@ -24,6 +24,7 @@ PARTS = {
     "server": ("server", "wattwise_server"),
     "client": ("client/python", "wattwise"),
     "replay": ("server", "wattwise_replay"),
+    "web": ("server", "wattwise_web"),
     "tests": (".", "tests"),
 }
 SHORT = 3

@@ -74,6 +74,8 @@ def step_time(seconds: float) -> str:
 
 def money(value: float, currency: str) -> str:
     """Money, to the cent; three digits below one."""
+    if 0 < abs(value) < 0.001:
+        return f"below 0.001 {currency}"
     text = number(value) if 0 < abs(value) < 1 else f"{value:,.2f}".replace("-", MINUS)
     return f"{text} {currency}".strip()
 

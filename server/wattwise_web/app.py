@@ -23,6 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wattwise import v1
+from wattwise.commands.humanize import end_reason, enum_name
 from wattwise.errors import (
     CredentialsError,
     DeadlineError,
@@ -37,7 +38,6 @@ from wattwise.errors import (
 )
 
 from wattwise_web import live
-from wattwise_web.amounts import end_reason, enum_name
 from wattwise_web.backend import Backend, is_token
 from wattwise_web.pages import Reader, Visitor, is_old_page
 from wattwise_web.sessions import Sessions

@@ -131,7 +131,7 @@ def cost_by_trial(
     if first is not None:
         buckets = [bucket for bucket in buckets if bucket.last_trial >= first]
     if not buckets:
-        return Chart(name, title, "", empty="Every trial appears here with its first report.", wide=True)
+        return Chart(name, title, "", empty="Every trial appears here once it has ended.", wide=True)
     single = all(bucket.first_trial == bucket.last_trial for bucket in buckets)
     values = [_cost_value(bucket, exploring, single=single) for bucket in buckets]
     sizes = {bucket.batch_size for bucket in buckets}
@@ -180,7 +180,7 @@ def cost_by_trial(
         )
     what = "Each mark is a trial" if single else "Each mark is the median of a range of trials, its line their range"
     dashes = "; the dashed line is the bound at which the newest trial is stopped" if bound is not None else ""
-    legend = "Filled: it delivered a model; hollow: it missed the target, explored or still runs; ✕: failed"
+    legend = "Filled: it delivered a model; hollow: it missed the target or explored; ✕: failed"
     caption = f"{what}. {legend}{dashes}."
     columns = ("trial", "batch size", "cost", *(() if single else ("range",)), "result")
     rows = [
@@ -287,6 +287,7 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
     }
     color = _batch(job, shape=False)
     tips = _tooltip(("batch", "batch size"), ("text", "expected cost"), ("next", "chance of being next"))
+    point: Spec = {"type": "point", "size": 90, "strokeWidth": 2, "opacity": 1, "aria": False}
     layers: list[Spec] = [
         {
             "mark": {"type": "rule", "strokeWidth": 2, "aria": False},
@@ -294,7 +295,7 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
         },
         *(
             {
-                "mark": {"type": "point", "size": 90, "strokeWidth": 2, "filled": filled, "opacity": 1, "aria": False},
+                "mark": {**point, "filled": filled},
                 "transform": [{"filter": "!datum.open" if filled else "datum.open"}],
                 "encoding": {"x": axis_x, "y": _y("y", "expected cost (J)"), **color, "tooltip": tips},
             }
@@ -517,7 +518,7 @@ def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
         },
     ]
     caption = (
-        f"{'Energy' if measured else 'Time'} of a training step by power limit, by the newest profile of each batch size; the "
+        f"{'Energy' if measured else 'Time'} of a training step by power limit, of each batch size's newest profile; the "
         "diamond marks the chosen limit. The table has time and cost, too."
     )
     return Chart(name, title, caption, columns, rows, _base(values, layers))

@@ -54,7 +54,8 @@ class Reader:
         known = self._infos.get(visitor.token)
         if known is not None and not fresh and time.monotonic() - known[0] < _INFO_SECONDS:
             return known[1]
-        answer = await self._call(visitor, lambda stub: stub.GetServerInfo, v1.GetServerInfoRequest())
+        request = v1.GetServerInfoRequest()
+        answer: v1.GetServerInfoResponse = await self._call(visitor, lambda stub: stub.GetServerInfo, request)
         if len(self._infos) > 1000:
             self._infos.clear()
         self._infos[visitor.token] = (time.monotonic(), answer)
@@ -168,7 +169,7 @@ class Reader:
             "sentence": _sentence(job, preview, running.total_size),
             "warnings": _warnings(job),
             "headline": savings.headline(job, statistics, info.factors),
-            "advice": [f"{text[:1].upper()}{text[1:]}." for text in statistics.savings.advice],
+            "advice": [f"{text[:1].upper()}{text[1:]}." for text in _advice(statistics.savings)],
             "factors": savings.factor_lines(info.factors),
             "factor_source": info.factors.source,
             "facts": _job_facts(job, statistics),
@@ -473,8 +474,8 @@ def _warnings(job: v1.Job) -> list[tuple[str, str]]:
             (
                 "mixed monitors",
                 (
-                    f"Trials measured energy with {monitor_text(job.monitor)} and {monitor_text(job.other_monitor)}: their "
-                    "costs cannot be compared. Use one job id per monitor."
+                    f"Trials measured energy with {monitor_text(job.monitor)} and {monitor_text(job.other_monitor)}: "
+                    "their costs cannot be compared. Use one job id per monitor."
                 ),
             )
         )
@@ -584,6 +585,11 @@ def _trial_facts(job: v1.Job, trial: v1.Trial, factors: v1.Factors) -> list[tupl
     if trial.token_id:
         facts.append(("Token", trial.token_id))
     return facts
+
+
+def _advice(savings: v1.Savings) -> list[str]:
+    """What to do about the savings; without a delivery the headline says it."""
+    return [] if savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY else list(savings.advice)
 
 
 def _has_stages(job: v1.Job, trial: v1.Trial) -> bool:

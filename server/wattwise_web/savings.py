@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from wattwise import v1
 from wattwise.monitor.kind import monitor_text
 
 from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, percent, plural, span
 
-Format = Callable[[float], str]
+Format: TypeAlias = Callable[[float], str]
+_Quantity: TypeAlias = Literal["energy", "time", "money", "carbon", "cost"]
 
 
 class Row(NamedTuple):
@@ -71,7 +72,7 @@ _NO_CLAIM = {
 }
 
 
-def formats(factors: v1.Factors) -> dict[str, Format]:
+def formats(factors: v1.Factors) -> dict[_Quantity, Format]:
     """How each quantity is written, by its field in `Savings`."""
     return {
         "energy": energy,
@@ -82,7 +83,7 @@ def formats(factors: v1.Factors) -> dict[str, Format]:
     }
 
 
-_NAMES = {"energy": "energy", "time": "time", "money": "money", "carbon": "CO₂", "cost": "cost"}
+_NAMES: dict[_Quantity, str] = {"energy": "energy", "time": "time", "money": "money", "carbon": "CO₂", "cost": "cost"}
 
 
 def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
@@ -110,7 +111,7 @@ def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
 
 def share(saving: v1.Saving, *, least: bool) -> float | None:
     """What was saved as a share of what the default would have spent; None without a claim."""
-    field = "at_least" if least else "saved"
+    field: Literal["at_least", "saved"] = "at_least" if least else "saved"
     if not saving.HasField(field):
         return None
     saved = saving.at_least if least else saving.saved
@@ -120,9 +121,9 @@ def share(saving: v1.Saving, *, least: bool) -> float | None:
 
 def main_figure(savings: v1.Savings, factors: v1.Factors, *, least: bool) -> str:
     """The amount that stands for all: energy where some was measured, else time; empty without a claim."""
-    field = "energy" if savings.energy.spent > 0 else "time"
+    field: _Quantity = "energy" if savings.energy.spent > 0 else "time"
     saving: v1.Saving = getattr(savings, field)
-    name = "at_least" if least else "saved"
+    name: Literal["at_least", "saved"] = "at_least" if least else "saved"
     return formats(factors)[field](getattr(saving, name)) if saving.HasField(name) else ""
 
 

@@ -158,7 +158,7 @@ def test_states_without_data_say_what_will_fill_them(web: httpx.Client) -> None:
     for sentence in (
         "No trial yet: the first launch begins the search.",
         "No delivery yet",
-        "Every trial appears here with its first report.",
+        "Every trial appears here once it has ended.",
         "Nothing is running.",
         "Fills once a trial has reached the target.",
         "Fills once a trial has profiled the power limits of its GPUs",

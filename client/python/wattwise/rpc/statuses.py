@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -29,6 +29,8 @@ from wattwise.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from google.rpc.error_details_pb2 import ErrorInfo
 
 DOMAIN = "wattwise.v1"
@@ -126,8 +128,9 @@ def _details(call: grpc.RpcError) -> tuple[ErrorInfo, list[Violation]]:
 
     info, faults = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     try:
-        # Plain pairs of grpc.aio, named ones of grpc.
-        for key, value in call.trailing_metadata() or ():
+        # grpc has pairs with names, grpc.aio plain ones, and the types know the former alone.
+        pairs = cast("Iterable[tuple[str, str | bytes]]", call.trailing_metadata() or ())
+        for key, value in pairs:
             if key == "grpc-status-details-bin" and isinstance(value, bytes):
                 for detail in status_pb2.Status.FromString(value).details:
                     # Unpack fills only a message of the detail's own type.
