@@ -1,12 +1,13 @@
-"""The demo: starts a server, or two on a PostgreSQL, runs the recurring job, and prints the savings."""
+"""The demo: starts one server, or two on a PostgreSQL, and the web page, runs the recurring job, prints the savings."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from examples.digits.monitor import energy_monitor
 from examples.digits.processes import StoppedError, stop_on_signals
 from examples.digits.recurrence import DemoLaunch, RecurringJob
 from examples.digits.saving import report
-from examples.digits.servers import FILE, Servers, one_on_sqlite, two_on_postgres
+from examples.digits.servers import FILE, Servers, one_on_sqlite, two_on_postgres, web_page
 from examples.digits.table import DemoTable
 
 BATCH_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -40,16 +41,18 @@ class Plan:
         return self.seed * 10_000 + run
 
 
-def demonstrate(servers: Servers, table: DemoTable, plan: Plan) -> None:
-    """Runs the recurring job, and the default batch size beside it, and prints the savings.
+def demonstrate(servers: Servers, table: DemoTable, plan: Plan, page: str) -> None:
+    """Runs the recurring job, and now and then its default batch size, and prints the savings.
 
-    Of several servers one is killed in mid-run.
+    Of several servers one is killed in mid-run. The URL of the page is empty if there is none.
     """
     server, several = servers.address, len(servers.processes) > 1
     monitor = energy_monitor()
     kind = "the processor's RAPL counters" if monitor.kind == "rapl" else f"an estimate (not measured), {monitor!r}"
     where = f"Servers: {server.replace(',', ' and ')}, on one PostgreSQL" if several else f"Server: {server}"
     table.say(f"{where}. Energy: {kind}.")
+    if page:
+        table.say(f"Watch it get cheaper: {page}job?id={PREFIX}-nightly")
     table.say(f"Batch sizes {', '.join(map(str, BATCH_SIZES))}; default batch size {DEFAULT}.")
     with Client(server) as client, table.shown():
         halfway = partial(_kill_one, servers, table) if several else None
@@ -61,10 +64,10 @@ def demonstrate(servers: Servers, table: DemoTable, plan: Plan) -> None:
 
 
 def _saved(client: Client) -> str:
-    """What the server's statistics claim, which is less than the comparison with the separate job shows."""
+    """What the server's statistics claim, which is less than the comparison of the means shows."""
     job_id = f"{PREFIX}-nightly"
     claim = headline(client.get_job(job_id), client.get_job_statistics(job_id).savings)
-    return f"By its own trials alone, {job_id}: {claim} (`wattwise jobs savings {job_id}`)."
+    return f"What the data show for sure, {job_id}: {claim} (`wattwise jobs savings {job_id}`)."
 
 
 def _kill_one(servers: Servers, table: DemoTable) -> None:
@@ -86,12 +89,11 @@ def _after_the_kill(client: Client) -> Sequence[str]:
 def train_again_and_again(
     client: Client, server: str, table: DemoTable, plan: Plan, halfway: Callable[[], None] | None = None
 ) -> tuple[list[DemoLaunch], list[DemoLaunch]]:
-    """All launches of the job, and those of the default batch size, which is a separate job.
+    """The launches for which the server chose, and those that compare with the default batch size.
 
     `halfway` is called while a trial of the middle recurrence runs.
     """
     job = RecurringJob(client, server, f"{PREFIX}-nightly", _sizes(*BATCH_SIZES))
-    default = RecurringJob(client, server, f"{PREFIX}-default", (*_sizes(DEFAULT), "--no-early-stopping"))
     launches: list[DemoLaunch] = []
     baseline: list[DemoLaunch] = []
     baseline_runs = 0
@@ -103,7 +105,7 @@ def train_again_and_again(
         # Evenly distributed, so that a slower machine affects both.
         while baseline_runs * plan.recurrences < recurrence * plan.baseline_runs:
             baseline_runs += 1
-            for launch in default.recur(baseline_runs, plan.seed_of(baseline_runs)):
+            for launch in job.compare(baseline_runs, plan.seed_of(plan.recurrences + baseline_runs)):
                 baseline.append(launch)
                 table.add_baseline(launch)
     return launches, baseline
@@ -113,11 +115,13 @@ def _sizes(*sizes: int) -> tuple[str, ...]:
     return ("--batch-sizes", *map(str, sizes), "--default", str(DEFAULT))
 
 
-def run(table: DemoTable, serving: AbstractContextManager[Servers], plan: Plan) -> int:
+def run(table: DemoTable, serving: AbstractContextManager[Servers], plan: Plan, *, with_page: bool) -> int:
     """Runs the demo on these servers; returns the exit status."""
     try:
-        with serving as servers:
-            demonstrate(servers, table, plan)
+        with serving as servers, web_page(servers.address) if with_page else nullcontext("") as page:
+            demonstrate(servers, table, plan, page)
+            if page and sys.stdin.isatty() and sys.stdout.isatty():
+                stay(table, page)
     except StoppedError as stopped:
         table.say(f"{stopped}; the trainer and the server have ended")
         return stopped.status
@@ -127,6 +131,13 @@ def run(table: DemoTable, serving: AbstractContextManager[Servers], plan: Plan) 
     return 0
 
 
+def stay(table: DemoTable, page: str) -> None:
+    """Keeps the page until Ctrl-C."""
+    table.say(f"The page stays at {page} until Ctrl-C.")
+    with suppress(StoppedError):
+        signal.pause()
+
+
 def arguments() -> argparse.Namespace:
     """The command-line arguments."""
     parser = argparse.ArgumentParser(prog="python -m examples.digits", description=__doc__)
@@ -134,6 +145,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--baseline-runs", type=int, default=8, help="runs of the default batch size (default: 8)")
     parser.add_argument("--seed", type=int, default=0, help="seed of data splits, weights and data order (default: 0)")
     parser.add_argument("--keep", type=Path, help="folder for the server's database, which is kept; only with sqlite")
+    parser.add_argument("--no-page", action="store_true", help="do not start the web page")
     parser.add_argument(
         "--database",
         choices=("sqlite", "postgres"),
@@ -160,14 +172,14 @@ def main() -> int:
     plan = Plan(args.recurrences, args.baseline_runs, args.seed)
     stop_on_signals()
     if args.database == "postgres":
-        return run(table, two_on_postgres(), plan)
+        return run(table, two_on_postgres(), plan, with_page=not args.no_page)
     if args.keep is None:
         with tempfile.TemporaryDirectory(prefix="wattwise-demo-") as name:
-            status = run(table, one_on_sqlite(Path(name)), plan)
+            status = run(table, one_on_sqlite(Path(name)), plan, with_page=not args.no_page)
         table.say("The database was temporary; keep it with --keep FOLDER to inspect it with `wattwise jobs`.")
         return status
     args.keep.mkdir(parents=True, exist_ok=True)
-    status = run(table, one_on_sqlite(args.keep), plan)
+    status = run(table, one_on_sqlite(args.keep), plan, with_page=not args.no_page)
     wattwise = Path(sys.executable).with_name("wattwise")
     table.say(
         f"Inspect the result: {wattwise} serve --database sqlite:///{args.keep / FILE}, then {wattwise} jobs list"

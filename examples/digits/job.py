@@ -9,7 +9,7 @@ TARGET_MISSED = 3
 """The exit status of a trainer whose model missed the target."""
 
 
-def job_spec(job_id: str, batch_sizes: list[int], default: int, *, early_stopping: bool = True) -> JobSpec:
+def job_spec(job_id: str, batch_sizes: list[int], default: int) -> JobSpec:
     """The job: a validation loss of 0.17 within 30 epochs. The loss is smoother than the accuracy."""
     return JobSpec(
         job_id_prefix=PREFIX,
@@ -20,5 +20,5 @@ def job_spec(job_id: str, batch_sizes: list[int], default: int, *, early_stoppin
         higher_is_better_metric=False,
         max_epochs=30,
         # Trials of a second or two vary a lot: at twice the least expected cost, good ones would be stopped.
-        beta_knob=3.0 if early_stopping else None,
+        beta_knob=3.0,
     )

@@ -61,6 +61,11 @@ class RecurringJob:
             f"{MAX_TRIES} trials in a row missed the target; choose an easier target or other batch sizes"
         )
 
+    def compare(self, run: int, seed: int) -> Iterator[DemoLaunch]:
+        """As `recur`, with the default batch size, which the server is asked to give to the next launch."""
+        self.client.request_baseline(self.job_id)
+        yield from self.recur(run, seed)
+
     def _launch(self, seed: int, halfway: Callable[[], None] | None) -> subprocess.CompletedProcess[str]:
         arguments = ("--server", self.server, "--job-id", self.job_id, "--seed", str(seed), *self.arguments)
         # The servers run on this machine: if none answers soon, they have died.

@@ -1,4 +1,4 @@
-"""The demo's servers: one on a SQLite file, or two on a PostgreSQL, of which one is killed in mid-run."""
+"""The demo's servers: one on a SQLite file, or two on a PostgreSQL, of which one is killed in mid-run; and the page."""
 
 from __future__ import annotations
 
@@ -46,6 +46,15 @@ def two_on_postgres() -> Iterator[Servers]:
     with ExitStack() as stack:
         url = stack.enter_context(running_postgres())
         yield _start(stack, url, count=2)
+
+
+@contextmanager
+def web_page(address: str) -> Iterator[str]:
+    """Runs the web page of servers; yields its URL."""
+    with child("wattwise_web", "--server", address, "--address", "127.0.0.1:0") as process:
+        if process.stdout is None or not (line := process.stdout.readline()):
+            raise RuntimeError("the web page did not start; see its output above")
+        yield line.split()[-1]
 
 
 def _start(stack: ExitStack, url: str, count: int) -> Servers:

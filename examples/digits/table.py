@@ -55,7 +55,7 @@ class DemoTable:
         self._show(_cells(launch, str(launch.recurrence), launch.reason))
 
     def add_baseline(self, launch: DemoLaunch) -> None:
-        """Shows a run of the default batch size, which is a separate job."""
+        """Shows a run of the default batch size that was requested."""
         self._show(_cells(launch, "baseline", "the default batch size, for comparison"))
 
     def _show(self, row: tuple[str, ...]) -> None:

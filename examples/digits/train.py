@@ -47,13 +47,12 @@ def main() -> int:
     parser.add_argument("--job-id", default="digits-nightly", help="the job id, the same for every launch")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256, 512, 1024])
     parser.add_argument("--default", type=int, default=16, help="the batch size used so far")
-    parser.add_argument("--no-early-stopping", action="store_true", help="never stop a trial because of its cost")
     parser.add_argument("--seed", type=int, default=0, help="seed of split, weights and data order")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for the server")
     args = parser.parse_args()
     # Each call trains one epoch by design.
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
-    spec = job_spec(args.job_id, args.batch_sizes, args.default, early_stopping=not args.no_early_stopping)
+    spec = job_spec(args.job_id, args.batch_sizes, args.default)
     return train(args.server, spec, args.seed, args.timeout)
 
 
