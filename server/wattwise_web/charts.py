@@ -294,11 +294,11 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
             "encoding": {"x": axis_x, "y": _y("low", "expected cost (J)"), "y2": {"field": "high"}, **color},
         },
         *(
-            Spec(
-                mark={**point, "filled": filled},
-                transform=[{"filter": "!datum.open" if filled else "datum.open"}],
-                encoding={"x": axis_x, "y": _y("y", "expected cost (J)"), **color, "tooltip": tips},
-            )
+            {
+                "mark": {**point, "filled": filled},
+                "transform": [{"filter": "!datum.open" if filled else "datum.open"}],
+                "encoding": {"x": axis_x, "y": _y("y", "expected cost (J)"), **color, "tooltip": tips},
+            }
             for filled in (True, False)
         ),
         {
@@ -518,8 +518,8 @@ def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
         },
     ]
     caption = (
-        f"{'Energy' if measured else 'Time'} of a training step by power limit, of each batch size's newest profile; "
-        "the diamond marks the chosen limit. The table has time and cost, too."
+        f"{'Energy' if measured else 'Time'} of a training step by power limit, of each batch size's newest profile; the "
+        "diamond marks the chosen limit. The table has time and cost, too."
     )
     return Chart(name, title, caption, columns, rows, _base(values, layers))
 
