@@ -287,20 +287,21 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
     }
     color = _batch(job, shape=False)
     tips = _tooltip(("batch", "batch size"), ("text", "expected cost"), ("next", "chance of being next"))
-    point: Spec = {"type": "point", "size": 90, "strokeWidth": 2, "opacity": 1, "aria": False}
+
+    def points(*, filled: bool) -> Spec:
+        return {
+            "mark": {"type": "point", "size": 90, "strokeWidth": 2, "opacity": 1, "aria": False, "filled": filled},
+            "transform": [{"filter": "!datum.open" if filled else "datum.open"}],
+            "encoding": {"x": axis_x, "y": _y("y", "expected cost (J)"), **color, "tooltip": tips},
+        }
+
     layers: list[Spec] = [
         {
             "mark": {"type": "rule", "strokeWidth": 2, "aria": False},
             "encoding": {"x": axis_x, "y": _y("low", "expected cost (J)"), "y2": {"field": "high"}, **color},
         },
-        *(
-            {
-                "mark": {**point, "filled": filled},
-                "transform": [{"filter": "!datum.open" if filled else "datum.open"}],
-                "encoding": {"x": axis_x, "y": _y("y", "expected cost (J)"), **color, "tooltip": tips},
-            }
-            for filled in (True, False)
-        ),
+        points(filled=True),
+        points(filled=False),
         {
             "mark": {"type": "text", "dy": -8, "baseline": "bottom", "fontSize": 11, "aria": False},
             "transform": [{"filter": "datum.chance > 0"}],
@@ -518,8 +519,8 @@ def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
         },
     ]
     caption = (
-        f"{'Energy' if measured else 'Time'} of a training step by power limit, of each batch size's newest profile; the "
-        "diamond marks the chosen limit. The table has time and cost, too."
+        f"{'Energy' if measured else 'Time'} of a training step by power limit, of each batch size's newest profile; "
+        "the diamond marks the chosen limit. The table has time and cost, too."
     )
     return Chart(name, title, caption, columns, rows, _base(values, layers))
 
