@@ -174,9 +174,9 @@
     let first = true;
     stream = new EventSource(`${root}/live${id}`);
     stream.addEventListener("change", () => {
-      // The first event says that the stream works. The page is new then, unless the stream broke before.
-      if (first && !failures && performance.now() < 5000) fresh();
-      else later();
+      // The first event says that the stream works; what changed since the page was made comes with the next refresh.
+      if (first && !failures) fresh();
+      later();
       first = false;
     });
     stream.addEventListener("away", () => later());
