@@ -264,7 +264,7 @@ def test_a_fragment_is_the_middle_of_the_page(web: httpx.Client) -> None:
 
 
 def test_live_stream_names_the_job_that_changed(web: httpx.Client, site: LiveServer) -> None:
-    """A stream of one job tells its changes and not those of others."""
+    """A stream of one job tells its changes, under its own name also if a job with a longer one changes."""
     trainer = Trainer(site.trainer, job_id="live-one", job_id_prefix="live")
     with web.stream("GET", "/live", params={"id": "live-one"}) as stream:
         lines = (line for line in stream.iter_lines() if line.startswith("data:"))

@@ -161,8 +161,8 @@
       again = false;
     }
   };
-  // At most once a second, and a page that takes long is not asked for all the time.
-  const later = (least = Math.max(1000, 3 * lastTook)) => {
+  // At most once a second, and a twentieth of the time: the server has trainers to answer.
+  const later = (least = Math.min(10000, Math.max(1000, 20 * lastTook))) => {
     if (waiting) return;
     waiting = setTimeout(refresh, Math.max(0, lastEnd + least - performance.now()));
   };
