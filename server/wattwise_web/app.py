@@ -274,6 +274,7 @@ class Page:
 
     def _end_session(self, request: Request) -> None:
         if session := request.cookies.get(self._cookie):
+            self._reader.forget(self._sessions.token(session))
             self._sessions.close(session)
 
     def _set_cookie(self, answer: Response, value: str, max_age: int | None) -> None:

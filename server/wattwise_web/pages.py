@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -35,7 +35,7 @@ _LONGEST_SEARCH = 200
 class Visitor:
     """Who reads: the token, if there is one."""
 
-    token: str | None
+    token: str | None = field(repr=False)
 
 
 class Reader:
@@ -60,6 +60,10 @@ class Reader:
             self._infos.clear()
         self._infos[visitor.token] = (time.monotonic(), answer)
         return answer
+
+    def forget(self, token: str | None) -> None:
+        """Drops what is kept for a token."""
+        self._infos.pop(token, None)
 
     async def _call(self, visitor: Visitor, method: Callable[[Any], Any], request: Any) -> Any:
         return await self.backend.call(method, request, visitor.token)
