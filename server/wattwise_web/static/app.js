@@ -94,7 +94,7 @@
   const status = document.getElementById("status"), away = document.getElementById("away");
   const button = document.getElementById("pause");
   const root = document.body.dataset.root;
-  let paused = false, stream = null, waiting = null, busy = false, again = false, lastTook = 0, lastEnd = 0, failures = 0;
+  let paused = false, stream = null, waiting = null, due = 0, busy = false, again = false, lastTook = 0, lastEnd = 0, failures = 0;
 
   const say = (text, kind) => {
     if (status.textContent !== text) status.textContent = text;
@@ -163,8 +163,11 @@
   };
   // At most once a second, and a twentieth of the time: the server has trainers to answer.
   const later = (least = Math.min(10000, Math.max(1000, 20 * lastTook))) => {
-    if (waiting) return;
-    waiting = setTimeout(refresh, Math.max(0, lastEnd + least - performance.now()));
+    const at = Math.max(performance.now(), lastEnd + least);
+    if (waiting && due <= at) return;
+    clearTimeout(waiting);
+    due = at;
+    waiting = setTimeout(refresh, at - performance.now());
   };
 
   const watched = () => main().dataset.watch;
