@@ -43,7 +43,8 @@ Opener = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium."""
+    """Chromium. A loaded machine's pages are slow, and tabs then ask less often."""
+    expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
         # Tests may run as root, where Chromium has no sandbox.
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -269,13 +270,13 @@ def test_a_killed_server_leaves_its_last_data_and_comes_back(show: Opener, tmp_p
             tab = show(page.url)
             expect(tab.locator("#status")).to_have_class(re.compile("live"))
             live.kill()
-            expect(tab.locator("#away")).to_contain_text("as of", timeout=30_000)
+            expect(tab.locator("#away")).to_contain_text("as of")
             expect(tab.locator("#ja-lasting")).to_be_visible()
             shoot(tab, "away")
             live.start()
             trainer.next()
             expect(tab.locator("#away")).to_be_hidden(timeout=30_000)
-            expect(tab.locator(".b-run")).to_have_count(1, timeout=30_000)
+            expect(tab.locator(".b-run")).to_have_count(1)
 
 
 def test_a_first_visit_is_accessible(show: Opener, faults: list[str], tmp_path: Path) -> None:
