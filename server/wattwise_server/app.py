@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
@@ -32,6 +33,7 @@ from wattwise_server.store.base import Store
 from wattwise_server.store.open import is_shared, open_store, shown_url
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
+from wattwise_server.usecases.figures import figures
 from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
@@ -208,17 +210,17 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             looking = _repeating(Crowd(connections).look, _LOOK_SECONDS, "count connections")
             counting = _counting(store, watch.observer)
             serving = _serving(server, methods, health_service, store.check, config.grace_seconds)
-            async with serving, sweeping, pruning, looking, counting:
-                with watch.serving_metrics():
-                    settings = {
-                        "address": address,
-                        "database": shown_url(config.database),
-                        "max_connections": connections,
-                    }
-                    log_event(log, logging.INFO, "serving", **settings)
-                    announce(address)
-                    await stop.wait()
-                    log_event(log, logging.INFO, "shutting down", message="finishing calls in flight")
+            measuring = watch.serving_metrics(partial(figures, store, statistics, config.metrics_jobs))
+            async with serving, sweeping, pruning, looking, counting, measuring:
+                settings = {
+                    "address": address,
+                    "database": shown_url(config.database),
+                    "max_connections": connections,
+                }
+                log_event(log, logging.INFO, "serving", **settings)
+                announce(address)
+                await stop.wait()
+                log_event(log, logging.INFO, "shutting down", message="finishing calls in flight")
     log_event(log, logging.INFO, "stopped")
 
 

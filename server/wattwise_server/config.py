@@ -11,6 +11,9 @@ _JOULES_PER_KWH = 3_600_000.0
 LARGEST_EPOCHS_KEPT = 50_000
 """The most epochs that fit into one response of GetTrial."""
 
+MOST_METRICS_JOBS = 1_000
+"""Jobs with metrics of their own: more make scrapes slow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -133,7 +136,10 @@ class Config:
             trial and one per refused call; debug adds one per epoch, which slows down a busy server.
         log_format: human, for a terminal or a journal, or json, one object per line.
         metrics_address: `host:port` that serves metrics to Prometheus over HTTP at /metrics; port 0 takes a free one,
-            empty disables it. Metrics contain no job names, but the port has neither TLS nor tokens.
+            empty disables it. The port has neither TLS nor tokens.
+        metrics_jobs: How many jobs have metrics of their own, by id: the most recently active ones; the others share the
+            id "other". Each has about 20 series. 0, the default, exports no ids: whoever reaches the port reads them.
+            50 is usual where that is fine. If fewer than the jobs that run within a day, their series come and go.
         health_address: `host:port` that answers `grpc.health.v1` alone, without TLS, for probes that have none, such as
             those of Kubernetes; port 0 takes a free one, empty disables it. It tells anyone whether this server serves.
         security: Who may connect.
@@ -148,6 +154,7 @@ class Config:
     log_level: str = "info"
     log_format: str = "human"
     metrics_address: str = ""
+    metrics_jobs: int = 0
     health_address: str = ""
     security: Security = Security()
     limits: Limits = Limits()

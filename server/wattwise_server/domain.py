@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import operator
 import unicodedata
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 MAX_ID_LENGTH = 200
@@ -477,6 +480,73 @@ class Usage(NamedTuple):
     def times(self, factor: float) -> Usage:
         """A multiple."""
         return Usage(*(factor * each for each in self))
+
+
+class Amount(NamedTuple):
+    """Usage with its money, and the grams of CO2 equivalent; None without prices, and without a carbon intensity."""
+
+    usage: Usage = Usage()
+    money: float | None = None
+    carbon_grams: float | None = None
+
+    def plus(self, other: Amount) -> Amount:
+        """The sum; money and carbon are known if either knows them."""
+        money, carbon = _sum(self.money, other.money), _sum(self.carbon_grams, other.carbon_grams)
+        return Amount(self.usage.plus(other.usage), money, carbon)
+
+
+class JobFigures(NamedTuple):
+    """What one job, or several together, did and saved. History from before their registration is left out.
+
+    Attributes:
+        num_jobs: The jobs.
+        num_running: Running trials.
+        num_deliveries: Trials that reached the target.
+        num_missed: Trials that were decided without that.
+        num_failed: Trials that failed.
+        spent: What all trials took.
+        saved: The estimate, of the jobs with a claim; None: none has one.
+        saved_at_least: Its lower bound, of the same jobs.
+        verdicts: The number of jobs by what their data say about the cost.
+        num_needing_attention: Jobs that somebody should look at.
+        last_time: When a trial was last dispatched, has reported or has ended, if that was asked for.
+    """
+
+    num_jobs: int = 0
+    num_running: int = 0
+    num_deliveries: int = 0
+    num_missed: int = 0
+    num_failed: int = 0
+    spent: Amount = Amount()
+    saved: Amount | None = None
+    saved_at_least: Amount | None = None
+    verdicts: Mapping[str, int] = MappingProxyType({})
+    num_needing_attention: int = 0
+    last_time: datetime | None = None
+
+    def plus(self, other: JobFigures) -> JobFigures:
+        """Those of both together."""
+        return JobFigures(
+            self.num_jobs + other.num_jobs,
+            self.num_running + other.num_running,
+            self.num_deliveries + other.num_deliveries,
+            self.num_missed + other.num_missed,
+            self.num_failed + other.num_failed,
+            self.spent.plus(other.spent),
+            _both(self.saved, other.saved),
+            _both(self.saved_at_least, other.saved_at_least),
+            Counter(self.verdicts) + Counter(other.verdicts),
+            self.num_needing_attention + other.num_needing_attention,
+            max(filter(None, (self.last_time, other.last_time)), default=None),
+        )
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _both(one: Amount | None, other: Amount | None) -> Amount | None:
+    return other if one is None else one if other is None else one.plus(other)
 
 
 class TrialKey(NamedTuple):

@@ -23,7 +23,7 @@ from wattwise_server.commands.options import (
     optional,
     whole_number,
 )
-from wattwise_server.config import LARGEST_EPOCHS_KEPT, Config, Factors, Limits, Security
+from wattwise_server.config import LARGEST_EPOCHS_KEPT, MOST_METRICS_JOBS, Config, Factors, Limits, Security
 from wattwise_server.errors import StartError
 from wattwise_server.observability.logs import FORMATS, configure, log_event
 
@@ -106,6 +106,8 @@ def _observability_options(parser: argparse.ArgumentParser, usual: Config) -> No
     add_option(group, "log_format", form, usual.log_format, f"format of log lines: {', '.join(FORMATS)}")
     text = "address that serves metrics to Prometheus, over HTTP at /metrics"
     add_option(group, "metrics_address", ADDRESS, usual.metrics_address, text)
+    text = "jobs with metrics of their own, by id: the most recently active ones; 0: no id is in the metrics"
+    add_option(group, "metrics_jobs", whole_number("N", 0, MOST_METRICS_JOBS), usual.metrics_jobs, text)
     text = "address that answers grpc.health.v1 alone, without TLS, for probes"
     add_option(group, "health_address", ADDRESS, usual.health_address, text)
 
@@ -154,7 +156,13 @@ def _factor_options(parser: argparse.ArgumentParser, usual: Factors) -> None:
 
 
 def config_of(args: argparse.Namespace) -> Config:
-    """The Config of parsed arguments."""
+    """The Config of parsed arguments.
+
+    Raises:
+        StartError: they do not fit together.
+    """
+    if args.metrics_jobs and not args.metrics_address:
+        raise StartError("--metrics-jobs needs a port for metrics: add --metrics-address, such as 127.0.0.1:9464")
     return Config(
         address=args.address,
         database=args.database,
@@ -163,6 +171,7 @@ def config_of(args: argparse.Namespace) -> Config:
         log_level=args.log_level,
         log_format=args.log_format,
         metrics_address=args.metrics_address,
+        metrics_jobs=args.metrics_jobs,
         health_address=args.health_address,
         security=Security(
             tls_cert=args.tls_cert,

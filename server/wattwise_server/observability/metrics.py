@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. No label holds a string that a client chose, so that the number of series stays small."""
+"""Metrics of one server for Prometheus. No label holds a string that a client chose, so that there are few series."""
 
 from __future__ import annotations
 

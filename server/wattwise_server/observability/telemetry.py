@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,11 @@ from wattwise_server.errors import StartError
 from wattwise_server.observability.call import CallListener
 from wattwise_server.observability.event_log import EventLog
 from wattwise_server.observability.events import Observer, Observers
+from wattwise_server.observability.fresh import fresh
 from wattwise_server.observability.logs import log_event
 
 if TYPE_CHECKING:
+    from wattwise_server.observability.job_metrics import Figures, JobMetrics
     from wattwise_server.observability.metrics import Metrics
     from wattwise_server.observability.metrics_server import MetricsServer
 
@@ -34,17 +36,20 @@ class Telemetry:
 
     observer: Observer
     listeners: Sequence[CallListener] = ()
-    _metrics_server: MetricsServer | None = None
+    _metrics: tuple[JobMetrics, MetricsServer] | None = None
 
-    @contextmanager
-    def serving_metrics(self) -> Iterator[None]:
-        """Answers Prometheus for the length of the block."""
-        if self._metrics_server is None:
+    @asynccontextmanager
+    async def serving_metrics(self, figures: Callable[[], Awaitable[Figures]]) -> AsyncIterator[None]:
+        """Answers Prometheus for the length of the block; computes the figures of jobs when it asks."""
+        if self._metrics is None:
             yield
             return
-        with self._metrics_server.serving():
-            log_event(log, logging.INFO, "serving metrics", address=self._metrics_server.url)
-            yield
+        jobs, server = self._metrics
+        async with fresh(figures, "figures of jobs") as value:
+            jobs.follow(value.ask)
+            with server.serving():
+                log_event(log, logging.INFO, "serving metrics", address=server.url)
+                yield
 
 
 @contextmanager
@@ -56,27 +61,30 @@ def telemetry(config: Config) -> Iterator[Telemetry]:
     """
     observers: list[Observer] = [EventLog()]
     listeners: list[CallListener] = []
-    server: MetricsServer | None = None
+    served: tuple[JobMetrics, MetricsServer] | None = None
     with ExitStack() as after:
         if config.metrics_address:
-            metrics, server = _metrics(config.metrics_address)
+            metrics, jobs, server = _metrics(config)
+            served = jobs, server
             after.callback(server.server_close)
             observers.append(metrics)
             listeners.append(metrics)
         if _traces_wanted():
             listeners += _tracing(after)
-        yield Telemetry(Observers(observers), listeners, server)
+        yield Telemetry(Observers(observers), listeners, served)
 
 
-def _metrics(address: str) -> tuple[Metrics, MetricsServer]:
+def _metrics(config: Config) -> tuple[Metrics, JobMetrics, MetricsServer]:
     try:
-        from wattwise_server.observability.metrics import Metrics  # noqa: PLC0415 - only needed with --metrics-address
+        from wattwise_server.observability.job_metrics import JobMetrics  # noqa: PLC0415 - only with --metrics-address
+        from wattwise_server.observability.metrics import Metrics  # noqa: PLC0415
         from wattwise_server.observability.metrics_server import MetricsServer  # noqa: PLC0415
     except ModuleNotFoundError as error:
         missing = f"--metrics-address needs the package {error.name}: pip install 'wattwise[server]'"
         raise StartError(missing) from None
-    metrics = Metrics()
-    return metrics, MetricsServer(address, metrics.registry)
+    metrics, jobs = Metrics(), JobMetrics(config.factors.currency)
+    metrics.registry.register(jobs)
+    return metrics, jobs, MetricsServer(config.metrics_address, metrics.registry)
 
 
 def _traces_wanted() -> bool:

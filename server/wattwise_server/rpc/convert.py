@@ -14,6 +14,7 @@ from wattwise import v1
 from wattwise_server.config import Factors
 from wattwise_server.domain import (
     MAX_ID_LENGTH,
+    Amount,
     Arm,
     ComputedUsage,
     Decision,
@@ -56,7 +57,6 @@ from wattwise_server.usecases.power_limits import MAX_SAMPLES, KnownLimit
 from wattwise_server.usecases.report import Report
 from wattwise_server.usecases.statistics import (
     MAX_BUCKETS,
-    Amount,
     JobStatistics,
     Savings,
     Summary,

@@ -5,6 +5,7 @@ The store adds up the ended trials of a job once after each of its events, and t
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -12,7 +13,18 @@ from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from wattwise_server.config import Factors
-from wattwise_server.domain import Activity, Job, JobSpec, ListedJob, Moments, PowerSample, TrialType, Usage
+from wattwise_server.domain import (
+    Activity,
+    Amount,
+    Job,
+    JobFigures,
+    JobSpec,
+    ListedJob,
+    Moments,
+    PowerSample,
+    TrialType,
+    Usage,
+)
 from wattwise_server.errors import JobNotFoundError
 from wattwise_server.policy.savings import Baseline, Delivered, Verdict, advice
 from wattwise_server.policy.savings import Savings as Claim
@@ -23,15 +35,11 @@ CACHED_JOBS = 10_000
 """Jobs whose sums are kept: a few kilobytes each."""
 
 _JOBS_AT_A_TIME = 200
+_JOBS_AT_A_STRETCH = 20
+"""Jobs whose claims are computed before other calls get their turn: a few milliseconds."""
+
 MAX_BUCKETS = 1000
-
-
-class Amount(NamedTuple):
-    """Usage with its money, and the grams of CO2 equivalent; None without prices, and without a carbon intensity."""
-
-    usage: Usage
-    money: float | None = None
-    carbon_grams: float | None = None
+_CLAIMS = {verdict.value for verdict in (Verdict.SAVING, Verdict.UNCERTAIN, Verdict.LOSS)}
 
 
 class TrialStatistics(NamedTuple):
@@ -143,6 +151,8 @@ class Statistics:
         self._prices = Prices(*factors.prices)
         # The sums of ended trials, with the version of the job that they are of.
         self._known: OrderedDict[int, tuple[JobVersion, Sequence[TrialGroup]]] = OrderedDict()
+        # The figures of those of these jobs that have no running trial.
+        self._claimed: dict[int, tuple[JobVersion, JobFigures]] = {}
 
     async def job(self, job_id: str, num_buckets: int) -> JobStatistics:
         """The figures of a job, with at most this many ranges of trials.
@@ -196,30 +206,62 @@ class Statistics:
 
     async def totals(self, prefix: str) -> Totals:
         """The figures of all jobs whose ids start with a prefix."""
+        found = await self.together((await self.by_job(prefix)).values())
+        return Totals(
+            found.num_jobs,
+            found.num_running,
+            found.num_deliveries,
+            found.spent,
+            found.saved,
+            found.saved_at_least,
+            sum(count for name, count in found.verdicts.items() if name in _CLAIMS),
+            found.num_needing_attention,
+        )
+
+    async def by_job(self, prefix: str = "") -> Mapping[int, JobFigures]:
+        """The figures of each job whose id starts with a prefix, by key."""
         versions = await self._store.job_versions(prefix)
         ended = await self._ended(versions)
         running = await self._store.running_groups(None)
-        spent, saved, at_least = Amount(Usage()), Amount(Usage()), Amount(Usage())
-        num_running = num_deliveries = num_claims = 0
+        found: dict[int, JobFigures] = {}
         for version in versions:
-            groups = [*ended[version.key], *running.get(version.key, ())]
-            spent = _sum(spent, self._spent(groups, version.num_gpus))
-            num_running += sum(group.num_trials for group in groups if group.running)
-            savings = self._savings(version, groups)
-            num_deliveries += savings.num_deliveries
-            if savings.cost.baseline is not None:
-                num_claims += 1
-                saved = _sum(saved, _amount(savings, bound=False))
-                at_least = _sum(at_least, _amount(savings, bound=True))
-        return Totals(
-            len(versions),
-            num_running,
-            num_deliveries,
-            spent if versions else self._priced(Usage(), 0),
-            saved if num_claims else None,
-            at_least if num_claims else None,
-            num_claims,
-            sum(version.needs_attention for version in versions),
+            known = self._claimed.get(version.key)
+            if version.key not in running and known is not None and known[0] == version:
+                found[version.key] = known[1]
+                continue
+            if len(found) % _JOBS_AT_A_STRETCH == 0:
+                await asyncio.sleep(0)
+            found[version.key] = self._figures(version, [*ended[version.key], *running.get(version.key, ())])
+            if version.key in self._known and version.key not in running:
+                self._claimed[version.key] = version, found[version.key]
+        return found
+
+    async def together(self, figures: Iterable[JobFigures]) -> JobFigures:
+        """The figures of several jobs together."""
+        total = JobFigures(spent=self._priced(Usage(), 0))
+        for place, each in enumerate(figures):
+            if place % _JOBS_AT_A_STRETCH == 0:
+                await asyncio.sleep(0)
+            total = total.plus(each)
+        return total
+
+    def _figures(self, version: JobVersion, groups: Sequence[TrialGroup]) -> JobFigures:
+        savings = self._savings(version, groups)
+        claimed = savings.cost.baseline is not None
+        own = [group for group in groups if group.own]
+        decided = [group for group in own if not group.running and not group.delivered]
+        num_failed = sum(group.num_failed for group in decided)
+        return JobFigures(
+            1,
+            sum(group.num_trials for group in own if group.running),
+            savings.num_deliveries,
+            sum(group.num_trials for group in decided) - num_failed,
+            num_failed,
+            self._spent(own, version.num_gpus),
+            _amount(savings, bound=False) if claimed else None,
+            _amount(savings, bound=True) if claimed else None,
+            {savings.verdict.value: 1},
+            int(version.needs_attention),
         )
 
     async def _ended(self, versions: Sequence[JobVersion]) -> Mapping[int, Sequence[TrialGroup]]:
@@ -241,7 +283,7 @@ class Statistics:
                 self._known[version.key] = version, found[version.key]
                 self._known.move_to_end(version.key)
         while len(self._known) > CACHED_JOBS:
-            self._known.popitem(last=False)
+            self._claimed.pop(self._known.popitem(last=False)[0], None)
         return found
 
     async def _with_advice(self, savings: Savings, key: int, job: Job) -> Savings:
@@ -346,15 +388,6 @@ def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Deli
         mean = known.mean + (value - known.mean * group.num_trials) / count
         found[group.batch_size] = Delivered(count, mean, known.logs.merge(group.logs[place]))
     return found
-
-
-def _sum(one: Amount, other: Amount) -> Amount:
-    """The sum; money and carbon are known if either knows them."""
-    money = (one.money or 0.0) + (other.money or 0.0) if (one.money, other.money) != (None, None) else None
-    carbon = None
-    if (one.carbon_grams, other.carbon_grams) != (None, None):
-        carbon = (one.carbon_grams or 0.0) + (other.carbon_grams or 0.0)
-    return Amount(one.usage.plus(other.usage), money, carbon)
 
 
 def _amount(savings: Savings, *, bound: bool) -> Amount:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from wattwise_server.commands.serve import COMMAND, config_of
 from wattwise_server.config import Config, Factors, Limits, Security
+from wattwise_server.errors import StartError
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,7 @@ GIVEN = {
     "log_level": "debug",
     "log_format": "json",
     "metrics_address": "127.0.0.1:2",
+    "metrics_jobs": "11",
     "health_address": "127.0.0.1:9",
     "tls_cert": "cert.pem",
     "tls_key": "key.pem",
@@ -66,6 +68,7 @@ MEANT = Config(
     "debug",
     "json",
     "127.0.0.1:2",
+    11,
     "127.0.0.1:9",
     Security(Path("cert.pem"), Path("key.pem"), Path("ca.pem"), Path("tokens"), insecure=True),
     Limits(3, 7, 4, 5, 8, 6.0, 12.0),
@@ -90,6 +93,16 @@ def test_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in GIVEN:
         monkeypatch.setenv(f"WATTWISE_{name.upper()}", "")
     assert parsed() == Config()
+
+
+def test_metrics_of_jobs_need_a_port() -> None:
+    """--metrics-jobs without --metrics-address is refused instead of ignored, and so is a number out of range."""
+    with pytest.raises(StartError, match="--metrics-address"):
+        parsed("--metrics-jobs=5")
+    assert parsed("--metrics-jobs=0").metrics_jobs == 0
+    for number in ("-1", "1001", "many"):
+        with pytest.raises(SystemExit):
+            parsed("--metrics-address=127.0.0.1:2", f"--metrics-jobs={number}")
 
 
 def test_database_may_be_named_in_a_file(

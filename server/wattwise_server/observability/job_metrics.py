@@ -1,0 +1,170 @@
+"""Metrics of what jobs did and saved, read from the database when Prometheus asks.
+
+All are gauges of the whole database: excluding a trial or resetting a job lowers them. Those of single jobs have the
+label `job_id`, which the operator allows; Prometheus itself uses `job` for what it scrapes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from wattwise_server.domain import Amount, JobFigures
+from wattwise_server.observability.fresh import Computed
+
+Figures: TypeAlias = tuple[JobFigures, Mapping[str, JobFigures]]
+"""Of all jobs together, and of single ones by id, which add up to them."""
+
+_VERDICTS = ("no_delivery", "no_baseline", "not_measured", "saving", "uncertain", "loss")
+
+Samples: TypeAlias = Iterable[tuple[Sequence[str], float]]
+"""Label values with a number."""
+
+
+class _Family(NamedTuple):
+    """A metric that is exported for all jobs together and for single ones.
+
+    Attributes:
+        of_all: Its name for all jobs, behind `wattwise_`; empty: it is not exported for them.
+        of_one: Its name for single ones, behind `wattwise_job_`; empty likewise.
+        text: Its description.
+        samples: What it is for some figures.
+        labels: Their labels.
+    """
+
+    of_all: str
+    of_one: str
+    text: str
+    samples: Callable[[JobFigures], Samples]
+    labels: Sequence[str] = ()
+
+
+class JobMetrics(Collector):
+    """Collects the figures.
+
+    Args:
+        currency: Of all money; empty: there are no prices.
+    """
+
+    def __init__(self, currency: str) -> None:
+        self._families = (*_COUNTS, *_amounts(currency))
+        self._ask: Callable[[], Computed[Figures] | None] = lambda: None
+
+    def follow(self, ask: Callable[[], Computed[Figures] | None]) -> None:
+        """Sets where the figures come from; called in the threads of scrapes, which may wait in it."""
+        self._ask = ask
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """The metrics without samples."""
+        for family in self._families:
+            if family.of_all:
+                yield _gauge(f"wattwise_{family.of_all}", family, "all jobs", ())
+            if family.of_one:
+                yield _gauge(f"wattwise_job_{family.of_one}", family, "one job", ("job_id",))
+        yield _computed()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The metrics; those that are not known have no samples."""
+        found = self._ask()
+        if found is None:
+            return
+        total, by_job = found.value
+        for family in self._families:
+            if family.of_all:
+                yield _filled(_gauge(f"wattwise_{family.of_all}", family, "all jobs", ()), family, {"": total})
+            if family.of_one and by_job:
+                gauge = _gauge(f"wattwise_job_{family.of_one}", family, "one job", ("job_id",))
+                yield _filled(gauge, family, by_job)
+        computed = _computed()
+        computed.add_metric((), time.time() - found.age)
+        yield computed
+
+
+def _gauge(name: str, family: _Family, whose: str, labels: Sequence[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, family.text.format(whose), labels=(*labels, *family.labels))
+
+
+def _filled(gauge: GaugeMetricFamily, family: _Family, figures: Mapping[str, JobFigures]) -> GaugeMetricFamily:
+    for job_id, each in figures.items():
+        for labels, value in family.samples(each):
+            gauge.add_metric((job_id, *labels) if job_id else labels, value)
+    return gauge
+
+
+def _computed() -> GaugeMetricFamily:
+    text = "When the figures of jobs were computed, as seconds since the epoch of Unix."
+    return GaugeMetricFamily("wattwise_figures_timestamp_seconds", text)
+
+
+def _number(value: float | None, *labels: str) -> Samples:
+    return () if value is None else ((labels, value),)
+
+
+def _ended(figures: JobFigures) -> Samples:
+    yield ("delivered",), figures.num_deliveries
+    yield ("missed",), figures.num_missed
+    yield ("failed",), figures.num_failed
+
+
+def _verdicts_of_all(figures: JobFigures) -> Samples:
+    return [((name,), figures.verdicts.get(name.upper(), 0)) for name in _VERDICTS]
+
+
+def _verdicts_of_one(figures: JobFigures) -> Samples:
+    return [((name.lower(),), number) for name, number in figures.verdicts.items()]
+
+
+_COUNTS = (
+    _Family("", "running_trials", "Running trials of {}.", lambda each: _number(each.num_running)),
+    _Family("ended_trials", "ended_trials", "Trials of {} that ended and count, by result.", _ended, ("result",)),
+    _Family("jobs_by_verdict", "", "Jobs by what their data say about their savings.", _verdicts_of_all, ("verdict",)),
+    _Family("", "verdict", "1 for what the data of {} say about its savings.", _verdicts_of_one, ("verdict",)),
+    _Family(
+        "jobs_needing_attention",
+        "needs_attention",
+        "Whether somebody should look at a job; the number of such ones of {}.",
+        lambda each: _number(each.num_needing_attention),
+    ),
+    _Family(
+        "",
+        "last_activity_timestamp_seconds",
+        "When a trial of {} was last dispatched, has reported or has ended, as seconds since the epoch of Unix.",
+        lambda each: _number(each.last_time.timestamp() if each.last_time else None),
+    ),
+)
+
+_KINDS: Sequence[tuple[str, str, Callable[[JobFigures], Amount | None]]] = (
+    ("spent", "What trials of {} took: ", lambda each: each.spent),
+    ("saved", "Estimate of what was saved by {}, negative for a loss: ", lambda each: each.saved),
+    ("saved_at_least", "Lower 95% bound of what was saved by {}: ", lambda each: each.saved_at_least),
+)
+_QUANTITIES: Sequence[tuple[str, str, Callable[[Amount], float | None]]] = (
+    ("cost_joules", "cost.", lambda amount: amount.usage.cost),
+    ("energy_joules", "energy.", lambda amount: amount.usage.energy_joules),
+    ("training_seconds", "training time.", lambda amount: amount.usage.time_seconds),
+    ("carbon_grams", "CO2 equivalent.", lambda amount: amount.carbon_grams),
+    ("money", "money, by currency.", lambda amount: amount.money),
+)
+
+
+def _amounts(currency: str) -> Iterator[_Family]:
+    for kind, text, amount_of in _KINDS:
+        for quantity, what, value_of in _QUANTITIES:
+            name, money = f"{kind}_{quantity}", quantity == "money"
+            samples = partial(_quantity, amount_of, value_of, (currency,) if money else ())
+            yield _Family(name, name, text + what, samples, ("currency",) if money else ())
+
+
+def _quantity(
+    amount_of: Callable[[JobFigures], Amount | None],
+    value_of: Callable[[Amount], float | None],
+    labels: Sequence[str],
+    figures: JobFigures,
+) -> Samples:
+    amount = amount_of(figures)
+    return () if amount is None else _number(value_of(amount), *labels)
