@@ -17,25 +17,36 @@ from wattwise import v1
 from tests.deploy.files import DEPLOY, EXAMPLE, ROOT, compose, image_settings, of_kind, resources
 from tests.jobs import Trainer, monitor_of, result
 from tests.refusals import refused
+from tests.server.usecases.test_statistics import FACTORS
 from tests.watched import WatchedServer
 
 LABELS = {"job", "instance", "le"}
 """Of Prometheus itself, or of a histogram's buckets."""
 
 
+BOARDS = tuple(sorted((DEPLOY / "grafana").glob("*.json")))
+OF_JOBS = "wattwise_job_"
+"""How the names begin of metrics that need --metrics-jobs."""
+
+_OF_DATABASE = r"wattwise_(?:jobs|running_trials|ended_trials|(?:job|jobs|spent|saved)_\w+)\b(?<!_total)"
+"""Metrics that every server has of the whole database."""
+
+
 def panels() -> list[dict[str, Any]]:
-    """The panels of the dashboard that show something."""
-    board = json.loads((DEPLOY / "grafana/wattwise.json").read_text())
-    return [panel for panel in board["panels"] if panel["type"] != "row"]
+    """The panels of all dashboards that show something."""
+    boards = [json.loads(path.read_text()) for path in BOARDS]
+    return [panel for board in boards for panel in board["panels"] if panel["type"] != "row"]
 
 
 def queries() -> list[str]:
-    """The queries of the dashboard."""
+    """The queries of all dashboards."""
     return [target["expr"] for panel in panels() for target in panel["targets"]]
 
 
 def test_every_query_is_about_metrics_that_exist(watched: WatchedServer) -> None:
-    """A server with traffic has each metric and label that the dashboard asks for, and the manual has them."""
+    """A server with traffic has each metric and label that the dashboards ask for, and the manual has them."""
+    watched.stop()
+    watched.start("--metrics-jobs", "5", *FACTORS)
     _make_traffic(watched)
     labels: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(watched.scrape()):
@@ -67,15 +78,27 @@ def _make_traffic(watched: WatchedServer) -> None:
 def test_queries_add_up_over_servers() -> None:
     """Every query is a sum over servers, or by server; of what all servers count in one database it is the largest."""
     for query in queries():
-        assert re.search(r"\bsum ?(?:by|\()", query) or re.fullmatch(
-            r'max\(wattwise_(?:jobs|running_trials)\{job="wattwise"\}\)', query
-        ), query
-        assert 'job="wattwise"' in query or "ALERTS" in query, query
+        shared = [query[: found.start()] for found in re.finditer(_OF_DATABASE, query)]
+        if shared:
+            assert all(re.search(r"\bmax ?(?:by \([\w, ]+\) )?\((?:delta\()?$", before) for before in shared), query
+        else:
+            assert re.search(r"\bsum ?(?:by|\()", query), query
+        assert query.count('job="wattwise"') >= len(re.findall(r"\bwattwise_\w+", query)), query
 
 
-def test_panels_do_not_overlap() -> None:
+def test_panels_say_what_they_need() -> None:
+    """A panel of single jobs says that it needs --metrics-jobs, one of money that it needs a price; no other does."""
+    for panel in panels():
+        text, asked = panel.get("description", ""), " ".join(target["expr"] for target in panel["targets"])
+        assert (OF_JOBS in asked) == ("--metrics-jobs" in text), panel["title"]
+        assert ("_money" in asked) == ("--electricity-price" in text), panel["title"]
+        assert ("_carbon_grams" in asked) == ("--carbon-intensity" in text), panel["title"]
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_panels_do_not_overlap(path: Path) -> None:
     """Each panel has a title, a number and a place of its own."""
-    board = json.loads((DEPLOY / "grafana/wattwise.json").read_text())
+    board = json.loads(path.read_text())
     taken: set[tuple[int, int]] = set()
     for panel in board["panels"]:
         at = panel["gridPos"]
@@ -88,7 +111,7 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_grafana_finds_prometheus_and_the_dashboard() -> None:
-    """Panels name the data source that is provisioned, whose address is Prometheus's; the folder has the dashboard."""
+    """Panels name the data source that is provisioned, whose address is Prometheus's; the folder has all dashboards."""
     (source,) = yaml.safe_load((DEPLOY / "grafana/datasources.yaml").read_text())["datasources"]
     services = compose()["services"]
     host, port = re.fullmatch(r"http://(\w+):(\d+)", source["url"]).groups()  # type: ignore[union-attr]
@@ -98,7 +121,9 @@ def test_grafana_finds_prometheus_and_the_dashboard() -> None:
             assert place["datasource"] == {"type": source["type"], "uid": source["uid"]}
     (provider,) = yaml.safe_load((DEPLOY / "grafana/dashboards.yaml").read_text())["providers"]
     mounted = {Path(volume.split(":")[1]) for volume in services["grafana"]["volumes"]}
-    assert Path(provider["options"]["path"]) / "wattwise.json" in mounted
+    folder = Path(provider["options"]["path"])
+    assert {path for path in mounted if path.suffix == ".json"} == {folder / path.name for path in BOARDS}
+    assert len({json.loads(path.read_text())["uid"] for path in BOARDS}) == len(BOARDS)
     assert {path.parent.name for path in mounted if path.suffix == ".yaml"} == {"datasources", "dashboards"}
 
 
