@@ -507,6 +507,7 @@ class JobFigures(NamedTuple):
         spent: What all trials took.
         saved: The estimate, of the jobs with a claim; None: none has one.
         saved_at_least: Its lower bound, of the same jobs.
+        uncorrected: By the plain means of the defaults, which overstate: below 0 it is what was lost.
         verdicts: The number of jobs by what their data say about the cost.
         num_needing_attention: Jobs that somebody should look at.
         last_time: When a trial was last dispatched, has reported or has ended, if that was asked for.
@@ -520,6 +521,7 @@ class JobFigures(NamedTuple):
     spent: Amount = Amount()
     saved: Amount | None = None
     saved_at_least: Amount | None = None
+    uncorrected: Amount | None = None
     verdicts: Mapping[str, int] = MappingProxyType({})
     num_needing_attention: int = 0
     last_time: datetime | None = None
@@ -535,6 +537,7 @@ class JobFigures(NamedTuple):
             self.spent.plus(other.spent),
             _both(self.saved, other.saved),
             _both(self.saved_at_least, other.saved_at_least),
+            _both(self.uncorrected, other.uncorrected),
             Counter(self.verdicts) + Counter(other.verdicts),
             self.num_needing_attention + other.num_needing_attention,
             max(filter(None, (self.last_time, other.last_time)), default=None),

@@ -369,21 +369,17 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
     text = amounts.energy if measured else amounts.span
     saved: Values | None = None
     if totals.HasField("saved_at_least"):
-        least, estimate = getattr(totals.saved_at_least, field), getattr(totals.saved, field)
-        kind = "loss" if estimate < 0 else "gain" if least > 0 else "uncertain"
-        figures = {"loss": -estimate, "gain": least, "uncertain": estimate}
-        labels = {
-            "loss": "lost, by the estimate",
-            "gain": "saved at least",
-            "uncertain": f"saved by the estimate, at least {text(least)}",
-        }
-        part = totals.saved_at_least if kind == "gain" else totals.saved
+        least, lost = getattr(totals.saved_at_least, field), -getattr(totals.uncorrected, field)
+        kind = "gain" if least > 0 else "loss" if lost > 0 else "uncertain"
+        figures = {"gain": text(least), "loss": text(lost), "uncertain": "not certain"}
+        labels = {"gain": "saved at least", "loss": "lost", "uncertain": f"saved yet: at least {text(least)}"}
+        part = totals.uncorrected if kind == "loss" else totals.saved_at_least
         sign = -1.0 if kind == "loss" else 1.0
         saved = {
-            "figure": text(figures[kind]),
+            "figure": figures[kind],
             "label": labels[kind],
             "kind": kind,
-            "estimate": text(estimate),
+            "estimate": text(getattr(totals.saved, field)),
             "jobs": totals.num_jobs_with_savings,
             "money": amounts.money(sign * part.money, factors.currency) if part.HasField("money") else "",
             "carbon": amounts.carbon(sign * part.carbon_grams) if part.HasField("carbon_grams") else "",
@@ -403,7 +399,6 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
 def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
     summary, found = job.summary, job.summary.savings
     least = savings.share(found.cost, least=True)
-    estimate = savings.share(found.cost, least=False)
     verdict = found.verdict
     if verdict == v1.SAVINGS_VERDICT_SAVING and least is not None:
         saved = {
@@ -411,9 +406,8 @@ def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
             "kind": "gain",
             "amount": savings.main_figure(found, factors, least=True),
         }
-    elif verdict == v1.SAVINGS_VERDICT_LOSS and estimate is not None:
-        lost = -found.cost.saved / (found.cost.spent + found.cost.saved) if found.cost.spent + found.cost.saved else 0.0
-        saved = {"text": f"+{amounts.percent(lost)}", "kind": "loss", "amount": "costs more, by the estimate"}
+    elif verdict == v1.SAVINGS_VERDICT_LOSS:
+        saved = {"text": f"+{amounts.percent(savings.lost_share(found.cost))}", "kind": "loss", "amount": "costs more"}
     elif verdict == v1.SAVINGS_VERDICT_UNCERTAIN:
         saved = {"text": "not certain", "kind": "none", "amount": ""}
     else:

@@ -20,10 +20,10 @@ class Row(NamedTuple):
     Attributes:
         name: of the quantity.
         at_least: the lower bound of what was saved; empty without a claim.
-        saved: the estimate.
+        saved: the estimate; of a job that loses, by the plain mean of its default.
         baseline: what a delivery of the default batch size takes, as the estimate takes it.
         spent: everything that was spent.
-        loses: whether the estimate is a loss.
+        loses: whether it is a loss by that mean, too.
     """
 
     name: str
@@ -95,15 +95,15 @@ def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
         saving: v1.Saving = getattr(savings, field)
         if field == "energy" and saving.spent <= 0:
             continue
-        claim = saving.HasField("saved")
+        claim, loss = saving.HasField("saved"), savings.verdict == v1.SAVINGS_VERDICT_LOSS
         rows.append(
             Row(
                 _NAMES[field],
                 text(saving.at_least) if saving.HasField("at_least") else "",
-                text(saving.saved) if claim else "",
+                text(saving.uncorrected if loss else saving.saved) if claim else "",
                 text(saving.cautious_baseline) if saving.HasField("cautious_baseline") else "",
                 text(saving.spent),
-                claim and saving.saved < 0,
+                claim and saving.uncorrected < 0,
             )
         )
     return rows
@@ -117,6 +117,12 @@ def share(saving: v1.Saving, *, least: bool) -> float | None:
     saved = saving.at_least if least else saving.saved
     whole = saving.spent + saved
     return saved / whole if whole > 0 else None
+
+
+def lost_share(saving: v1.Saving) -> float:
+    """What was lost as a share of what the default would have spent, by its plain mean."""
+    whole = saving.spent + saving.uncorrected
+    return -saving.uncorrected / whole if whole > 0 else 0.0
 
 
 def main_figure(savings: v1.Savings, factors: v1.Factors, *, least: bool) -> str:
@@ -151,12 +157,11 @@ def _answer(job: v1.Job, savings: v1.Savings) -> tuple[str, str, str, str]:
         text = f"{everything} at least {percent(least)} less {compared}."
         return "saving", "Saves at least", percent(least), f"{text} The estimate is {percent(estimate)}."
     if savings.verdict == v1.SAVINGS_VERDICT_LOSS:
-        more = -of_cost.saved / (of_cost.spent + of_cost.saved) if of_cost.spent + of_cost.saved > 0 else 0.0
-        text = f"{everything} {percent(more)} more {compared}, by the estimate."
-        return "loss", "Costs more by", percent(more), text
-    bound = f" The lower bound is {percent(least)}." if least is not None else ""
-    text = f"{everything} {percent(estimate)} less {compared}, by the estimate, but the data do not prove it yet."
-    return "uncertain", "Not certain yet: estimate", percent(estimate), text + bound
+        more = percent(lost_share(of_cost))
+        return "loss", "Costs more by", more, f"{everything} {more} more {compared}, by the mean of its trials."
+    known = f"the estimate is {percent(estimate)}, the lower bound {percent(least or 0.0)}"
+    text = f"The data do not show yet whether everything spent cost less {compared}: {known}."
+    return "uncertain", "Not certain yet", "", text
 
 
 def _facts(job: v1.Job, savings: v1.Savings) -> list[str]:

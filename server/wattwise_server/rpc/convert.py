@@ -495,6 +495,7 @@ def totals(known: Totals) -> v1.Totals:
         spent=_amount(known.spent),
         saved=None if known.saved is None else _amount(known.saved),
         saved_at_least=None if known.saved_at_least is None else _amount(known.saved_at_least),
+        uncorrected=None if known.uncorrected is None else _amount(known.uncorrected),
         num_jobs_with_savings=known.num_jobs_with_savings,
         num_jobs_needing_attention=known.num_jobs_needing_attention,
     )

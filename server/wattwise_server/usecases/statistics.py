@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate, groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from wattwise_server.config import Factors
 from wattwise_server.domain import (
@@ -134,6 +134,7 @@ class Totals(NamedTuple):
     spent: Amount
     saved: Amount | None
     saved_at_least: Amount | None
+    uncorrected: Amount | None
     num_jobs_with_savings: int
     num_jobs_needing_attention: int
 
@@ -214,6 +215,7 @@ class Statistics:
             found.spent,
             found.saved,
             found.saved_at_least,
+            found.uncorrected,
             sum(count for name, count in found.verdicts.items() if name in _CLAIMS),
             found.num_needing_attention,
         )
@@ -258,8 +260,9 @@ class Statistics:
             sum(group.num_trials for group in decided) - num_failed,
             num_failed,
             self._spent(own, version.num_gpus),
-            _amount(savings, bound=False) if claimed else None,
-            _amount(savings, bound=True) if claimed else None,
+            _amount(savings, "saved") if claimed else None,
+            _amount(savings, "at_least") if claimed else None,
+            _amount(savings, "uncorrected") if claimed else None,
             {savings.verdict.value: 1},
             int(version.needs_attention),
         )
@@ -390,9 +393,9 @@ def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Deli
     return found
 
 
-def _amount(savings: Savings, *, bound: bool) -> Amount:
+def _amount(savings: Savings, figure: Literal["saved", "at_least", "uncorrected"]) -> Amount:
     def value(saving: Claim | None) -> float:
-        found = None if saving is None else saving.at_least if bound else saving.saved
+        found: float | None = None if saving is None else getattr(saving, figure)
         return 0.0 if found is None else found
 
     money = None if savings.money is None else value(savings.money)

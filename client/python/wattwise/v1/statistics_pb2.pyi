@@ -466,7 +466,7 @@ class TrialBucket(_message.Message):
     batch_size: _builtins.int
     """The batch size of those that the other fields are about."""
     num_trials: _builtins.int
-    """Number of them that have reported."""
+    """Number of them that have ended after a report."""
     num_deliveries: _builtins.int
     """Number of them that delivered a model."""
     num_failed: _builtins.int
@@ -683,6 +683,7 @@ class Totals(_message.Message):
     SAVED_AT_LEAST_FIELD_NUMBER: _builtins.int
     NUM_JOBS_WITH_SAVINGS_FIELD_NUMBER: _builtins.int
     NUM_JOBS_NEEDING_ATTENTION_FIELD_NUMBER: _builtins.int
+    UNCORRECTED_FIELD_NUMBER: _builtins.int
     num_jobs: _builtins.int
     """Number of jobs."""
     num_running_trials: _builtins.int
@@ -705,6 +706,12 @@ class Totals(_message.Message):
     def saved_at_least(self) -> Global___Usage:
         """Sum of the lower bounds of these jobs, which is a lower bound of the sum. Unset: no job has a claim."""
 
+    @_builtins.property
+    def uncorrected(self) -> Global___Usage:
+        """Sum of what these jobs saved by the plain means of their defaults, which tends to overstate, so that below 0 it is what
+        was lost. Unset: no job has a claim.
+        """
+
     def __init__(
         self,
         *,
@@ -716,10 +723,11 @@ class Totals(_message.Message):
         saved_at_least: Global___Usage | None = ...,
         num_jobs_with_savings: _builtins.int = ...,
         num_jobs_needing_attention: _builtins.int = ...,
+        uncorrected: Global___Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["saved", b"saved", "saved_at_least", b"saved_at_least", "spent", b"spent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["saved", b"saved", "saved_at_least", b"saved_at_least", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_jobs", b"num_jobs", "num_jobs_needing_attention", b"num_jobs_needing_attention", "num_jobs_with_savings", b"num_jobs_with_savings", "num_running_trials", b"num_running_trials", "saved", b"saved", "saved_at_least", b"saved_at_least", "spent", b"spent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_jobs", b"num_jobs", "num_jobs_needing_attention", b"num_jobs_needing_attention", "num_jobs_with_savings", b"num_jobs_with_savings", "num_running_trials", b"num_running_trials", "saved", b"saved", "saved_at_least", b"saved_at_least", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
