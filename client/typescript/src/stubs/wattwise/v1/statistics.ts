@@ -272,7 +272,7 @@ export interface TrialBucket {
   lastTrial: number;
   /** The batch size of those that the other fields are about. */
   batchSize: number;
-  /** Number of them that have reported. */
+  /** Number of them that have ended after a report. */
   numTrials: number;
   /** Number of them that delivered a model. */
   numDeliveries: number;
@@ -373,6 +373,11 @@ export interface Totals {
   numJobsWithSavings: number;
   /** Number of jobs that somebody should look at. */
   numJobsNeedingAttention: number;
+  /**
+   * Sum of what these jobs saved by the plain means of their defaults, which tends to overstate, so that below 0 it is what
+   * was lost. Unset: no job has a claim.
+   */
+  uncorrected: Usage | undefined;
 }
 
 function createBaseFactors(): Factors {
@@ -1848,6 +1853,7 @@ function createBaseTotals(): Totals {
     savedAtLeast: undefined,
     numJobsWithSavings: 0,
     numJobsNeedingAttention: 0,
+    uncorrected: undefined,
   };
 }
 
@@ -1876,6 +1882,9 @@ export const Totals: MessageFns<Totals> = {
     }
     if (message.numJobsNeedingAttention !== 0) {
       writer.uint32(64).int32(message.numJobsNeedingAttention);
+    }
+    if (message.uncorrected !== undefined) {
+      Usage.encode(message.uncorrected, writer.uint32(74).fork()).join();
     }
     return writer;
   },
@@ -1957,6 +1966,14 @@ export const Totals: MessageFns<Totals> = {
             message.numJobsNeedingAttention = reader.int32();
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.uncorrected = Usage.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1984,6 +2001,9 @@ export const Totals: MessageFns<Totals> = {
       : undefined;
     message.numJobsWithSavings = object.numJobsWithSavings ?? 0;
     message.numJobsNeedingAttention = object.numJobsNeedingAttention ?? 0;
+    message.uncorrected = (object.uncorrected !== undefined && object.uncorrected !== null)
+      ? Usage.fromPartial(object.uncorrected)
+      : undefined;
     return message;
   },
 };
