@@ -38,8 +38,9 @@ def main() -> None:
         run(python, "-c", TRAINER, cwd=folder)
         run(wattwise, "--version", cwd=folder)
         run(wattwise, "jobs", "list", "--help", cwd=folder)
-        for file in (ROOT / "docs").iterdir():
-            assert (folder / "env/share/wattwise" / file.name).read_bytes() == file.read_bytes(), file
+        for file in filter(Path.is_file, (ROOT / "docs").rglob("*")):
+            place = folder / "env/share/wattwise" / file.relative_to(ROOT / "docs")
+            assert place.read_bytes() == file.read_bytes(), file
         done = subprocess.run([wattwise, "serve"], capture_output=True, text=True, check=False, cwd=folder)
         assert done.returncode == 2, done
         assert 'pip install "wattwise[server]"' in done.stderr, done
