@@ -197,6 +197,10 @@ def test_metrics_add_up(pair: Pair) -> None:
     jobs, running = content(one)
     # They are corrected every ten seconds.
     wait_until(lambda: {figures(server) for server in pair} == {(jobs, running)})
+    spent = sum(job.summary.spent.cost for job in one.admin.ListJobs(v1.ListJobsRequest(with_summaries=True)).jobs)
+    assert spent >= 37
+    for server in pair:
+        wait_until(lambda server=server: server.figure("wattwise_spent_cost_joules") == pytest.approx(spent))  # type: ignore[misc]
 
 
 def figures(server: WatchedServer) -> tuple[float, float]:

@@ -105,6 +105,16 @@ def test_only_the_most_recently_active_jobs_are_named(named: WatchedServer) -> N
     wait_until(lambda: job_ids(named) == newest | {"other"})
 
 
+def test_job_called_other_is_one_of_the_others(named: WatchedServer) -> None:
+    """A job whose id is "other" takes no place and hides no other job: it is added to the rest."""
+    ids = ["other-1", "other-2", "other-3", "other-4", "other"]
+    for cost, job_id in enumerate(ids, 1):
+        Trainer(named.trainer, job_id=job_id, job_id_prefix="other").run(float(cost))
+    wait_until(lambda: job_ids(named) == {"other-2", "other-3", "other-4", "other"})
+    wait_until(lambda: named.figure("wattwise_job_spent_cost_joules") == 15.0)
+    assert named.figure("wattwise_job_spent_cost_joules", job_id="other") == 1.0 + 5.0
+
+
 def test_hostile_ids_are_escaped(tmp_path: Path) -> None:
     """Ids with quotes, backslashes, line separators and 200 characters come back as they are; "other" is no id."""
     with WatchedServer(tmp_path) as server:
