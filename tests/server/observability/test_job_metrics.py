@@ -75,7 +75,8 @@ def test_figures_are_those_of_the_statistics(named: WatchedServer) -> None:
         assert of_job(f"saved_at_least_{name}") == pytest.approx(quantity.at_least)
         assert named.figure(f"wattwise_saved_{name}") == pytest.approx(quantity.saved)
         assert named.figure(f"wattwise_spent_{name}") == pytest.approx(quantity.spent)
-    assert of_job("saved_money", currency="EUR") == of_job("saved_money") != 0
+    assert of_job("spent_money", currency="EUR") == of_job("spent_money") > 0
+    assert of_job("saved_cost_joules") > 0
     assert of_job("verdict", verdict="saving") == of_job("verdict") == 1
     assert named.figure("wattwise_jobs_by_verdict", verdict="saving") == named.figure("wattwise_jobs_by_verdict") == 1
     last = listed.summary.last_activity_time
@@ -131,8 +132,8 @@ def test_jobs_in_trouble_are_counted(named: WatchedServer) -> None:
     """Three failures in a row need attention, in the series of the job and in the sum; there is no claim yet."""
     bad, good = Trainer(named.trainer), Trainer(named.trainer)
     trial = good.next()
-    good.report(trial, 5.0, metric=0.1)
-    good.report(trial, 10.0, epoch=2)
+    good.report(trial, 10.0, metric=0.5)
+    good.report(trial, 20.0, epoch=2, time=2.0)
     for _ in range(3):
         bad.end(bad.next(), v1.END_REASON_ERROR)
     wait_until(lambda: named.figure("wattwise_job_needs_attention", job_id=bad.job_id) == 1)
