@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.humanize import duration, end_reason, enum_name, trial_result
+from wattwise.commands.tables import has_stages, policy, stuck
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -155,11 +156,6 @@ class Badge(NamedTuple):
     kind: str
 
 
-def stuck(job: v1.Job) -> bool:
-    """Whether no batch size is left to try."""
-    return not job.surviving_batch_sizes
-
-
 def job_badge(job: v1.Job, summary: v1.JobSummary | None = None) -> Badge:
     """The state of a job in a word or two; what somebody should look at comes first."""
     summary = summary or job.summary
@@ -185,23 +181,10 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
 
 
-def uncounted(job: v1.Job, trial: v1.Trial) -> str:
-    """Why a trial does not count; empty if it does."""
-    if trial.id.trial_number <= job.reset_after:
-        return "before reset"
-    return "excluded" if trial.excluded else ""
-
-
 def trial_type(value: int) -> str:
     """A trial's type in words."""
     known = value in v1.TrialType.values()
     return enum_name(v1.TrialType.Name(v1.TrialType.ValueType(value)), "TRIAL_TYPE_") if known else f"type {value}"
-
-
-def policy(spec: v1.JobSpec) -> str:
-    """A policy in words."""
-    known = spec.policy in v1.Policy.values()
-    return enum_name(v1.Policy.Name(spec.policy), "POLICY_") if known else f"policy {spec.policy}"
 
 
 def event_kind(value: int) -> str:
@@ -217,15 +200,9 @@ def warning_kind(value: int) -> str:
     return enum_name(name, "WARNING_REASON_") if known else "warning"
 
 
-def status_word(state: v1.BatchSizeState) -> str:
-    """The status of a batch size in words."""
-    known = state.status in v1.BatchSizeStatus.values()
-    return enum_name(v1.BatchSizeStatus.Name(state.status), "BATCH_SIZE_STATUS_") if known else "unknown"
-
-
 def stage_word(job: v1.Job) -> str:
     """The stage of the search; that of a policy without stages is its policy."""
-    if job.spec.policy != v1.POLICY_PRUNING_GTS:
+    if not has_stages(job.spec):
         return policy(job.spec)
     if job.stage == v1.STAGE_PRUNING:
         return f"pruning, round {job.pruning_round + 1} of {job.spec.num_pruning_rounds}"

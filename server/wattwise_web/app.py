@@ -9,7 +9,7 @@ import io
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -23,7 +23,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wattwise import v1
-from wattwise.commands.humanize import end_reason, enum_name
+from wattwise.commands.export import FIELDS, csv_row
+from wattwise.commands.tables import JobTrial
 from wattwise.errors import (
     CredentialsError,
     DeadlineError,
@@ -286,16 +287,14 @@ class Page:
 
     async def _csv(self, request: Request) -> Response:
         async def lines() -> AsyncIterator[str]:
-            yield ",".join(_COLUMNS) + "\r\n"
-            async for trial in trials:
-                buffer = io.StringIO()
-                csv.writer(buffer).writerow(map(_cell, _csv_row(trial)))
-                yield buffer.getvalue()
+            yield _csv_line(FIELDS)
+            async for row in rows:
+                yield _csv_line(csv_row(row))
 
         found = await self._trials(request)
         if isinstance(found, Response):
             return found
-        trials = found
+        rows = found
         headers = {"content-disposition": 'attachment; filename="trials.csv"', "cache-control": "no-store"}
         return StreamingResponse(lines(), media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -303,8 +302,8 @@ class Page:
         async def lines() -> AsyncIterator[str]:
             yield "["
             begun = False
-            async for trial in trials:
-                document = MessageToDict(trial, preserving_proto_field_name=True)
+            async for row in rows:
+                document = MessageToDict(row.trial, preserving_proto_field_name=True)
                 yield f"{',' if begun else ''}\n{json.dumps(document)}"
                 begun = True
             yield "\n]\n"
@@ -312,30 +311,30 @@ class Page:
         found = await self._trials(request)
         if isinstance(found, Response):
             return found
-        trials = found
+        rows = found
         headers = {"content-disposition": 'attachment; filename="trials.json"', "cache-control": "no-store"}
         return StreamingResponse(lines(), media_type="application/json", headers=headers)
 
-    async def _trials(self, request: Request) -> Response | AsyncIterator[v1.Trial]:
+    async def _trials(self, request: Request) -> Response | AsyncIterator[JobTrial]:
         """All trials of a job, read page by page; the answer instead if the first page cannot be read."""
         visitor, job_id = self._visitor(request), request.query_params.get("id", "")
         if visitor.token is None and self._exposure.needs_login:
             return self._to_login(request)
         try:
-            first = await self._reader.all_trials(visitor, job_id)
+            job, first = await self._reader.job_with_trials(visitor, job_id)
         except UnauthenticatedError:
             return self._to_login(request)
         except WattwiseError as error:
             return self._failed(request, error)
 
-        async def pages() -> AsyncIterator[v1.Trial]:
+        async def pages() -> AsyncIterator[JobTrial]:
             page = first
             while True:
                 for trial in page.trials:
-                    yield trial
+                    yield JobTrial(job, trial)
                 if not page.next_page_token:
                     return
-                page = await self._reader.all_trials(visitor, job_id, page.next_page_token)
+                page = await self._reader.trials(visitor, job_id, page.next_page_token)
 
         return pages()
 
@@ -358,45 +357,15 @@ def _local(path: str) -> str:
     return path if good and not urlsplit(path).netloc else "/"
 
 
+def _csv_line(cells: Iterable[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer).writerow(cells)
+    return buffer.getvalue()
+
+
 def _without(request: Request, name: str) -> str:
     kept = [(key, value) for key, value in request.query_params.multi_items() if key != name]
     return f"{request.scope['path']}{'?' + urlencode(kept) if kept else ''}"
-
-
-_COLUMNS = (
-    "trial", "batch_size", "type", "status", "end_reason", "target_reached", "converged", "excluded", "epochs",
-    "metric", "time_seconds", "energy_joules", "cost", "cost_bound", "power_limit_watts", "monitor", "start_time",
-    "end_time", "host",
-)  # fmt: skip
-
-
-def _csv_row(trial: v1.Trial) -> list[object]:
-    return [
-        trial.id.trial_number,
-        trial.id.batch_size,
-        enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_"),
-        enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_"),
-        end_reason(trial.end_reason) if trial.end_reason else "",
-        int(trial.target_reached),
-        int(trial.converged),
-        int(trial.excluded),
-        trial.last_epoch,
-        trial.last_metric if trial.HasField("last_metric") else "",
-        trial.time_seconds,
-        trial.energy_joules,
-        trial.cost if trial.HasField("cost") else "",
-        trial.cost_bound if trial.HasField("cost_bound") else "",
-        trial.power_limit_watts if trial.HasField("power_limit_watts") else "",
-        "+".join(trial.monitor.kinds),
-        trial.start_time.ToJsonString() if trial.HasField("start_time") else "",
-        trial.end_time.ToJsonString() if trial.HasField("end_time") else "",
-        trial.labels.get("host", ""),
-    ]
-
-
-def _cell(value: object) -> object:
-    """A cell that a spreadsheet does not take for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 class Guard:

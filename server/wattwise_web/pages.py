@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from wattwise import v1
+from wattwise.commands.tables import policy, uncounted
 from wattwise.errors import WattwiseError
 from wattwise.monitor.kind import monitor_text
 
@@ -294,9 +295,14 @@ class Reader:
             "server": self.backend.address,
         }
 
-    async def all_trials(self, visitor: Visitor, job_id: str, first_token: str = "") -> v1.ListTrialsResponse:
+    async def job_with_trials(self, visitor: Visitor, job_id: str) -> tuple[v1.Job, v1.ListTrialsResponse]:
+        """A job, and the first page of its trials, by number, for a file."""
+        found = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        return found.job, await self.trials(visitor, job_id)
+
+    async def trials(self, visitor: Visitor, job_id: str, page_token: str = "") -> v1.ListTrialsResponse:
         """One page of a job's trials, by number, for a file."""
-        request = v1.ListTrialsRequest(job_id=job_id, page_size=1000, page_token=first_token)
+        request = v1.ListTrialsRequest(job_id=job_id, page_size=1000, page_token=page_token)
         answer: v1.ListTrialsResponse = await self._call(visitor, lambda stub: stub.ListTrials, request)
         return answer
 
@@ -489,7 +495,7 @@ def _job_facts(job: v1.Job, statistics: v1.JobStatistics) -> list[tuple[str, str
             "Policy",
             amounts.stage_word(job)
             if spec.policy != v1.POLICY_PRUNING_GTS
-            else f"{amounts.policy(spec)}: {amounts.stage_word(job)}",
+            else f"{policy(spec)}: {amounts.stage_word(job)}",
         ),
         ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
         ("Default", str(spec.default_batch_size)),
@@ -524,7 +530,7 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
         "number": trial.id.trial_number,
         "size": trial.id.batch_size,
         "type": amounts.trial_type(trial.type),
-        "badge": amounts.trial_badge(trial, uncounted=amounts.uncounted(job, trial) if job is not None else ""),
+        "badge": amounts.trial_badge(trial, uncounted=uncounted(job, trial) if job is not None else ""),
         "epochs": trial.last_epoch,
         "metric": amounts.metric(trial.last_metric) if trial.HasField("last_metric") else amounts.unknown(),
         "time": amounts.span(trial.time_seconds) if has_cost else amounts.unknown(),

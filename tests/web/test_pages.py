@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from wattwise import v1
+from wattwise.commands.export import FIELDS
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -238,7 +239,8 @@ def test_trials_as_files(web: httpx.Client) -> None:
     rows = list(csv.DictReader(web.get("/job/trials.csv", params={"id": "resnet-nightly"}).text.splitlines()))
     trials = web.get("/job/trials.json", params={"id": "resnet-nightly"}).json()
     assert [int(row["trial"]) for row in rows] == [each["id"]["trial_number"] for each in trials] == list(range(1, 62))
-    assert float(rows[0]["cost"]) == trials[0]["cost"]
+    assert float(rows[0]["cost_joules"]) == trials[0]["cost"]
+    assert list(rows[0]) == list(FIELDS)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ costs, but was not spent under this job.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from wattwise_server.domain import Moments, TrialType, Usage
-from wattwise_server.store.base import Delivered, TrialGroup
+from wattwise_server.store.base import Delivered, JobVersion, TrialGroup
 from wattwise_server.store.rows import Row, from_micros
 
 _OWN = "NOT (t.type = 'IMPORTED' AND t.start_known AND t.start_time < j.create_time)"
@@ -42,8 +43,6 @@ GROUPS = f"""
 """  # noqa: S608 - names of this module
 """By job, batch size, type, and whether the trials are own and delivered. {{jobs}} limits the jobs; $1 and $2 are the
 prices of a joule and of a second of one GPU."""
-
-NUM_EXCLUDED = "SELECT count(*) AS found FROM trials WHERE job_key = $1 AND excluded AND trial_number > $2"
 
 RUNNING = """
     SELECT t.job_key, t.batch_size, t.type, count(*) AS num_trials, sum(coalesce(m.time_seconds, 0.0)) AS seconds,
@@ -116,6 +115,12 @@ _ROUNDING = 1e-12
 def of_jobs(keys: Sequence[int] | None) -> str:
     """The condition that a trial is of one of these jobs; None: of any."""
     return "" if keys is None else f"t.job_key IN ({', '.join(map(str, keys)) or '-1'}) AND"
+
+
+def read_version(row: Row) -> JobVersion:
+    """A row of `lists.versions`."""
+    values = {name: row[name] for name in JobVersion._fields}
+    return JobVersion(**values | {"excluded": tuple(sorted(json.loads(row["excluded"] or "[]")))})
 
 
 def read_group(row: Row) -> TrialGroup:

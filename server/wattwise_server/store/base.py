@@ -209,7 +209,7 @@ class JobVersion(NamedTuple):
         key: The job's key.
         num_events: Its events so far: figures change with them.
         reset_after: Trials up to this number do not count.
-        excluded: The numbers of its excluded trials, as a JSON array.
+        excluded: The numbers of its excluded trials, ascending.
         default_batch_size: Its default batch size.
         num_gpus: Of a trial.
         needs_attention: See `Activity`.
@@ -218,7 +218,7 @@ class JobVersion(NamedTuple):
     key: int
     num_events: int
     reset_after: int
-    excluded: str | None
+    excluded: tuple[int, ...]
     default_batch_size: int
     num_gpus: int
     needs_attention: bool
@@ -400,9 +400,6 @@ class Store(Protocol):
 
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
         """The running trials of jobs, by key; None: of all jobs that have any."""
-
-    async def num_excluded(self, key: int, after: int) -> int:
-        """How many trials of a job above a number are excluded."""
 
     async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
         """The ended trials of a job that count, in ranges of `width` numbers from `first` on."""

@@ -353,10 +353,6 @@ class CachedStore(ABC):
         self.check_calls()
         return await self.queries.running_groups(keys)
 
-    async def num_excluded(self, key: int, after: int) -> int:
-        """How many trials are excluded."""
-        return await self.queries.num_excluded(key, after)
-
     async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
         """The ended trials in ranges of numbers."""
         return await self.queries.buckets(key, first, width)

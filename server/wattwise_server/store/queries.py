@@ -273,7 +273,7 @@ class Queries(ABC):
         """What tells whether figures are out of date."""
         sql, parameters = lists.versions(prefix, job_id, keys, self.dialect)
         rows = await self._figures(sql, *parameters)
-        return [JobVersion(**{name: row[name] for name in JobVersion._fields}) for row in rows]
+        return [aggregates.read_version(row) for row in rows]
 
     async def trial_groups(self, keys: Sequence[int], prices: Prices) -> Mapping[int, Sequence[TrialGroup]]:
         """The ended trials of jobs."""
@@ -284,10 +284,6 @@ class Queries(ABC):
         """The running trials of jobs."""
         rows = await self._figures(aggregates.RUNNING.format(jobs=aggregates.of_jobs(keys)))
         return _by_job(rows, aggregates.read_running)
-
-    async def num_excluded(self, key: int, after: int) -> int:
-        """How many trials are excluded."""
-        return await self._count(Query(aggregates.NUM_EXCLUDED, (key, after)))
 
     async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
         """The ended trials in ranges of numbers."""

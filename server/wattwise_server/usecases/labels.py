@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from wattwise_server.domain import identifier_fault
 from wattwise_server.errors import Violation
 
 MAX_LABELS = 16
 MAX_KEY_LENGTH = 63
-MAX_VALUE_LENGTH = 200
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -23,8 +22,5 @@ def label_faults(labels: Mapping[str, str]) -> list[Violation]:
     for key, value in labels.items():
         if not 1 <= len(key) <= MAX_KEY_LENGTH:
             faults.append(f"has a key of {len(key)} characters; use 1 to {MAX_KEY_LENGTH}")
-        if len(value) > MAX_VALUE_LENGTH:
-            faults.append(f"has a value of {len(value)} characters; use at most {MAX_VALUE_LENGTH}")
-        if any(unicodedata.category(char) == "Cc" for char in key + value):
-            faults.append("has a control character; remove it")
+        faults += (f"has a text that {fault}" for fault in map(identifier_fault, (key, value)) if fault)
     return [Violation("labels", fault) for fault in faults]

@@ -30,6 +30,7 @@ from wattwise_server.policy.savings import Baseline, Delivered, Verdict, advice
 from wattwise_server.policy.savings import Savings as Claim
 from wattwise_server.policy.savings import savings as claim
 from wattwise_server.store.base import Bucket, JobVersion, Prices, Spent, Store, TrialGroup
+from wattwise_server.usecases.lookup import find_job
 
 CACHED_JOBS = 10_000
 """Jobs whose sums are kept: a few kilobytes each."""
@@ -162,9 +163,10 @@ class Statistics:
             JobNotFoundError: there is no such job.
         """
         async with self._store.transaction(job_id) as tx:
-            job = tx.job
+            job = find_job(tx, job_id)
         versions = await self._store.job_versions("", job_id)
-        if job is None or not versions:
+        if not versions:
+            # It was deleted in between.
             raise JobNotFoundError(job_id)
         key = versions[0].key
         groups = [*(await self._ended(versions))[key], *(await self._store.running_groups([key])).get(key, ())]
@@ -180,7 +182,7 @@ class Statistics:
             self._by_batch_size(groups, versions[0].num_gpus),
             self._spent(groups, versions[0].num_gpus),
             savings,
-            await self._store.num_excluded(key, job.reset_after),
+            sum(number > job.reset_after for number in versions[0].excluded),
             ranges,
             [Profile(*profile) for profile in await self._store.profiles(key)],
         )

@@ -143,7 +143,8 @@ class FigureTests:
             others = only(groups, batch_size=16)
             assert (others.num_trials, others.num_failed, others.delivered) == (2, 1, False)
             assert (others.usage.cost, others.logs.cost.count) == (300.0, 0)
-            assert await store.num_excluded(key, 1) == 1
+            (version,) = await store.job_versions()
+            assert version.excluded == (4,)
             assert await store.trial_groups([], Prices()) == {}
 
     async def test_energy_of_nothing_has_no_logarithm(self, opener: Opener) -> None:

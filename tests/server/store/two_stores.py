@@ -122,10 +122,6 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).running_groups(keys)
 
-    async def num_excluded(self, key: int, after: int) -> int:
-        """By the next store."""
-        return await next(self._turns).num_excluded(key, after)
-
     async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
         """By the next store."""
         return await next(self._turns).buckets(key, first, width)

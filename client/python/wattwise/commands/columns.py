@@ -72,7 +72,7 @@ def numbers(
     priority: int = KEY,
     appended: bool = False,
 ) -> Column[Row]:
-    """A column of numbers, which are aligned to the right; of a row without one, whose value is None, it is empty.
+    """A right-aligned column of numbers. The cell of a row whose value is None is empty.
 
     Args:
         name: as of `Column`, like the last two.

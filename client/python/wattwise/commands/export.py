@@ -92,7 +92,12 @@ def _write_csv(file: IO[str], rows: Iterable[JobTrial]) -> None:
     writer = csv.writer(file)
     writer.writerow(FIELDS)
     for row in rows:
-        writer.writerow([_cell(value(row)) for value in FIELDS.values()])
+        writer.writerow(csv_row(row))
+
+
+def csv_row(row: JobTrial) -> list[str]:
+    """The cells of a trial, one for each of `FIELDS`."""
+    return [_cell(value(row)) for value in FIELDS.values()]
 
 
 def _write_json(file: IO[str], rows: Iterable[JobTrial]) -> None:
@@ -102,7 +107,7 @@ def _write_json(file: IO[str], rows: Iterable[JobTrial]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """A value as the text of a cell; only texts, not numbers, are kept from being formulas."""
+    """A value of `FIELDS` as the text of a cell; only texts, not numbers, are kept from being formulas."""
     match value:
         case None:
             return ""

@@ -105,11 +105,10 @@ def headline(job: v1.Job, savings: v1.Savings) -> str:
             )
         case v1.SAVINGS_VERDICT_LOSS:
             # With the mean of the default, which flatters the search: `saved` would call the loss larger.
-            lost = cost.spent - deliveries * cost.baseline
-            share = lost / (deliveries * cost.baseline) if cost.baseline else 0.0
+            share = -cost.uncorrected / (deliveries * cost.baseline) if cost.baseline else 0.0
             return (
-                f"loss: about {joules(lost)}{mark} of cost in {many}, {share:.0%} MORE than the default {default} "
-                "would have taken"
+                f"loss: about {joules(-cost.uncorrected)}{mark} of cost in {many}, {share:.0%} MORE than the "
+                f"default {default} would have taken"
             )
     reasons: Mapping[int, str] = {
         v1.SAVINGS_VERDICT_NO_BASELINE: f"the default batch size {default} has not reached the target",
@@ -217,11 +216,8 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics) -> Iterator[tuple[str, s
         yield "at least", f"{deliveries} x {least} - {joules(cost.spent)} of cost; {usual}"
         yield "estimate", f"{deliveries} x {joules(cost.cautious_baseline)} - {joules(cost.spent)}"
     if savings.verdict == v1.SAVINGS_VERDICT_LOSS:
-        lost = cost.spent - deliveries * cost.baseline
-        yield (
-            "loss",
-            f"{joules(cost.spent)} - {deliveries} x {joules(cost.baseline)}, the default's mean: {joules(lost)}",
-        )
+        lost = joules(-cost.uncorrected)
+        yield "loss", f"{joules(cost.spent)} - {deliveries} x {joules(cost.baseline)}, the default's mean: {lost}"
     if savings.HasField("break_even_trial"):
         yield "break-even", f"has saved since trial {savings.break_even_trial}, also by the lower bound"
     elif cost.HasField("saved"):

@@ -161,7 +161,7 @@ def result(row: JobTrial) -> str:
     if trial.end_reason:
         reached = target(job.spec, trial).startswith("reached")
         text = trial_result(end_reason(trial.end_reason), reached=reached)
-    return text + _uncounted(job, trial)
+    return _with_uncounted(text, row)
 
 
 def status_name(state: v1.BatchSizeState) -> str:
@@ -305,11 +305,16 @@ def _numbered(last: int) -> str:
     return "trial 1 does" if last == 1 else f"trials 1-{last} do"
 
 
-def _uncounted(job: v1.Job, trial: v1.Trial) -> str:
+def uncounted(job: v1.Job, trial: v1.Trial) -> str:
     """Why a trial does not count; empty if it does."""
     if trial.id.trial_number <= job.reset_after:
-        return ", before reset"
-    return ", excluded" if trial.excluded else ""
+        return "before reset"
+    return "excluded" if trial.excluded else ""
+
+
+def _with_uncounted(text: str, row: JobTrial) -> str:
+    why = uncounted(row.job, row.trial)
+    return f"{text}, {why}" if why else text
 
 
 def _unusual(trials: Iterable[v1.Trial]) -> Iterable[tuple[str, str]]:
@@ -404,7 +409,7 @@ def seconds_since(timestamp: Timestamp) -> float:
 
 
 def _status(row: JobTrial) -> str:
-    return enum_name(v1.TrialStatus.Name(row.trial.status), "TRIAL_STATUS_") + _uncounted(row.job, row.trial)
+    return _with_uncounted(enum_name(v1.TrialStatus.Name(row.trial.status), "TRIAL_STATUS_"), row)
 
 
 def _metric(row: JobTrial) -> float | None:
