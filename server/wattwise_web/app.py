@@ -49,6 +49,7 @@ log = logging.getLogger("wattwise_web")
 _FOLDER = Path(__file__).parent
 FRAGMENT = "x-wattwise-fragment"
 """The header with which the page's own script asks for the middle of a page."""
+_HEALTH = "/healthz"
 _LARGEST_FORM = 8_192
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -130,7 +131,7 @@ class Page:
             Route("/login", self._login_form),
             Route("/login", self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
-            Route("/healthz", _health),
+            Route(_HEALTH, _health),
             Mount("/static", StaticFiles(directory=_FOLDER / "static")),
         ]
         app = Starlette(
@@ -371,6 +372,8 @@ def _without(request: Request, name: str) -> str:
 class Guard:
     """Refuses requests for other hosts and forms of other sites, and adds the security headers to every answer.
 
+    Only `/healthz` is answered under every host name.
+
     Args:
         app: what is guarded.
         exposure: the hosts, and whether browsers use HTTPS.
@@ -408,7 +411,8 @@ class Guard:
     def _fault(self, scope: Scope) -> Response | None:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "").lower()
-        if host not in self._exposure.hosts:
+        # Probes use the address of a container or a pod as the host, and learn nothing but that the process runs.
+        if host not in self._exposure.hosts and scope["path"] != _HEALTH:
             text = f"this page is not for the host {host[:200]!r}: see --address and --public-url of wattwise web\n"
             return PlainTextResponse(text, 421)
         if scope["method"] not in ("GET", "HEAD"):

@@ -166,6 +166,14 @@ def test_other_hosts_are_refused(page: WebPage) -> None:
         assert web.get("/", headers={"Host": f"localhost:{port}"}).status_code == 200
 
 
+def test_probes_need_no_host_name(page: WebPage) -> None:
+    """`/healthz`, and nothing below it, is answered under any host name, as probes use an address."""
+    with page.client() as web:
+        answer = web.get("/healthz", headers={"Host": "10.0.0.7:8080"})
+        assert (answer.status_code, answer.text) == (200, "ok\n")
+        assert web.get("/healthz/", headers={"Host": "10.0.0.7:8080"}).status_code == 421
+
+
 def test_sessions_end_after_idle_hours() -> None:
     """A session that is used stays; one that is idle for longer than the limit is gone."""
     now = [0.0]
