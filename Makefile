@@ -22,8 +22,8 @@ TYPES_VENV := $(PROTOS_VENV)/types
 TRAINERS_VENV := .venv-trainers
 MUTANTS_VENV := .venv-mutants
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
-LOCKED = $(BIN)/uv pip compile pyproject.toml --extra server --extra postgres --universal --python-version 3.10 --generate-hashes \
-  --custom-compile-command 'make lock'
+LOCKED = $(BIN)/uv pip compile pyproject.toml --extra server --extra postgres --extra web --universal --python-version 3.10 \
+  --generate-hashes --custom-compile-command 'make lock'
 EXAMPLE_SECONDS ?= 60
 DATABASE := sqlite
 # What each database of the demo needs.
@@ -151,7 +151,7 @@ deploy-check: $(VENV)/.dev ## check the Dockerfile, the compose file, the manife
 	$(BIN)/python -m pytest tests/deploy
 	$(BIN)/python -m tests.deploy.dockerfile_check
 
-lock: $(VENV)/.dev ## update requirements/server.lock, what a server needs with its hashes (LOCK=--upgrade takes newer versions)
+lock: $(VENV)/.dev ## update requirements/server.lock, what a server and the web page need with its hashes (LOCK=--upgrade takes newer versions)
 	@mkdir -p requirements
 	$(LOCKED) $(LOCK) --output-file requirements/server.lock
 
@@ -162,12 +162,12 @@ lock-check: $(VENV)/.dev ## check that requirements/server.lock is what pyprojec
 	  || { echo "pyproject.toml has changed: run 'make lock' and commit requirements/server.lock" >&2; exit 1; }
 	@echo "requirements/server.lock is what pyproject.toml asks for"
 
-sbom: $(VENV)/.dev ## write build/server.cdx.json, a CycloneDX bill of what a server needs
+sbom: $(VENV)/.dev ## write build/server.cdx.json, a CycloneDX bill of what a server and the web page need
 	@mkdir -p build
 	@PYTHONWARNINGS=ignore $(BIN)/uvx --quiet --from '$(SBOM_TOOL)' cyclonedx-py requirements --pyproject pyproject.toml \
 	  --output-file build/server.cdx.json requirements/server.lock
 
-audit: $(VENV)/.dev ## look for known vulnerabilities in what a server needs (asks pypi.org)
+audit: $(VENV)/.dev ## look for known vulnerabilities in what a server and the web page need (asks pypi.org)
 	$(BIN)/uvx --quiet --from '$(AUDIT_TOOL)' pip-audit --requirement requirements/server.lock --require-hashes --disable-pip --strict
 
 readme-check: $(VENV)/.dev ## run every command of the README

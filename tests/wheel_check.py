@@ -51,6 +51,7 @@ def main() -> None:
         install(python, "--require-hashes", "--requirement", ROOT / "requirements/server.lock")
         install(python, "--no-deps", wheel)
         serve_once(wattwise, folder)
+        run(wattwise, "web", "--help", cwd=folder)
     sys.stdout.write("the wheel works\n")
 
 

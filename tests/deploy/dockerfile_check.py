@@ -1,6 +1,6 @@
-"""Runs the steps of the Dockerfile without a container engine, then the server that they install.
+"""Runs the steps of the Dockerfile without a container engine, then the server and the page that they install.
 
-Folders of the image lie in a temporary folder. Where this runs as root, the server has the image's user, who can write
+Folders of the image lie in a temporary folder. Where this runs as root, both have the image's user, who can write
 nothing but its volume; otherwise it is this user. The Python is the one at hand, or a copy of it if it lies in a folder
 that the image's user cannot enter.
 """
@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,9 +117,9 @@ def copy_from_checkout(source: str, target: Path) -> None:
 
 
 def run(image: Path, base: Base) -> None:
-    """Start the server as the image does, ask it as its health check does, and stop it."""
+    """Start the server as the image does, ask it as its health check does, open the page on it, and stop both."""
     last = {step.name: step for step in dockerfile()[-1]}
-    calls, probes, metrics = (hold_port() for _ in range(3))
+    calls, probes, metrics, pages = (hold_port() for _ in range(4))
     settings = {name: mapped(image, value) for name, value in image_settings().items()}
     settings["PATH"] = settings["PATH"].replace("$PATH", os.environ["PATH"])
     settings |= {
@@ -126,6 +127,8 @@ def run(image: Path, base: Base) -> None:
         "WATTWISE_ADDRESS": f"127.0.0.1:{port_of(calls)}",
         "WATTWISE_HEALTH_ADDRESS": f"127.0.0.1:{port_of(probes)}",
         "WATTWISE_METRICS_ADDRESS": f"127.0.0.1:{port_of(metrics)}",
+        "WATTWISE_WEB_ADDRESS": f"127.0.0.1:{port_of(pages)}",
+        "WATTWISE_SERVER": f"127.0.0.1:{port_of(calls)}",
     }
     user = int(last["USER"].words[0].partition(":")[0]) if os.getuid() == 0 else os.getuid()
     entry, check = last["ENTRYPOINT"].words, last["HEALTHCHECK"].rest.partition(" CMD ")[2]
@@ -146,20 +149,40 @@ def run(image: Path, base: Base) -> None:
         line = server.stdout.readline()
         assert line.startswith("wattwise listens on"), line
         assert ask(image, health, settings, user) == 0
+        read(image, [*entry, "web"], settings, user)
         server.send_signal(signal.Signals[last["STOPSIGNAL"].rest])
         assert server.wait(timeout=30) == 0
     assert ask(image, health, settings, user) == 1
     new = written(image) - before
     assert new, "the database"
     assert all(path.is_relative_to(image / "var/lib/wattwise") for path in new), new
-    for held in (calls, probes, metrics):
+    for held in (calls, probes, metrics, pages):
         held.close()
 
 
 def refuses(image: Path, settings: Mapping[str, str], entry: list[str], user: int) -> bool:
-    """Whether the image's own address, beyond loopback, needs TLS and tokens."""
-    open_to_all = {**settings, "WATTWISE_ADDRESS": image_settings()["WATTWISE_ADDRESS"]}
-    return ask(image, [*entry, "serve"], open_to_all, user) == 1
+    """Whether the image's own addresses, beyond loopback, need TLS: the server's with tokens, the page's with a URL."""
+    names = ("WATTWISE_ADDRESS", "WATTWISE_WEB_ADDRESS")
+    open_to_all = {**settings, **{name: image_settings()[name] for name in names}}
+    return [ask(image, [*entry, command], open_to_all, user) for command in ("serve", "web")] == [1, 1]
+
+
+def read(image: Path, command: list[str], settings: Mapping[str, str], user: int) -> None:
+    """Start the page, open it and one of its files, and stop it."""
+    say(f"as user {user}: {' '.join(command)}")
+    words = [program(image, command[0]), *command[1:]]
+    with subprocess.Popen(
+        words, env=settings, cwd="/", stdout=subprocess.PIPE, text=True, **as_user(user)
+    ) as page:
+        assert page.stdout is not None
+        line = page.stdout.readline()
+        assert line.startswith("wattwise web shows "), line
+        url = line.split()[-1]
+        for path, text in (("healthz", "ok"), ("", "<title>"), ("static/app.css", "{")):
+            with urllib.request.urlopen(f"{url}{path}", timeout=60) as answer:
+                assert text in answer.read().decode(), path
+        page.terminate()
+        assert page.wait(timeout=30) == 0
 
 
 def ask(image: Path, command: list[str], settings: Mapping[str, str], user: int) -> int:

@@ -46,7 +46,7 @@ def _texts(toml: str) -> list[str]:
 
 
 def test_packages_are_checked_by_their_hashes() -> None:
-    """All that a server runs on comes from the lock, or from the wheel that was just built."""
+    """All that a server and the page run on comes from the lock, or from the wheel that was just built."""
     runs = [step.rest for stage in dockerfile() for step in stage if step.name == "RUN"]
     installs = [run for run in runs if run.startswith("pip ") and " install " in run]
     assert len(installs) == 2
@@ -54,6 +54,8 @@ def test_packages_are_checked_by_their_hashes() -> None:
         assert "--require-hashes" in install or "--no-index --no-deps" in install
     lock = (ROOT / "requirements/server.lock").read_text()
     assert "asyncpg==" in lock, "servers in containers share a PostgreSQL"
+    for package in ("jinja2", "starlette", "uvicorn"):
+        assert f"\n{package}==" in lock, "`wattwise web` is in the image"
 
 
 def test_base_is_pinned() -> None:
@@ -74,4 +76,4 @@ def test_image_needs_no_shell_and_no_root() -> None:
     assert "--interval=" in options
     assert last["STOPSIGNAL"].rest == "SIGTERM"
     assert "RUN" not in last
-    assert {name for name in image_settings() if name.startswith("WATTWISE_")} <= options_of("serve")
+    assert {name for name in image_settings() if name.startswith("WATTWISE_")} <= options_of("serve") | options_of("web")
