@@ -73,23 +73,35 @@ def compose() -> dict[str, Any]:
 
 
 def resources(folder: Path) -> list[dict[str, Any]]:
-    """What a kustomization makes: its resources, with its namespace, its images and its secrets."""
+    """What a kustomization makes: its resources, with its namespace, its images, its settings and its secrets."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    known = {"apiVersion", "kind", "namespace", "resources", "images", "secretGenerator", "labels"}
+    known = {
+        "apiVersion",
+        "kind",
+        "namespace",
+        "resources",
+        "images",
+        "secretGenerator",
+        "labels",
+        "configMapGenerator",
+    }
     assert kustomization.keys() <= known, "this reader does not know the others"
     found: list[dict[str, Any]] = []
     for name in kustomization["resources"]:
         path = folder / name
         found += resources(path) if path.is_dir() else yaml.safe_load_all(path.read_text())
+    for settings in kustomization.get("configMapGenerator", ()):
+        data = dict(literal.split("=", 1) for literal in settings["literals"]) | _keys(settings["files"])
+        metadata = {"name": settings["name"]}
+        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     for secret in kustomization.get("secretGenerator", ()):
-        data = {file.partition("=")[0].rpartition("/")[2]: "" for file in secret["files"]}
         found.append(
             {
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": secret["name"]},
                 "type": secret.get("type", "Opaque"),
-                "data": data,
+                "data": _keys(secret["files"]),
             }
         )
     for image in kustomization.get("images", ()):
@@ -104,6 +116,10 @@ def resources(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def _keys(files: list[str]) -> dict[str, str]:
+    return {file.partition("=")[0].rpartition("/")[2]: "" for file in files}
+
+
 def pods(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The pod templates."""
     return [each["spec"]["template"] for each in found if "template" in each.get("spec", {})]
@@ -112,6 +128,23 @@ def pods(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def containers(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The containers of all pods."""
     return [container for pod in pods(found) for container in pod["spec"]["containers"]]
+
+
+def variables_of(container: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, str]:
+    """The variables of a container, as Kubernetes resolves them among the resources."""
+    values: dict[str, str] = {}
+    for variable in container["env"]:
+        value = variable.get("value", "")
+        for source, wish in variable.get("valueFrom", {}).items():
+            if source == "configMapKeyRef":
+                (settings,) = (each for each in of_kind(found, "ConfigMap") if each["metadata"]["name"] == wish["name"])
+                value = settings["data"][wish["key"]]
+            else:
+                assert (source, wish) == ("fieldRef", {"fieldPath": "metadata.namespace"})
+                value = of_kind(found, "Deployment")[0]["metadata"]["namespace"]
+        # What is named has to be above.
+        values[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda name: values[name[1]], value)
+    return values
 
 
 def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -88,9 +89,9 @@ def test_files_inside_exist(services: dict[str, dict[str, Any]]) -> None:
 
 
 def test_commands_and_variables_exist(services: dict[str, dict[str, Any]]) -> None:
-    """Both services of the image run a command of `wattwise` with variables that this command knows."""
+    """The services of the image run a command of `wattwise` with variables that this command knows."""
     ours = {name: service for name, service in services.items() if service["image"] == "wattwise"}
-    assert ours.keys() == {"server", "migrate"}
+    assert ours.keys() == {"server", "migrate", "web"}
     for service in ours.values():
         (command,) = service["command"]
         assert service["environment"].keys() <= options_of(command)
@@ -134,6 +135,29 @@ def test_every_server_finds_a_port(services: dict[str, dict[str, Any]]) -> None:
     assert inside == image_settings()["WATTWISE_ADDRESS"].rpartition(":")[2]
     # --grace-seconds is 10, and 2 more until connections are closed.
     assert int(server["stop_grace_period"].removesuffix("s")) > 12
+
+
+def test_page_is_where_browsers_look_for_it(services: dict[str, dict[str, Any]]) -> None:
+    """The public URL is that of the port of the host, with TLS, and the page listens on the other side of it."""
+    page = services["web"]
+    url = urlsplit(page["environment"]["WATTWISE_WEB_PUBLIC_URL"])
+    assert (url.scheme, url.hostname) == ("https", "localhost")
+    (port,) = page["ports"]
+    inside = image_settings()["WATTWISE_WEB_ADDRESS"].rpartition(":")[2]
+    assert port == f"127.0.0.1:{url.port}:{inside}"
+
+
+def test_page_has_no_secret_of_the_servers(services: dict[str, dict[str, Any]]) -> None:
+    """It has a folder and a network without token, database and the servers' key, and nothing turns TLS off."""
+    page, server = services["web"], services["server"]
+    (mount,) = page["volumes"]
+    folder = mount.split(":")[0].removeprefix("./")
+    inside = {path for path in made_by_the_readme() if re.match(rf"{folder}/\w", path)}
+    assert inside == {f"{folder}/ca.pem", f"{folder}/web.key", f"{folder}/web.pem"}
+    assert not set(page["volumes"]) & set(server["volumes"])
+    assert "secrets" not in page
+    assert page["networks"] == ["servers"]
+    assert not [name for name in page["environment"] if re.search("TOKEN|INSECURE|DATABASE", name)]
 
 
 def _has_compose() -> bool:

@@ -76,4 +76,6 @@ def test_image_needs_no_shell_and_no_root() -> None:
     assert "--interval=" in options
     assert last["STOPSIGNAL"].rest == "SIGTERM"
     assert "RUN" not in last
-    assert {name for name in image_settings() if name.startswith("WATTWISE_")} <= options_of("serve") | options_of("web")
+    assert {name for name in image_settings() if name.startswith("WATTWISE_")} <= options_of("serve") | options_of(
+        "web"
+    )
