@@ -218,7 +218,7 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     """What a claim rests on, and what to do about it."""
     savings, spec = statistics.savings, job.spec
     cost, deliveries = savings.cost, savings.num_deliveries
-    yield "deliveries", f"{deliveries} of {counted(sum(_counts(statistics)), 'trial')} reached the target"
+    yield "deliveries", _deliveries(statistics)
     yield from _money_facts(statistics, factors)
     runs = counted(savings.num_baseline_trials, "run")
     newest = ""
@@ -257,8 +257,12 @@ def _money_facts(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[
         yield "paid per model", text
 
 
-def _counts(statistics: v1.JobStatistics) -> Iterator[int]:
-    return (each.num_trials for each in statistics.trials if each.type != v1.TRIAL_TYPE_IMPORTED)
+def _deliveries(statistics: v1.JobStatistics) -> str:
+    deliveries, groups = statistics.savings.num_deliveries, statistics.trials
+    # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
+    if any(each.type == v1.TRIAL_TYPE_IMPORTED for each in groups):
+        return f"{counted(deliveries, 'trial')} reached the target"
+    return f"{deliveries} of {counted(sum(each.num_trials for each in groups), 'trial')} reached the target"
 
 
 class _Models(NamedTuple):
