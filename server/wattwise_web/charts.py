@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -231,8 +231,14 @@ def _rounded(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
-    """Chart 2: what a model is expected to cost with each batch size, and which is next."""
+def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], money: Mapping[int, str] | None = None) -> Chart:
+    """Chart 2: what a model is expected to cost with each batch size, and which is next.
+
+    Args:
+        job: the job.
+        preview: what its next launch may get.
+        money: the mean money of a delivery, by batch size; None without prices, for no such column.
+    """
     name, title = "arms", "Batch sizes"
     chances = {choice.batch_size: choice.probability for choice in preview}
     arms = {arm.batch_size: arm for arm in job.arms}
@@ -247,6 +253,7 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
                 _STATUS.get(state.status, "unknown"),
                 "–" if mean is None else cost(mean),
                 "–" if deviation is None else f"± {cost(1.96 * deviation)}",
+                *(() if money is None else (money.get(state.batch_size, "–"),)),
                 percent(chance),
                 f"{state.num_converged} / {state.num_missed} / {state.num_failed}",
                 state.reason,
@@ -272,6 +279,7 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice]) -> Chart:
         "state",
         "expected cost",
         "95%",
+        *(() if money is None else ("mean money of a delivery",)),
         "chance of being next",
         "reached / missed / failed",
         "why",

@@ -183,7 +183,7 @@ class Reader:
             "charts": sorted(
                 [
                     charts.cost_by_trial(job, statistics, bound, exploring, since or None),
-                    charts.beliefs(job, preview.choices),
+                    charts.beliefs(job, preview.choices, savings.mean_moneys(statistics, info.factors)),
                     charts.curves(job.spec, found) if found else _no_curves(running.total_size),
                     charts.saved_so_far(statistics),
                     charts.epochs(job, statistics),

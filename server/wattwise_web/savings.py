@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 from wattwise import v1
+from wattwise.commands.savings import has_prices, mean_money, money_per_model
 from wattwise.monitor.kind import monitor_text
 
 from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, percent, plural, span
@@ -45,6 +46,7 @@ class Headline(NamedTuple):
         rows: the quantities.
         facts: what the claim rests on.
         newest_baseline: when the newest trial of the default batch size ended.
+        per_model: what a model costs in money, as a sentence; empty if that is not known.
     """
 
     kind: str
@@ -54,6 +56,7 @@ class Headline(NamedTuple):
     rows: list[Row]
     facts: list[str]
     newest_baseline: Moment | None
+    per_model: str
 
 
 _NO_CLAIM = {
@@ -140,7 +143,23 @@ def headline(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     newest = moment(savings.newest_baseline_time) if savings.HasField("newest_baseline_time") else None
     facts = _facts(job, savings)
     kind, lead, figure, text = _answer(job, savings)
-    return Headline(kind, lead, figure, text, rows, facts, newest)
+    return Headline(kind, lead, figure, text, rows, facts, newest, _per_model(statistics, factors))
+
+
+def mean_moneys(statistics: v1.JobStatistics, factors: v1.Factors) -> dict[int, str] | None:
+    """What a delivery costs on average in money, by batch size; None without prices."""
+    if not has_prices(factors):
+        return None
+    return {size: money(value, factors.currency) for size, value in mean_money(statistics.trials).items()}
+
+
+def _per_model(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
+    each = money_per_model(statistics)
+    if each is None:
+        return ""
+    deliveries = plural(statistics.savings.num_deliveries, "delivery", "deliveries")
+    total = money(statistics.spent.money, factors.currency)
+    return f"A model costs {money(each, factors.currency)}: {total} for {deliveries}."
 
 
 def _answer(job: v1.Job, savings: v1.Savings) -> tuple[str, str, str, str]:

@@ -7,6 +7,7 @@ import html
 import json
 import re
 import signal
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from tests.web.page import HOSTILE, WebPage
 
 PAGES = ("/", "/job?id=resnet-nightly", "/trial?job=resnet-nightly&number=3", "/running", "/events", "/about", "/login")
 LARGEST = 200_000
+DASH = "\N{EN DASH}"
+"""What stands where nothing is known."""
 
 
 class Outline(HTMLParser):
@@ -132,6 +135,49 @@ def test_a_saving_job_says_at_least_how_much(web: httpx.Client) -> None:
     assert re.search(r"Broke even at trial \d+", shown)
     assert re.search(r"money [\d.,]+ EUR", shown)
     assert "monitor nvml" in shown
+
+
+def batch_sizes(page: httpx.Response) -> list[dict[str, str]]:
+    """The rows of the table of batch sizes, by column."""
+    (table,) = re.findall(r'<details id="table-arms".*?<table class="data">(.*?)</table>', page.text, re.DOTALL)
+    columns = re.findall(r'<th scope="col">(.*?)</th>', table)
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr><td>.*?</tr>", table)]
+    return [dict(zip(columns, map(html.unescape, row), strict=True)) for row in rows]
+
+
+def test_a_model_has_its_price(tmp_path: Path) -> None:
+    """A delivery costs its energy times price and PUE, and its GPU hours; a model of the job costs what failed, too."""
+    prices = ("--electricity-price", "0.36", "--pue", "1.5", "--gpu-hour-price", "1.8", "--currency", "EUR")
+    with LiveServer(tmp_path) as live:
+        live.start(*prices)
+        trainer, fails = Trainer(live.trainer), Trainer(live.trainer)
+        sizes = [trainer.run(cost).id.batch_size for cost in (4e6, 10e6)]
+        trainer.run(6e6, converges=False)
+        fails.run(6e6, converges=False)
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            shown, without = job_page(web, trainer.job_id), job_page(web, fails.job_id)
+    each, hour = 1.5 * 0.36 / 3.6e6, 1.8 / 3600
+    assert (each * 4e6 + hour, (each * 20e6 + 3 * hour) / 2) == pytest.approx((0.6005, 1.50075))
+    assert sizes == [16, 8]
+    money = {row["batch size"]: row["mean money of a delivery"] for row in batch_sizes(shown)}
+    assert money == {"8": "1.50 EUR", "16": "0.601 EUR", "32": DASH, "64": DASH}
+    assert "A model costs 1.50 EUR: 3.00 EUR for 2 deliveries." in text_of(shown)
+    assert {row["mean money of a delivery"] for row in batch_sizes(without)} == {DASH}
+    assert "A model costs" not in text_of(without)
+
+
+@pytest.mark.parametrize("prices", [(), ("--electricity-price", "0", "--gpu-hour-price", "0", "--currency", "EUR")])
+def test_without_prices_no_model_has_one(tmp_path: Path, prices: Sequence[str]) -> None:
+    """Without prices, or with prices of 0, there is neither a column of money nor a price of a model."""
+    with LiveServer(tmp_path) as live:
+        live.start(*prices)
+        trainer = Trainer(live.trainer)
+        trainer.run(4e6)
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            shown = job_page(web, trainer.job_id)
+    assert [row["batch size"] for row in batch_sizes(shown)] == ["8", "16", "32", "64"]
+    assert "mean money of a delivery" not in batch_sizes(shown)[0]
+    assert "A model costs" not in text_of(shown)
 
 
 def test_a_loss_is_shown_like_a_gain(web: httpx.Client) -> None:

@@ -103,7 +103,9 @@ def _told(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
         case TrialRevived(trial):
             found = _of(trial, HistoryKind.TRIAL_REVIVED, f"goes on{_place(trial)}")
         case TrialImported(trial, epochs):
-            found = _of(trial, HistoryKind.TRIAL_IMPORTED, f"was imported with {epochs} epochs")
+            found = _of(
+                trial, HistoryKind.TRIAL_IMPORTED, f"was imported with {epochs} measurement{'s' * (epochs != 1)}"
+            )
         case MonitorsDiffer(trial):
             found = _of(trial, HistoryKind.TRIAL_WARNED, monitor_warning(trial).message, subject=False)
         case TrialWarned(trial, warning):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -99,18 +100,97 @@ def test_list_and_totals(ask: Ask, saving: Trainer, losing: Trainer) -> None:
     assert ask("jobs", "savings", "--limit", "1", "--no-headers", "--columns", "job").count("\n") == 1
 
 
-def test_money_and_carbon(tmp_path_factory: pytest.TempPathFactory, ask: Ask) -> None:
-    """With the operator's factors money and CO2 are shown apart, also for a model, with the source of the factors."""
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server whose operator has set prices and a carbon intensity."""
     with LiveServer(tmp_path_factory.mktemp("priced")) as server:
         server.start(*FACTORS)
-        trainer = runs(server, 8, [10.0] * 40, runs(server, 16, [100.0] * 6, Trainer(server.trainer)))
-        shown = ask("jobs", "savings", trainer.job_id, "--server", server.address)
-        totals = ask("jobs", "savings", "--server", server.address)
+        yield server
+
+
+def test_money_and_carbon(priced: LiveServer, ask: Ask) -> None:
+    """With the operator's factors money and CO2 are shown apart, also for a model, with the source of the factors."""
+    trainer = runs(priced, 8, [10.0] * 40, runs(priced, 16, [100.0] * 6, Trainer(priced.trainer, job_id="test-paid")))
+    shown = ask("jobs", "savings", trainer.job_id, "--server", priced.address)
+    totals = ask("jobs", "savings", "--prefix", trainer.job_id, "--server", priced.address)
     assert row(shown, "CO2") == ["CO2", "0.388 g", "0.481 g", "0.150 g"]
     assert row(shown, "money")[3] == "0.0232 EUR"
     assert row(shown, "8", "mean money")[-2:] == ["0.000501 EUR", "0.00150 g"]
     assert row(shown, "factors")[1].endswith("PUE 1.5; source: tariff of 2026")
     assert row(totals, "money")[3] == "0.0232 EUR"
+
+
+def test_a_model_has_its_price(priced: LiveServer, ask: Ask) -> None:
+    """A delivery costs its energy times price and PUE, and its GPU hours; a model of the job costs what failed, too."""
+    trainer = Trainer(priced.trainer)
+    # 16 delivers as an exploration, at 4 MJ, and twice as requested, at 10 MJ: 8 MJ and 1 s on average.
+    runs(priced, 16, [10e6, 10e6], after_default(trainer, 4e6))
+    trainer.run(6e6, converges=False)
+    each, hour = 1.5 * 0.36 / 3.6e6, 1.8 / 3600
+    assert (each * 8e6 + hour, (each * 30e6 + 4 * hour) / 3) == pytest.approx((1.2005, 1.50066667))
+    savings = ask("jobs", "savings", trainer.job_id, "--server", priced.address)
+    shown = ask("jobs", "show", trainer.job_id, "--server", priced.address)
+    assert row(savings, "16", "mean money")[-2] == "1.20 EUR"
+    assert row(shown, "16", "mean money of a delivery")[-1] == "1.20 EUR"
+    for size in ("8", "32", "64"):
+        assert row(shown, size, "mean money of a delivery")[1:] == ["allowed", "0", "0", "0", "0", "unknown"]
+    for text in (savings, shown):
+        paid = "1.50 EUR: 4.50 EUR for 3 deliveries, failed and running trials included"
+        assert row(text, "paid per model") == ["paid per model", paid]
+
+
+def after_default(trainer: Trainer, cost: float) -> Trainer:
+    """The trainer after the first trial of the search, which is one of the default batch size."""
+    assert trainer.run(cost).id.batch_size == trainer.spec.default_batch_size
+    return trainer
+
+
+def test_without_deliveries_nothing_has_a_price(priced: LiveServer, ask: Ask) -> None:
+    """A job without a delivery has no price of a model, whatever was spent, and blanks for its batch sizes."""
+    trainer = Trainer(priced.trainer)
+    trainer.run(6e6, converges=False)
+    savings = ask("jobs", "savings", trainer.job_id, "--server", priced.address)
+    shown = ask("jobs", "show", trainer.job_id, "--server", priced.address)
+    assert row(savings, "money") == ["money", "no claim", "no claim", "0.901 EUR"]
+    assert row(savings, "16", "mean money") == ["16", "1", "0", "1", "0"]
+    assert row(shown, "16", "mean money of a delivery")[-1] == "unknown"
+    assert "paid per model" not in savings + shown
+
+
+@pytest.mark.parametrize("prices", [(), ("--electricity-price", "0", "--gpu-hour-price", "0", "--currency", "EUR")])
+def test_without_prices_no_model_has_one(tmp_path: Path, ask: Ask, prices: Sequence[str]) -> None:
+    """Without prices, or with prices of 0, there is neither a column of money nor a price of a model."""
+    with LiveServer(tmp_path) as server:
+        server.start(*prices)
+        trainer = runs(server, 16, [100.0] * 2, Trainer(server.trainer))
+        savings = ask("jobs", "savings", trainer.job_id, "--server", server.address)
+        shown = ask("jobs", "show", trainer.job_id, "--server", server.address)
+    assert "mean money" not in savings + shown
+    assert "paid per model" not in savings + shown
+
+
+def test_unmeasured_energy_has_no_price(tmp_path: Path, ask: Ask) -> None:
+    """Where energy alone has a price and none was measured, the price of a model is blank, not 0."""
+    with LiveServer(tmp_path) as server:
+        server.start("--electricity-price", "0.36", "--currency", "EUR")
+        trainer = runs(server, 16, [0.0] * 2, Trainer(server.trainer, eta_knob=0.0))
+        savings = ask("jobs", "savings", trainer.job_id, "--server", server.address)
+        shown = ask("jobs", "show", trainer.job_id, "--server", server.address)
+    assert row(savings, "16", "mean money")[-1] == "1.0 s"
+    assert row(shown, "16", "mean money of a delivery")[-1].startswith("100 J")
+    assert "paid per model" not in savings + shown
+
+
+def test_a_narrow_terminal_leaves_the_money_of_batch_sizes_out_first(priced: LiveServer) -> None:
+    """The mean money of a delivery is shown where there is room, and is the first column to be left out."""
+    trainer = runs(priced, 16, [10e6, 10e6], Trainer(priced.trainer))
+    command = wattwise("jobs", "show", trainer.job_id, "--server", priced.address)
+    for columns, there in ((120, True), (70, False)):
+        status, text = on_terminal(command, columns)
+        assert status == 0
+        assert max(map(len, text.splitlines())) <= columns
+        (table,) = (part for part in text.split("\n\n") if "missed" in part and "running" in part)
+        assert ("money" in table) == there
 
 
 def test_savings_fit_a_terminal(saving: Trainer) -> None:

@@ -138,8 +138,9 @@ def _show(client: Client, args: argparse.Namespace) -> int:
         print_json(plain(job))
     else:
         page = [("page", page_of(base, args.job_id))] if base else []
-        figures = [*figures_of(client, job), *page]
-        print_job(job, client.list_trials(args.job_id, page_size=_PAGE), figures)
+        figures = figures_of(client, job)
+        trials = client.list_trials(args.job_id, page_size=_PAGE)
+        print_job(job, trials, [*figures.lines, *page], figures.money)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
 
@@ -126,7 +127,7 @@ def print_savings(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors
     print()  # noqa: T201 - the command's answer
     _print_amounts(list(_amounts_of(savings, factors)), mark_of(job))
     print()  # noqa: T201 - the command's answer
-    print_facts([("job", job.spec.job_id), *_grounds(job, statistics), ("factors", factors_text(factors))])
+    print_facts([("job", job.spec.job_id), *_grounds(job, statistics, factors), ("factors", factors_text(factors))])
     print()  # noqa: T201 - the command's answer
     print_models(statistics.trials, factors, mark_of(job))
 
@@ -151,8 +152,23 @@ def factors_text(factors: v1.Factors) -> str:
 
 
 def has_prices(factors: v1.Factors) -> bool:
-    """Whether the operator has set a price."""
-    return factors.HasField("electricity_price_per_kwh") or factors.HasField("gpu_hour_price")
+    """Whether the operator has set a price above 0: with free energy and hours, there is no money to show."""
+    return bool(factors.electricity_price_per_kwh or factors.gpu_hour_price)
+
+
+def mean_money(trials: Iterable[v1.TrialStatistics]) -> dict[int, float]:
+    """What a delivery costs on average in money, by batch size, over all types of trials.
+
+    Batch sizes without a delivery are left out, and those whose money is 0: nothing with a price was measured.
+    """
+    means = {size: _mean(list(these)) for size, these in groupby(trials, key=lambda each: each.batch_size)}
+    return {size: mean.money for size, mean in means.items() if mean is not None and mean.money}
+
+
+def money_per_model(statistics: v1.JobStatistics) -> float | None:
+    """All money spent, by the deliveries: failed, exploring and running trials are paid for, too. None: not known."""
+    deliveries, spent = statistics.savings.num_deliveries, statistics.spent.money
+    return spent / deliveries if deliveries and spent else None
 
 
 class _Amount(NamedTuple):
@@ -198,11 +214,12 @@ def _amounts_of(savings: v1.Savings, factors: v1.Factors) -> Iterator[_Amount]:
             yield _Amount(name, text, saving.at_least if known else None, saving.saved if known else None, saving.spent)
 
 
-def _grounds(job: v1.Job, statistics: v1.JobStatistics) -> Iterator[tuple[str, str]]:
+def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tuple[str, str]]:
     """What a claim rests on, and what to do about it."""
     savings, spec = statistics.savings, job.spec
     cost, deliveries = savings.cost, savings.num_deliveries
-    yield "deliveries", f"{deliveries} of {counted(sum(_counts(statistics)), 'trial')} reached the target"
+    yield "deliveries", _deliveries(statistics)
+    yield from _money_facts(statistics, factors)
     runs = counted(savings.num_baseline_trials, "run")
     newest = ""
     if savings.HasField("newest_baseline_time"):
@@ -231,8 +248,21 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics) -> Iterator[tuple[str, s
         yield "advice", line
 
 
-def _counts(statistics: v1.JobStatistics) -> Iterator[int]:
-    return (each.num_trials for each in statistics.trials if each.type != v1.TRIAL_TYPE_IMPORTED)
+def _money_facts(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tuple[str, str]]:
+    each = money_per_model(statistics)
+    if each is not None:
+        total = money(statistics.spent.money, factors.currency)
+        deliveries = counted(statistics.savings.num_deliveries, "delivery", "deliveries")
+        text = f"{money(each, factors.currency)}: {total} for {deliveries}, failed and running trials included"
+        yield "paid per model", text
+
+
+def _deliveries(statistics: v1.JobStatistics) -> str:
+    deliveries, groups = statistics.savings.num_deliveries, statistics.trials
+    # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
+    if any(each.type == v1.TRIAL_TYPE_IMPORTED for each in groups):
+        return f"{counted(deliveries, 'trial')} reached the target"
+    return f"{deliveries} of {counted(sum(each.num_trials for each in groups), 'trial')} reached the target"
 
 
 class _Models(NamedTuple):
@@ -248,7 +278,8 @@ class _Models(NamedTuple):
 
 def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark: str) -> None:
     """One row per batch size: how often it delivered a model, and what one took on average."""
-    rows = [_merged(list(these)) for _, these in groupby(trials, key=lambda each: each.batch_size)]
+    groups = list(trials)
+    rows = [_merged(list(these)) for _, these in groupby(groups, key=lambda each: each.batch_size)]
     columns: list[Column[_Models]] = [
         numbers("batch size", lambda row: row.batch_size),
         numbers("trials", lambda row: row.num_trials, priority=6),
@@ -260,8 +291,14 @@ def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark
         numbers("mean time", lambda row: row.mean and row.mean.time_seconds, duration, priority=2),
     ]
     if has_prices(factors):
+        moneys = mean_money(groups)
         columns.append(
-            numbers("mean money", lambda row: row.mean and row.mean.money, lambda value: money(value, factors.currency))
+            numbers(
+                "mean money",
+                lambda row: moneys.get(row.batch_size),
+                lambda value: money(value, factors.currency),
+                priority=3,
+            )
         )
     if factors.HasField("carbon_intensity_grams_per_kwh"):
         columns.append(numbers("mean CO2", lambda row: row.mean and row.mean.carbon_grams, carbon, priority=5))
@@ -269,20 +306,25 @@ def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark
 
 
 def _merged(groups: Sequence[v1.TrialStatistics]) -> _Models:
-    deliveries = sum(each.num_deliveries for each in groups)
+    return _Models(
+        groups[0].batch_size,
+        sum(each.num_trials for each in groups),
+        sum(each.num_deliveries for each in groups),
+        sum(each.num_missed for each in groups),
+        sum(each.num_failed for each in groups),
+        _mean(groups),
+    )
+
+
+def _mean(groups: Sequence[v1.TrialStatistics]) -> v1.Usage | None:
+    """The mean of what a delivery took; None without one."""
     delivered = [each for each in groups if each.num_deliveries]
+    deliveries = sum(each.num_deliveries for each in delivered)
 
     def mean(name: str) -> float:
         return sum(each.num_deliveries * float(getattr(each.mean_delivery, name)) for each in delivered) / deliveries
 
-    return _Models(
-        groups[0].batch_size,
-        sum(each.num_trials for each in groups),
-        deliveries,
-        sum(each.num_missed for each in groups),
-        sum(each.num_failed for each in groups),
-        v1.Usage(**{name: mean(name) for name in v1.Usage.DESCRIPTOR.fields_by_name}) if deliveries else None,
-    )
+    return v1.Usage(**{name: mean(name) for name in v1.Usage.DESCRIPTOR.fields_by_name}) if deliveries else None
 
 
 def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
@@ -377,16 +419,33 @@ _ESTIMATES = Mark[v1.Job](
 )
 
 
-def figures_of(client: Client, job: v1.Job) -> Iterator[tuple[str, str]]:
-    """What a job saved and what its next launch gets, as lines of `jobs show`; nothing from an older server."""
+class Figures(NamedTuple):
+    """What the server computes for `jobs show`.
+
+    Attributes:
+        lines: what the job saved, what a model costs in money, and what its next launch gets.
+        money: the mean money of a delivery by batch size; None without prices.
+    """
+
+    lines: Sequence[tuple[str, str]]
+    money: Mapping[int, str] | None
+
+
+def figures_of(client: Client, job: v1.Job) -> Figures:
+    """The figures of a job; an older server has none, or fewer."""
     job_id = job.spec.job_id
-    try:
-        yield "savings", headline(job, client.get_job_statistics(job_id).savings)
-        preview = client.preview_next(job_id)
-    except UnsupportedCallError:
-        return
-    choices = preview.choices
-    if choices:
-        shares = ", ".join(f"{choice.batch_size} ({choice.probability:.0%})" for choice in choices)
-        yield "likely next", shares
-        yield f"why {choices[0].batch_size}", choices[0].reason
+    lines: list[tuple[str, str]] = []
+    moneys: Mapping[int, str] | None = None
+    with suppress(UnsupportedCallError):
+        statistics = client.get_job_statistics(job_id)
+        lines.append(("savings", headline(job, statistics.savings)))
+        factors = client.get_server_info().factors
+        lines.extend(_money_facts(statistics, factors))
+        if has_prices(factors):
+            found = mean_money(statistics.trials)
+            moneys = {size: money(value, factors.currency) for size, value in found.items()}
+        choices = client.preview_next(job_id).choices
+        if choices:
+            shares = ", ".join(f"{choice.batch_size} ({choice.probability:.0%})" for choice in choices)
+            lines += [("likely next", shares), (f"why {choices[0].batch_size}", choices[0].reason)]
+    return Figures(lines, moneys)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
@@ -50,13 +50,19 @@ def print_jobs(jobs: Iterable[v1.Job], options: TableOptions | None = None) -> N
     print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_MIN_COST_ESTIMATES])
 
 
-def print_job(job: v1.Job, trials: Iterable[v1.Trial], figures: Iterable[tuple[str, str]] = ()) -> None:
+def print_job(
+    job: v1.Job,
+    trials: Iterable[v1.Trial],
+    figures: Iterable[tuple[str, str]] = (),
+    money: Mapping[int, str] | None = None,
+) -> None:
     """A job's configuration and progress, its arms, its batch sizes and its power limits.
 
     Args:
         job: the job.
         trials: all its trials.
         figures: what else is known of it, as names with texts.
+        money: as of `print_batch_sizes`.
     """
     print_facts([*_facts(job), *figures, *_unusual(trials), *_warnings(job)])
     if job.arms:
@@ -64,7 +70,7 @@ def print_job(job: v1.Job, trials: Iterable[v1.Trial], figures: Iterable[tuple[s
         print_arms(job.arms, mark_of(job))
     if job.batch_size_states:
         print()  # noqa: T201 - the command's answer
-        print_batch_sizes(job.batch_size_states, mark_of(job))
+        print_batch_sizes(job.batch_size_states, mark_of(job), money)
     if job.power_limits:
         print()  # noqa: T201 - the command's answer
         print_power_limits(job.power_limits)
@@ -93,9 +99,15 @@ def _mean_cost(arm: v1.Arm) -> str:
     return joules(-arm.param_mean) if arm.param_precision > 0 else "unknown"
 
 
-def print_batch_sizes(states: Sequence[v1.BatchSizeState], mark: str) -> None:
-    """One row per batch size, and below the table why some of them are not chosen."""
-    columns: Sequence[Column[v1.BatchSizeState]] = (
+def print_batch_sizes(states: Sequence[v1.BatchSizeState], mark: str, money: Mapping[int, str] | None = None) -> None:
+    """One row per batch size, and below the table why some of them are not chosen.
+
+    Args:
+        states: the batch sizes.
+        mark: what follows the headings of costs.
+        money: what a delivery costs on average, by batch size; None without prices, for no such column.
+    """
+    columns: list[Column[v1.BatchSizeState]] = [
         numbers("batch size", lambda state: state.batch_size),
         Column("state", status_name, priority=1),
         numbers("reached", lambda state: state.num_converged, priority=3),
@@ -103,7 +115,9 @@ def print_batch_sizes(states: Sequence[v1.BatchSizeState], mark: str) -> None:
         numbers("failed", lambda state: state.num_failed, priority=5),
         numbers("running", lambda state: state.num_running, priority=6),
         numbers(f"cost of a model{mark}", _expected_cost, priority=2),
-    )
+    ]
+    if money is not None:
+        columns.append(numbers("mean money of a delivery", lambda state: money.get(state.batch_size), priority=7))
     print_table(columns, states)
     for state in states:
         if state.status != v1.BATCH_SIZE_STATUS_ALLOWED:
