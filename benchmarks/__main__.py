@@ -18,13 +18,14 @@ from typing import Any
 import grpc
 from wattwise import v1
 
-from benchmarks import attacks, choice, moves, pause, postgres
+from benchmarks import attacks, choice, moves, pause, postgres, readers
 from benchmarks.figures import Figure, Samples, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
 from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
 from benchmarks.victim import trainer
+from tests.web.browser import CHROMIUM
 
-_SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks", "postgres", "moves")
+_SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks", "postgres", "moves", "page")
 _WIDE_JOBS, _WIDE_RUNNING, _WIDE_SIZES = 2_000, 5, range(8, 72)
 _IDLE_SECONDS = 5
 
@@ -149,6 +150,23 @@ def _moves(args: argparse.Namespace, _folder: Path, samples: dict[str, Samples])
         )
 
 
+def _page(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
+    read = folder / "read.db"
+    fill(read, readers.JOBS, deep=readers.TRIALS)
+    with wattwise_server(read) as (server, _), readers.page(server) as url:
+        rounds = max(3, args.rounds // 4)
+        late = samples["page"] = readers.neighbour(server, url, rounds)
+        for tabs in readers.TABS:
+            beside = ratio(late, readers.beside(tabs), lambda baseline: baseline[readers.ALONE])
+            yield Figure(f"ReportResult, 95th percentile, {tabs} tabs of the page ÷ none", beside, 1.5)
+        if CHROMIUM is None:
+            print("Chromium is missing: no first paint")
+            return
+        painted = samples["paint"] = readers.first_paint(url, rounds)
+        for name, seconds in painted.items():
+            yield Figure(f"first paint, without a cache: {name}", median(seconds), 1, unit="s")
+
+
 def _document(figures: list[Figure], samples: dict[str, Samples]) -> dict[str, Any]:
     versions = {"python": platform.python_version(), "grpcio": grpc.__version__, "sqlite": sqlite3.sqlite_version}
     machine = {"system": platform.platform(), "processors": Path("/proc/cpuinfo").read_text().count("processor\t")}
@@ -169,6 +187,7 @@ _MEASURES = {
     "attacks": _attacks,
     "postgres": postgres.measure,
     "moves": _moves,
+    "page": _page,
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 
 from wattwise.errors import ServerUnavailableError, UnauthenticatedError, WattwiseError
@@ -14,7 +13,6 @@ from wattwise_web.pages import Visitor
 
 _PING_SECONDS = 15.0
 _PAUSES = (1.0, 2.0, 5.0)
-_DONE = None
 
 
 async def changes(backend: Backend, visitor: Visitor, job_id: str, closing: asyncio.Event) -> AsyncIterator[str]:
@@ -26,55 +24,55 @@ async def changes(backend: Backend, visitor: Visitor, job_id: str, closing: asyn
         job_id: the only job; empty for all.
         closing: set when the page stops.
     """
-    # One place: whatever happens meanwhile is one change.
-    queue: asyncio.Queue[str | None] = asyncio.Queue()
-    task = asyncio.create_task(_watch(backend, visitor, job_id, queue))
-    stop = asyncio.create_task(closing.wait())
+    # What has changed is read with the page, so that a second event says nothing more than the first.
+    events: asyncio.Queue[str | None] = asyncio.Queue()
+    tasks = [
+        asyncio.create_task(_watch(backend, visitor, job_id, events)),
+        asyncio.create_task(_end(closing, events)),
+    ]
     try:
         yield "retry: 2000\n\n"
         while True:
-            get = asyncio.create_task(queue.get())
-            done, _ = await asyncio.wait({get, stop}, timeout=_PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if get in done:
-                event = get.result()
-                if event is _DONE:
-                    return
-                yield event
+            try:
+                event = await asyncio.wait_for(events.get(), _PING_SECONDS)
+            except asyncio.TimeoutError:
+                yield ": ping\n\n"
                 continue
-            get.cancel()
-            if stop in done:
+            if event is None:
                 return
-            yield ": ping\n\n"
+            yield f"event: {event}\ndata:\n\n"
     finally:
-        for each in (task, stop):
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task, stop})
+            await asyncio.wait(tasks)
 
 
-async def _watch(backend: Backend, visitor: Visitor, job_id: str, queue: asyncio.Queue[str | None]) -> None:
+async def _end(closing: asyncio.Event, events: asyncio.Queue[str | None]) -> None:
+    await closing.wait()
+    events.put_nowait(None)
+
+
+async def _watch(backend: Backend, visitor: Visitor, job_id: str, events: asyncio.Queue[str | None]) -> None:
     failures = 0
     while True:
         try:
             async for message in backend.watch_jobs(job_id, visitor.token):
                 failures = 0
-                if message.all_jobs or not job_id or job_id in message.job_ids:
-                    named = [job_id] if job_id else list(message.job_ids)[:20]
-                    queue.put_nowait(_event("change", {"jobs": named, "all": message.all_jobs}))
+                # The server watches a prefix: other ids may begin with this one.
+                mine = message.all_jobs or not job_id or job_id in message.job_ids
+                if mine and events.empty():
+                    events.put_nowait("change")
         except UnauthenticatedError:
-            queue.put_nowait(_event("login", {}))
-            queue.put_nowait(_DONE)
+            events.put_nowait("login")
+            events.put_nowait(None)
             return
         except ServerUnavailableError:
-            if failures:
-                queue.put_nowait(_event("away", {}))
+            if failures and events.empty():
+                events.put_nowait("away")
         except WattwiseError:
             # The stream is refused; the page polls instead.
-            queue.put_nowait(_DONE)
+            events.put_nowait(None)
             return
         await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
         failures += 1
-
-
-def _event(name: str, data: dict[str, object]) -> str:
-    return f"event: {name}\ndata: {json.dumps(data)}\n\n"

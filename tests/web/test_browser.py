@@ -9,7 +9,6 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,16 +19,16 @@ from urllib.parse import quote
 import axe_playwright_python
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from wattwise import v1
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.web.browser import CHROMIUM, chromium
 from tests.web.page import HOSTILE, WebPage
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make test-browser` installs it where it may"),
@@ -45,11 +44,8 @@ Opener = Callable[..., Page]
 def browser() -> Iterator[Browser]:
     """Chromium. A loaded machine's pages are slow, and tabs then ask less often."""
     expect.set_options(timeout=30_000)
-    with sync_playwright() as playwright:
-        # Tests may run as root, where Chromium has no sandbox.
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture

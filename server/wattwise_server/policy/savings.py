@@ -129,12 +129,14 @@ class Savings:
         deliveries: D.
         spent: S.
         baseline: What a delivery costs with the default; None where there is no claim.
+        running: The part of S that running trials have spent, whose deliveries may still come.
     """
 
     deliveries: int
     spent: float
     baseline: Baseline | None
     verdict: Verdict
+    running: float = 0.0
 
     @property
     def saved(self) -> float | None:
@@ -148,8 +150,10 @@ class Savings:
 
     @property
     def uncorrected(self) -> float | None:
-        """D · mean − S, which overstates: of a job with the verdict LOSS, the loss to show."""
-        return None if self.baseline is None else self.deliveries * self.baseline.mean - self.spent
+        """D · mean − what ended trials spent, which overstates: of a job with the verdict LOSS, the loss to show."""
+        if self.baseline is None:
+            return None
+        return self.deliveries * self.baseline.mean - (self.spent - self.running)
 
     def times(self, factor: float) -> Savings:
         """In another unit: CO2 is energy times the carbon intensity.
@@ -160,10 +164,12 @@ class Savings:
         if not (math.isfinite(factor) and factor > 0):
             raise ValueError(f"factor is {factor}; use a finite number above 0")
         baseline = None if self.baseline is None else self.baseline.times(factor)
-        return Savings(self.deliveries, self.spent * factor, baseline, self.verdict)
+        return Savings(self.deliveries, self.spent * factor, baseline, self.verdict, self.running * factor)
 
 
-def savings(reached: Mapping[int, Delivered], *, default_batch_size: int, deliveries: int, spent: float) -> Savings:
+def savings(
+    reached: Mapping[int, Delivered], *, default_batch_size: int, deliveries: int, spent: float, running: float = 0.0
+) -> Savings:
     """What a job has saved of one quantity.
 
     Args:
@@ -171,11 +177,12 @@ def savings(reached: Mapping[int, Delivered], *, default_batch_size: int, delive
         default_batch_size: The default.
         deliveries: Trials that reached the target under this server: without imported ones.
         spent: What all trials under this server took, failed and running ones included.
+        running: What the running ones of them took. It counts against a saving, but is no loss before they end.
 
     Raises:
         ValueError: a number is negative or not finite, or more logarithms than trials were counted.
     """
-    _check(reached, deliveries, spent)
+    _check(reached, deliveries, spent, running)
     default = reached.get(default_batch_size, Delivered())
     if not deliveries:
         verdict = Verdict.NO_DELIVERY
@@ -186,15 +193,17 @@ def savings(reached: Mapping[int, Delivered], *, default_batch_size: int, delive
         verdict = Verdict.NOT_MEASURED
     else:
         known = _baseline(default, _spread(default, reached.values()))
-        return Savings(deliveries, spent, known, _verdict(known, deliveries, spent))
+        return Savings(deliveries, spent, known, _verdict(known, deliveries, spent, running), running)
     return Savings(deliveries, spent, None, verdict)
 
 
-def _check(reached: Mapping[int, Delivered], deliveries: int, spent: float) -> None:
+def _check(reached: Mapping[int, Delivered], deliveries: int, spent: float, running: float) -> None:
     if deliveries < 0:
         raise ValueError(f"deliveries is {deliveries}; use a number from 0")
     if not (math.isfinite(spent) and spent >= 0):
         raise ValueError(f"spent is {spent}; use a finite number from 0")
+    if not 0 <= running <= spent:
+        raise ValueError(f"running is {running}; use a number from 0 to spent, {spent}")
     for size, each in reached.items():
         if not 0 <= each.logs.count <= each.count:
             raise ValueError(f"batch size {size} has {each.logs.count} logarithms of {each.count} trials")
@@ -225,13 +234,13 @@ def boundary(runs: int) -> float:
     return math.sqrt(2 * (runs + 1) * math.log1p(math.sqrt(runs + 1) / (2 * _MISCLAIMED)))
 
 
-def _verdict(known: Baseline, deliveries: int, spent: float) -> Verdict:
+def _verdict(known: Baseline, deliveries: int, spent: float, running: float) -> Verdict:
     if deliveries * known.least > spent:
         return Verdict.SAVING
     # The default's own deliveries would have cost what they did.
     own = min(known.runs, deliveries)
     most = own * known.mean + (deliveries - own) * known.generous
-    return Verdict.LOSS if most < spent * (1 - _NOTHING) else Verdict.UNCERTAIN
+    return Verdict.LOSS if most < (spent - running) * (1 - _NOTHING) else Verdict.UNCERTAIN
 
 
 class Progress(NamedTuple):

@@ -312,20 +312,27 @@ class Statistics:
         default = version.default_batch_size
         delivered = [group for group in groups if group.delivered]
         spent = self._spent(groups, version.num_gpus)
+        running = self._spent((group for group in groups if group.running), version.num_gpus)
         num_deliveries = sum(group.num_trials for group in delivered if group.own)
         of_default = [group for group in delivered if group.batch_size == default]
 
-        def saved(place: int, value: float) -> Claim:
-            reached = _delivered(delivered, place)
-            return claim(reached, default_batch_size=default, deliveries=num_deliveries, spent=value)
+        def saved(place: int, value: float, unfinished: float) -> Claim:
+            return claim(
+                _delivered(delivered, place),
+                default_batch_size=default,
+                deliveries=num_deliveries,
+                spent=value,
+                # Sums of floats: the part may exceed the whole by a rounding.
+                running=min(unfinished, value),
+            )
 
-        energy = saved(1, spent.usage.energy_joules)
+        energy = saved(1, spent.usage.energy_joules, running.usage.energy_joules)
         grams = self.factors.grams_per_joule
         return Savings(
-            saved(0, spent.usage.cost),
+            saved(0, spent.usage.cost, running.usage.cost),
             energy,
-            saved(2, spent.usage.time_seconds),
-            None if spent.money is None else saved(3, spent.money),
+            saved(2, spent.usage.time_seconds, running.usage.time_seconds),
+            None if spent.money is None else saved(3, spent.money, running.money or 0.0),
             energy.times(grams) if grams else None,
             num_deliveries,
             sum(group.num_trials for group in of_default),
