@@ -1,7 +1,7 @@
 """How long a trainer's reports take while people read the web page, and how soon a browser paints it.
 
-A tab is the requests that a browser makes for it; see `later` in app.js. Browsers run on other machines, so that only the
-first paint needs a real one.
+A tab is the requests that a browser makes for it; see `later` in app.js. Browsers run on other machines, so that only
+the first paint needs a real one.
 """
 
 from __future__ import annotations
