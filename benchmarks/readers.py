@@ -51,7 +51,7 @@ def page(server: str) -> Iterator[str]:
 
 def neighbour(server: str, url: str, rounds: int) -> Samples:
     """The 95th percentile of a report's seconds, alone and beside tabs, by the number of tabs."""
-    found: Samples = {ALONE: []} | {beside(count): [] for count in TABS}
+    found: Samples = {ALONE: [], **{beside(count): [] for count in TABS}}
     with trainer(server) as victim:
         for _ in range(rounds):
             found[ALONE].append(_late(victim))
