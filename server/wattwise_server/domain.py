@@ -482,6 +482,20 @@ class Usage(NamedTuple):
         return Usage(*(factor * each for each in self))
 
 
+class Quantities(NamedTuple):
+    """One figure of each quantity; None where it is unknown, or where nothing is claimed."""
+
+    time_seconds: float | None = None
+    energy_joules: float | None = None
+    cost: float | None = None
+    money: float | None = None
+    carbon_grams: float | None = None
+
+    def plus(self, other: Quantities) -> Quantities:
+        """The sum; known if either is."""
+        return Quantities(*map(_sum, self, other))
+
+
 class Amount(NamedTuple):
     """Usage with its money, and the grams of CO2 equivalent; None without prices, and without a carbon intensity."""
 
@@ -494,6 +508,10 @@ class Amount(NamedTuple):
         money, carbon = _sum(self.money, other.money), _sum(self.carbon_grams, other.carbon_grams)
         return Amount(self.usage.plus(other.usage), money, carbon)
 
+    def quantities(self) -> Quantities:
+        """All of them alike."""
+        return Quantities(*self.usage, self.money, self.carbon_grams)
+
 
 class JobFigures(NamedTuple):
     """What one job, or several together, did and saved. History from before their registration is left out.
@@ -505,7 +523,7 @@ class JobFigures(NamedTuple):
         num_missed: Trials that were decided without that.
         num_failed: Trials that failed.
         spent: What all trials took.
-        saved: The estimate, of the jobs with a claim; None: none has one.
+        saved: The estimate, of the jobs with a claim about a quantity.
         saved_at_least: Its lower bound, of the same jobs.
         uncorrected: By the plain means of the defaults, which overstate: below 0 it is what was lost.
         verdicts: The number of jobs by what their data say about the cost.
@@ -519,9 +537,9 @@ class JobFigures(NamedTuple):
     num_missed: int = 0
     num_failed: int = 0
     spent: Amount = Amount()
-    saved: Amount | None = None
-    saved_at_least: Amount | None = None
-    uncorrected: Amount | None = None
+    saved: Quantities = Quantities()
+    saved_at_least: Quantities = Quantities()
+    uncorrected: Quantities = Quantities()
     verdicts: Mapping[str, int] = MappingProxyType({})
     num_needing_attention: int = 0
     last_time: datetime | None = None
@@ -535,9 +553,9 @@ class JobFigures(NamedTuple):
             self.num_missed + other.num_missed,
             self.num_failed + other.num_failed,
             self.spent.plus(other.spent),
-            _both(self.saved, other.saved),
-            _both(self.saved_at_least, other.saved_at_least),
-            _both(self.uncorrected, other.uncorrected),
+            self.saved.plus(other.saved),
+            self.saved_at_least.plus(other.saved_at_least),
+            self.uncorrected.plus(other.uncorrected),
             Counter(self.verdicts) + Counter(other.verdicts),
             self.num_needing_attention + other.num_needing_attention,
             max(filter(None, (self.last_time, other.last_time)), default=None),
@@ -546,10 +564,6 @@ class JobFigures(NamedTuple):
 
 def _sum(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else one + other
-
-
-def _both(one: Amount | None, other: Amount | None) -> Amount | None:
-    return other if one is None else one if other is None else one.plus(other)
 
 
 class TrialKey(NamedTuple):

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from wattwise_server.domain import Amount, JobFigures
+from wattwise_server.domain import JobFigures, Quantities
 from wattwise_server.observability.fresh import Computed
 
 Figures: TypeAlias = tuple[JobFigures, Mapping[str, JobFigures]]
@@ -138,15 +138,15 @@ _COUNTS = (
     ),
 )
 
-_KINDS: Sequence[tuple[str, str, Callable[[JobFigures], Amount | None]]] = (
-    ("spent", "What trials of {} took: ", lambda each: each.spent),
+_KINDS: Sequence[tuple[str, str, Callable[[JobFigures], Quantities]]] = (
+    ("spent", "What trials of {} took: ", lambda each: each.spent.quantities()),
     ("saved", "Estimate of what was saved by {}, negative for a loss: ", lambda each: each.saved),
     ("saved_at_least", "Lower 95% bound of what was saved by {}: ", lambda each: each.saved_at_least),
 )
-_QUANTITIES: Sequence[tuple[str, str, Callable[[Amount], float | None]]] = (
-    ("cost_joules", "cost.", lambda amount: amount.usage.cost),
-    ("energy_joules", "energy.", lambda amount: amount.usage.energy_joules),
-    ("training_seconds", "training time.", lambda amount: amount.usage.time_seconds),
+_QUANTITIES: Sequence[tuple[str, str, Callable[[Quantities], float | None]]] = (
+    ("cost_joules", "cost.", lambda amount: amount.cost),
+    ("energy_joules", "energy.", lambda amount: amount.energy_joules),
+    ("training_seconds", "training time.", lambda amount: amount.time_seconds),
     ("carbon_grams", "CO2 equivalent.", lambda amount: amount.carbon_grams),
     ("money", "money, by currency.", lambda amount: amount.money),
 )
@@ -161,10 +161,9 @@ def _amounts(currency: str) -> Iterator[_Family]:
 
 
 def _quantity(
-    amount_of: Callable[[JobFigures], Amount | None],
-    value_of: Callable[[Amount], float | None],
+    amount_of: Callable[[JobFigures], Quantities],
+    value_of: Callable[[Quantities], float | None],
     labels: Sequence[str],
     figures: JobFigures,
 ) -> Samples:
-    amount = amount_of(figures)
-    return () if amount is None else _number(value_of(amount), *labels)
+    return _number(value_of(amount_of(figures)), *labels)

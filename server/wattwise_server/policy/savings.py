@@ -53,6 +53,9 @@ one at most half of it."""
 _OLD = 100
 """Deliveries since the newest one of the default after which another one is advised."""
 
+_LARGEST_LOG = 700.0
+"""A float's exponential is finite up to 709."""
+
 _NOTHING = 1e-9
 """A relative difference below this is a rounding error."""
 
@@ -159,10 +162,10 @@ class Savings:
         """In another unit: CO2 is energy times the carbon intensity.
 
         Raises:
-            ValueError: the factor is not a finite number above 0.
+            ValueError: the factor is not a finite number from 0.
         """
-        if not (math.isfinite(factor) and factor > 0):
-            raise ValueError(f"factor is {factor}; use a finite number above 0")
+        if not (math.isfinite(factor) and factor >= 0):
+            raise ValueError(f"factor is {factor}; use a finite number from 0")
         baseline = None if self.baseline is None else self.baseline.times(factor)
         return Savings(self.deliveries, self.spent * factor, baseline, self.verdict, self.running * factor)
 
@@ -225,7 +228,7 @@ def _spread(default: Delivered, reached: Iterable[Delivered]) -> float:
 def _baseline(default: Delivered, spread: float) -> Baseline:
     runs, middle, error = default.count, default.logs.mean, spread / math.sqrt(default.count)
     least = math.exp(middle - spread * boundary(runs) / runs)
-    generous = max(default.mean, math.exp(middle + error))
+    generous = max(default.mean, math.exp(min(middle + error, _LARGEST_LOG)))
     return Baseline(runs, default.mean, math.exp(middle - error), least, generous)
 
 

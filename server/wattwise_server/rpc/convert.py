@@ -28,6 +28,7 @@ from wattwise_server.domain import (
     Measurement,
     MonitorKinds,
     PowerSample,
+    Quantities,
     Search,
     Stage,
     Trial,
@@ -377,7 +378,11 @@ def _summary(known: Summary) -> v1.JobSummary:
 
 
 def _amount(known: Amount) -> v1.Usage:
-    return v1.Usage(**known.usage._asdict(), money=known.money, carbon_grams=known.carbon_grams)
+    return v1.Usage(**known.quantities()._asdict())
+
+
+def _claimed(known: Quantities) -> v1.Usage | None:
+    return None if known == Quantities() else v1.Usage(**known._asdict())
 
 
 def _saving(known: Claim | None) -> v1.Saving | None:
@@ -493,9 +498,9 @@ def totals(known: Totals) -> v1.Totals:
         num_running_trials=known.num_running_trials,
         num_deliveries=known.num_deliveries,
         spent=_amount(known.spent),
-        saved=None if known.saved is None else _amount(known.saved),
-        saved_at_least=None if known.saved_at_least is None else _amount(known.saved_at_least),
-        uncorrected=None if known.uncorrected is None else _amount(known.uncorrected),
+        saved=_claimed(known.saved),
+        saved_at_least=_claimed(known.saved_at_least),
+        uncorrected=_claimed(known.uncorrected),
         num_jobs_with_savings=known.num_jobs_with_savings,
         num_jobs_needing_attention=known.num_jobs_needing_attention,
     )

@@ -18,6 +18,8 @@ _ENDED = """
     FROM trials t JOIN jobs j ON j.job_key = t.job_key
     WHERE {jobs} t.status != 'DISPATCHED' AND t.trial_number > j.reset_after AND NOT t.excluded
 """
+# PostgreSQL would take the type of such a parameter from the integer that it is multiplied with.
+_REAL = "CAST(${} AS double precision)"
 _QUANTITIES = ("cost", "joules", "seconds", "money")
 _LOGS = ", ".join(
     f"sum(CASE WHEN delivered AND {name} > 0 THEN 1 ELSE 0 END) AS {name}_count, "
@@ -30,8 +32,8 @@ GROUPS = f"""
         SELECT t.job_key, t.batch_size, t.type, {_OWN} AS own, t.target_reached AS delivered, t.status, t.last_epoch,
                t.end_time, coalesce(t.cost, 0.0) AS cost, coalesce(t.last_energy_joules, 0.0) AS joules,
                coalesce(t.last_time_seconds, 0.0) AS seconds,
-               $1 * coalesce(t.last_energy_joules, 0.0)
-                   + $2 * j.number_of_gpus * coalesce(t.last_time_seconds, 0.0) AS money
+               {_REAL.format(1)} * coalesce(t.last_energy_joules, 0.0)
+                   + {_REAL.format(2)} * j.number_of_gpus * coalesce(t.last_time_seconds, 0.0) AS money
         {_ENDED}
     )
     SELECT job_key, batch_size, type, own, delivered, count(*) AS num_trials,
@@ -88,7 +90,7 @@ BREAK_EVEN = f"""
     WITH counted AS ({_COUNTED}),
     summed AS (
         SELECT trial_number,
-               sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) OVER sofar * $4
+               sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) OVER sofar * {_REAL.format(4)}
                - sum(CASE WHEN own THEN coalesce(cost, 0.0) ELSE 0.0 END) OVER sofar AS saved
         FROM counted WINDOW sofar AS (ORDER BY trial_number)
     )

@@ -13,6 +13,8 @@ from wattwise_server.policy.cost import cost
 from wattwise_server.usecases.monitors import monitor_fault
 
 LARGEST_COST = 1e100
+LARGEST_SUM = 1e100
+"""Of seconds or joules, so that sums over all trials are finite."""
 """In joules: far above any real cost, and small enough for its square to be finite."""
 
 Faults: TypeAlias = list[tuple[str, str]]
@@ -111,15 +113,15 @@ _TOO_LARGE = f"makes the cost exceed {LARGEST_COST:g} J; report joules and secon
 
 def _sum_faults(where: str, time_seconds: float, energy_joules: float) -> Faults:
     faults = []
-    if not 0 < time_seconds < math.inf:
+    if not 0 < time_seconds <= LARGEST_SUM:
         faults.append((f"{where}time_seconds", _bad_sum(time_seconds, "above 0")))
-    if not 0 <= energy_joules < math.inf:
+    if not 0 <= energy_joules <= LARGEST_SUM:
         faults.append((f"{where}energy_joules", _bad_sum(energy_joules, "0 or more")))
     return faults
 
 
 def _bad_sum(value: float, least: str) -> str:
-    return f"is {value}; report the finite sum since the trial's first epoch, {least}"
+    return f"is {value}; report the sum since the trial's first epoch, {least} and at most {LARGEST_SUM:g}"
 
 
 def _order_faults(last: Measurement, measurement: Measurement) -> Faults:

@@ -1,11 +1,13 @@
 """The figures of jobs: what their trials took, and what they saved.
 
-The store adds up the ended trials of a job once after each of its events, and the running ones at every call.
+The store adds up the ended trials of a job once after each of its events, and the running ones at every call: first, so
+that a trial that ends meanwhile is counted twice rather than not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -22,6 +24,7 @@ from wattwise_server.domain import (
     ListedJob,
     Moments,
     PowerSample,
+    Quantities,
     TrialType,
     Usage,
 )
@@ -34,8 +37,11 @@ from wattwise_server.usecases.lookup import find_job
 
 Answer = TypeVar("Answer")
 
-CACHED_JOBS = 10_000
-"""Jobs whose sums are kept: a few kilobytes each."""
+CACHED_JOBS = 2_000
+"""Jobs whose sums by batch size are kept: a few kilobytes each."""
+
+CLAIMED_JOBS = 50_000
+"""Jobs without running trials whose figures are kept for totals: about a kilobyte each."""
 
 _KEPT_ANSWERS = 48
 """Answers about ended trials that are kept, three for each of the jobs that people look at."""
@@ -138,9 +144,9 @@ class Totals(NamedTuple):
     num_running_trials: int
     num_deliveries: int
     spent: Amount
-    saved: Amount | None
-    saved_at_least: Amount | None
-    uncorrected: Amount | None
+    saved: Quantities
+    saved_at_least: Quantities
+    uncorrected: Quantities
     num_jobs_with_savings: int
     num_jobs_needing_attention: int
 
@@ -171,12 +177,14 @@ class Statistics:
         """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-        versions = await self._store.job_versions("", job_id)
+        keys = [version.key for version in await self._store.job_versions("", job_id)]
+        running = await self._store.running_groups(keys)
+        versions = await self._store.job_versions(keys=keys)
         if not versions:
             # It was deleted in between.
             raise JobNotFoundError(job_id)
         key = versions[0].key
-        groups = [*(await self._ended(versions))[key], *(await self._store.running_groups([key])).get(key, ())]
+        groups = [*(await self._ended(versions))[key], *running.get(key, ())]
         savings = await self._with_advice(self._savings(versions[0], groups), versions[0], job)
         baseline = savings.cost.baseline
         ranges: Sequence[Range] = ()
@@ -198,9 +206,9 @@ class Statistics:
     async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[Summary | None]:
         """What a list shows of jobs that were listed with their activity; None of one that was deleted since."""
         keys = [each.key for each in listed]
+        running = await self._store.running_groups(keys)
         versions = {version.key: version for version in await self._store.job_versions(keys=keys)}
         ended = await self._ended(list(versions.values()))
-        running = await self._store.running_groups(keys)
         found: list[Summary | None] = []
         for each in listed:
             version = versions.get(each.key)
@@ -232,20 +240,32 @@ class Statistics:
 
     async def by_job(self, prefix: str = "") -> Mapping[int, JobFigures]:
         """The figures of each job whose id starts with a prefix, by key."""
-        versions = await self._store.job_versions(prefix)
-        ended = await self._ended(versions)
         running = await self._store.running_groups(None)
+        versions = await self._store.job_versions(prefix)
         found: dict[int, JobFigures] = {}
+        stale = []
         for version in versions:
             known = self._claimed.get(version.key)
-            if version.key not in running and known is not None and known[0] == version:
+            if known is not None and known[0] == version and version.key not in running:
                 found[version.key] = known[1]
-                continue
-            if len(found) % _JOBS_AT_A_STRETCH == 0:
-                await asyncio.sleep(0)
-            found[version.key] = self._figures(version, [*ended[version.key], *running.get(version.key, ())])
-            if version.key in self._known and version.key not in running:
-                self._claimed[version.key] = version, found[version.key]
+            else:
+                stale.append(version)
+        for begin in range(0, len(stale), _JOBS_AT_A_TIME):
+            part = stale[begin : begin + _JOBS_AT_A_TIME]
+            ended = await self._ended(part)
+            for place, version in enumerate(part):
+                if place % _JOBS_AT_A_STRETCH == 0:
+                    await asyncio.sleep(0)
+                found[version.key] = self._figures(version, [*ended[version.key], *running.get(version.key, ())])
+                self._claimed.pop(version.key, None)
+                # Where there are more, the first ones stay: a cache that drops the oldest would be of no use to a
+                # reader of all.
+                if version.key not in running and len(self._claimed) < CLAIMED_JOBS:
+                    self._claimed[version.key] = version, found[version.key]
+        if not prefix:
+            for key in self._claimed.keys() - found.keys():
+                # It was deleted.
+                del self._claimed[key]
         return found
 
     async def together(self, figures: Iterable[JobFigures]) -> JobFigures:
@@ -259,7 +279,6 @@ class Statistics:
 
     def _figures(self, version: JobVersion, groups: Sequence[TrialGroup]) -> JobFigures:
         savings = self._savings(version, groups)
-        claimed = savings.cost.baseline is not None
         own = [group for group in groups if group.own]
         decided = [group for group in own if not group.running and not group.delivered]
         num_failed = sum(group.num_failed for group in decided)
@@ -270,9 +289,9 @@ class Statistics:
             sum(group.num_trials for group in decided) - num_failed,
             num_failed,
             self._spent(own, version.num_gpus),
-            _amount(savings, "saved") if claimed else None,
-            _amount(savings, "at_least") if claimed else None,
-            _amount(savings, "uncorrected") if claimed else None,
+            _claimed(savings, "saved"),
+            _claimed(savings, "at_least"),
+            _claimed(savings, "uncorrected"),
             {savings.verdict.value: 1},
             int(version.needs_attention),
         )
@@ -288,15 +307,14 @@ class Statistics:
                 found[version.key] = known[1]
             else:
                 stale.append(version)
-        for begin in range(0, len(stale), _JOBS_AT_A_TIME):
-            part = stale[begin : begin + _JOBS_AT_A_TIME]
-            groups = await self._store.trial_groups([version.key for version in part], self._prices)
-            for version in part:
+        if stale:
+            groups = await self._store.trial_groups([version.key for version in stale], self._prices)
+            for version in stale:
                 found[version.key] = groups.get(version.key, ())
                 self._known[version.key] = version, found[version.key]
                 self._known.move_to_end(version.key)
         while len(self._known) > CACHED_JOBS:
-            self._claimed.pop(self._known.popitem(last=False)[0], None)
+            self._known.popitem(last=False)
         return found
 
     async def _of_ended(
@@ -339,8 +357,16 @@ class Statistics:
         of_default = [group for group in delivered if group.batch_size == default]
 
         def saved(place: int, value: float, unfinished: float) -> Claim:
+            reached = _delivered(delivered, place)
+            numbers = (
+                value,
+                *(number for each in reached.values() for number in (each.mean, each.logs.mean, each.logs.deviation)),
+            )
+            if not all(map(math.isfinite, numbers)):
+                # Older servers accepted values whose sums are infinite.
+                return Claim(num_deliveries, value, None, Verdict.NOT_MEASURED)
             return claim(
-                _delivered(delivered, place),
+                reached,
                 default_batch_size=default,
                 deliveries=num_deliveries,
                 spent=value,
@@ -349,13 +375,17 @@ class Statistics:
             )
 
         energy = saved(1, spent.usage.energy_joules, running.usage.energy_joules)
+        money = None if spent.money is None else saved(3, spent.money, running.money or 0.0)
+        if money is not None and self._prices.joule and energy.verdict is Verdict.NOT_MEASURED:
+            # Without its energy, a trial seems cheaper than it was.
+            money = Claim(num_deliveries, money.spent, None, Verdict.NOT_MEASURED)
         grams = self.factors.grams_per_joule
         return Savings(
             saved(0, spent.usage.cost, running.usage.cost),
             energy,
             saved(2, spent.usage.time_seconds, running.usage.time_seconds),
-            None if spent.money is None else saved(3, spent.money, running.money or 0.0),
-            energy.times(grams) if grams else None,
+            money,
+            None if grams is None else energy.times(grams),
             num_deliveries,
             sum(group.num_trials for group in of_default),
             max((group.newest_end for group in of_default if group.newest_end), default=None),
@@ -424,14 +454,9 @@ def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Deli
     return found
 
 
-def _amount(savings: Savings, figure: Literal["saved", "at_least", "uncorrected"]) -> Amount:
-    def value(saving: Claim | None) -> float:
-        found: float | None = None if saving is None else getattr(saving, figure)
-        return 0.0 if found is None else found
-
-    money = None if savings.money is None else value(savings.money)
-    carbon = None if savings.carbon is None else value(savings.carbon)
-    return Amount(Usage(value(savings.time), value(savings.energy), value(savings.cost)), money, carbon)
+def _claimed(savings: Savings, figure: Literal["saved", "at_least", "uncorrected"]) -> Quantities:
+    claims = savings.time, savings.energy, savings.cost, savings.money, savings.carbon
+    return Quantities(*(None if each is None else getattr(each, figure) for each in claims))
 
 
 def _ranges(

@@ -204,11 +204,37 @@ def test_impossible_sums_are_refused(changed: dict[str, Any], fault: str) -> Non
         savings(arguments.pop("reached"), **arguments)
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf])
-def test_a_unit_is_a_factor_above_0(factor: float) -> None:
+@pytest.mark.parametrize("factor", [-1.0, math.nan, math.inf])
+def test_a_unit_is_a_finite_factor(factor: float) -> None:
     """Nothing else converts an amount."""
-    with pytest.raises(ValueError, match="use a finite number above 0"):
+    with pytest.raises(ValueError, match="use a finite number from 0"):
         _claim({64: [1.0]}).times(factor)
+
+
+def test_carbon_of_clean_energy_is_zero() -> None:
+    """Energy without emissions saves none of them, which is known."""
+    clean = _claim({64: [100.0], 32: [10.0] * 20}).times(0.0)
+    assert clean.verdict is Verdict.SAVING
+    assert (clean.spent, clean.saved, clean.at_least) == (0.0, 0.0, 0.0)
+
+
+def test_extreme_costs_have_a_claim() -> None:
+    """Costs at both ends of what is accepted leave all figures finite."""
+    found = _claim({64: [1e100], 32: [1e-200, 1e100]})
+    assert all(map(math.isfinite, _numbers(found)))
+    assert found.verdict is Verdict.UNCERTAIN
+
+
+def test_what_running_trials_spent_is_no_loss() -> None:
+    """It counts against the saving only; what ended trials spent above the default's runs is a loss."""
+    sums = {64: Delivered.of([100.0] * 4)}
+    running = savings(sums, default_batch_size=64, deliveries=4, spent=490.0, running=90.0)
+    assert (running.verdict, running.uncorrected) == (Verdict.UNCERTAIN, 0.0)
+    ended = savings(sums, default_batch_size=64, deliveries=4, spent=490.0)
+    assert (ended.verdict, ended.uncorrected) == (Verdict.LOSS, -90.0)
+    assert running.at_least == ended.at_least
+    with pytest.raises(ValueError, match=r"^running"):
+        savings(sums, default_batch_size=64, deliveries=4, spent=490.0, running=491.0)
 
 
 def _course(*spent: float) -> list[Progress]:

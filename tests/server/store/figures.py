@@ -127,12 +127,12 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
-            groups = (await store.trial_groups([key], Prices(joule=0.5, gpu_second=2.0)))[key]
+            groups = (await store.trial_groups([key], Prices(joule=0.5, gpu_second=0.375)))[key]
             assert len(groups) == 2
             delivered = only(groups, batch_size=8, delivered=True)
             assert (delivered.num_trials, delivered.num_failed, delivered.own) == (2, 0, True)
             assert delivered.usage == Usage(120.0, 600.0, 300.0)
-            assert delivered.money == 0.5 * 600.0 + 2 * 2.0 * 120.0
+            assert delivered.money == 0.5 * 600.0 + 2 * 0.375 * 120.0
             assert (delivered.epochs, delivered.least_epochs, delivered.most_epochs) == (8, 4, 4)
             assert delivered.newest_end == minutes(4)
             logs = delivered.logs.cost
@@ -215,6 +215,9 @@ class FigureTests:
         async with opener() as store:
             key = await save(store, figured_job(num_trials=5), *trials)
             assert await store.break_even(key, 200.0) == 4
+            # Two deliveries by the third trial: 510.0 spent.
+            assert await store.break_even(key, 255.25) == 3
+            assert await store.break_even(key, 254.75) == 4
             assert await store.break_even(key, 100.0) is None
             assert await store.break_even(key, 1000.0) == 1
 

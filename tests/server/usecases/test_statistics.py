@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,45 @@ def test_every_change_of_a_job_shows_in_its_course(priced: LiveServer) -> None:
     assert [point.spent_cost for point in figures(priced, job.job_id, 1).savings_points] == [400.0]
     priced.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=wrong.id, excluded=True))
     assert [point.spent_cost for point in figures(priced, job.job_id, 1).savings_points] == [100.0]
+
+
+def test_totals_claim_only_what_was_measured(priced: LiveServer) -> None:
+    """A job without measurements of energy has a claim about its time, but none about energy, money and carbon."""
+    job = People(priced, job_id_prefix="unmeasured", job_id="unmeasured-one", eta_knob=0.0)
+    for size in (16, 8):
+        job.run_with(size, 0.0)
+    found = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="unmeasured")).totals
+    for sums in (found.saved, found.saved_at_least, found.uncorrected):
+        assert {field.name for field, _ in sums.ListFields()} == {"time_seconds", "cost"}
+    assert found.spent.energy_joules == 0.0
+
+
+def test_numbers_whose_sums_would_not_be_finite_are_refused(priced: LiveServer) -> None:
+    """Seconds and joules have the limit of costs each, also where the cost leaves one of them out."""
+    job = People(priced, eta_knob=1.0)
+    trial = job.next()
+    for field in ("time_seconds", "energy_joules"):
+        measured = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)
+        setattr(measured, field, 1.5e100)
+        with refused() as refusal:
+            priced.trainer.ReportResult(v1.ReportResultRequest(result=measured))
+        assert list(refusal.faults) == [f"result.{field}"]
+
+
+def test_infinite_sums_of_older_servers_harm_no_other_job(tmp_path: Path) -> None:
+    """A job whose sums are infinite has no claim about them; totals are answered."""
+    with LiveServer(tmp_path) as server:
+        server.start()
+        job = People(server, eta_knob=1.0)
+        job.run_with(16, 100.0)
+        job.run_with(8, 10.0)
+        assert server.stop() == 0
+        with closing(sqlite3.connect(server.database)) as connection, connection:
+            connection.execute("UPDATE trials SET last_time_seconds = 1.5e308")
+        server.start()
+        found = server.admin.GetTotals(v1.GetTotalsRequest()).totals
+        assert found.num_jobs_with_savings == 1
+        assert {field.name for field, _ in found.saved.ListFields()} == {"energy_joules", "cost"}
 
 
 def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:

@@ -234,8 +234,9 @@ class JobAdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchTrials(self, request, context):
-        """Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
-        times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+        """Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
+        bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
+        exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -79,8 +79,9 @@ class JobAdminStub:
     deleted.
     """
     WatchTrials: _grpc.UnaryStreamMultiCallable[_job_admin_pb2.WatchTrialsRequest, _job_admin_pb2.WatchTrialsResponse]
-    """Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
-    times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+    """Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
+    bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
+    exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
     """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_admin_pb2.WatchJobsRequest, _job_admin_pb2.WatchJobsResponse]
     """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once."""
@@ -146,8 +147,9 @@ class JobAdminAsyncStub(JobAdminStub):
     deleted.
     """
     WatchTrials: _aio.UnaryStreamMultiCallable[_job_admin_pb2.WatchTrialsRequest, _job_admin_pb2.WatchTrialsResponse]  # type: ignore[assignment]
-    """Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
-    times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+    """Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
+    bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
+    exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
     """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_admin_pb2.WatchJobsRequest, _job_admin_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once."""
@@ -288,8 +290,9 @@ class JobAdminServicer(metaclass=_abc_1.ABCMeta):
         request: _job_admin_pb2.WatchTrialsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_admin_pb2.WatchTrialsResponse], _abc.AsyncIterator[_job_admin_pb2.WatchTrialsResponse]]:
-        """Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
-        times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+        """Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
+        bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
+        exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
         """
 
     @_abc_1.abstractmethod

@@ -120,7 +120,7 @@ Global___Factors: _TypeAlias = Factors  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
-    """What training took."""
+    """What training took, or what was saved of that."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -130,7 +130,7 @@ class Usage(_message.Message):
     MONEY_FIELD_NUMBER: _builtins.int
     CARBON_GRAMS_FIELD_NUMBER: _builtins.int
     time_seconds: _builtins.float
-    """Seconds."""
+    """Seconds. Unset only in figures of what was saved: nothing is claimed about them; the same holds for the other fields."""
     energy_joules: _builtins.float
     """Joules of all GPUs, as measured."""
     cost: _builtins.float
@@ -142,24 +142,36 @@ class Usage(_message.Message):
     def __init__(
         self,
         *,
-        time_seconds: _builtins.float = ...,
-        energy_joules: _builtins.float = ...,
-        cost: _builtins.float = ...,
+        time_seconds: _builtins.float | None = ...,
+        energy_joules: _builtins.float | None = ...,
+        cost: _builtins.float | None = ...,
         money: _builtins.float | None = ...,
         carbon_grams: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_carbon_grams", b"_carbon_grams", "_money", b"_money", "carbon_grams", b"carbon_grams", "money", b"money"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_carbon_grams", b"_carbon_grams", "_cost", b"_cost", "_energy_joules", b"_energy_joules", "_money", b"_money", "_time_seconds", b"_time_seconds", "carbon_grams", b"carbon_grams", "cost", b"cost", "energy_joules", b"energy_joules", "money", b"money", "time_seconds", b"time_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carbon_grams", b"_carbon_grams", "_money", b"_money", "carbon_grams", b"carbon_grams", "cost", b"cost", "energy_joules", b"energy_joules", "money", b"money", "time_seconds", b"time_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carbon_grams", b"_carbon_grams", "_cost", b"_cost", "_energy_joules", b"_energy_joules", "_money", b"_money", "_time_seconds", b"_time_seconds", "carbon_grams", b"carbon_grams", "cost", b"cost", "energy_joules", b"energy_joules", "money", b"money", "time_seconds", b"time_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__carbon_grams: _TypeAlias = _typing.Literal["carbon_grams"]  # noqa: Y015
     _WhichOneofArgType__carbon_grams: _TypeAlias = _typing.Literal["_carbon_grams", b"_carbon_grams"]  # noqa: Y015
+    _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
+    _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
+    _WhichOneofReturnType__energy_joules: _TypeAlias = _typing.Literal["energy_joules"]  # noqa: Y015
+    _WhichOneofArgType__energy_joules: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules"]  # noqa: Y015
     _WhichOneofReturnType__money: _TypeAlias = _typing.Literal["money"]  # noqa: Y015
     _WhichOneofArgType__money: _TypeAlias = _typing.Literal["_money", b"_money"]  # noqa: Y015
+    _WhichOneofReturnType__time_seconds: _TypeAlias = _typing.Literal["time_seconds"]  # noqa: Y015
+    _WhichOneofArgType__time_seconds: _TypeAlias = _typing.Literal["_time_seconds", b"_time_seconds"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__carbon_grams) -> _WhichOneofReturnType__carbon_grams | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost) -> _WhichOneofReturnType__cost | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_joules) -> _WhichOneofReturnType__energy_joules | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__money) -> _WhichOneofReturnType__money | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_seconds) -> _WhichOneofReturnType__time_seconds | None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
@@ -700,7 +712,9 @@ class Totals(_message.Message):
 
     @_builtins.property
     def saved(self) -> Global___Usage:
-        """Sum of what the jobs with a claim saved, losses included. Unset: no job has a claim."""
+        """Sums of what the jobs saved, losses included; of each quantity, of those jobs with a claim about it. Unset: no job has
+        a claim.
+        """
 
     @_builtins.property
     def saved_at_least(self) -> Global___Usage:

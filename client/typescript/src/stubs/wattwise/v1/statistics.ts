@@ -108,14 +108,20 @@ export interface Factors {
   source: string;
 }
 
-/** What training took. */
+/** What training took, or what was saved of that. */
 export interface Usage {
-  /** Seconds. */
-  timeSeconds: number;
+  /** Seconds. Unset only in figures of what was saved: nothing is claimed about them; the same holds for the other fields. */
+  timeSeconds?:
+    | number
+    | undefined;
   /** Joules of all GPUs, as measured. */
-  energyJoules: number;
+  energyJoules?:
+    | number
+    | undefined;
   /** Cost in joules: eta * energy + (1 - eta) * max_power_watts * time; in observer mode of the computed energy and time. */
-  cost: number;
+  cost?:
+    | number
+    | undefined;
   /** Money by the operator's factors. Unset: there are no prices. */
   money?:
     | number
@@ -361,7 +367,10 @@ export interface Totals {
   spent:
     | Usage
     | undefined;
-  /** Sum of what the jobs with a claim saved, losses included. Unset: no job has a claim. */
+  /**
+   * Sums of what the jobs saved, losses included; of each quantity, of those jobs with a claim about it. Unset: no job has
+   * a claim.
+   */
   saved:
     | Usage
     | undefined;
@@ -503,18 +512,18 @@ export const Factors: MessageFns<Factors> = {
 };
 
 function createBaseUsage(): Usage {
-  return { timeSeconds: 0, energyJoules: 0, cost: 0, money: undefined, carbonGrams: undefined };
+  return { timeSeconds: undefined, energyJoules: undefined, cost: undefined, money: undefined, carbonGrams: undefined };
 }
 
 export const Usage: MessageFns<Usage> = {
   encode(message: Usage, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.timeSeconds !== 0) {
+    if (message.timeSeconds !== undefined) {
       writer.uint32(9).double(message.timeSeconds);
     }
-    if (message.energyJoules !== 0) {
+    if (message.energyJoules !== undefined) {
       writer.uint32(17).double(message.energyJoules);
     }
-    if (message.cost !== 0) {
+    if (message.cost !== undefined) {
       writer.uint32(25).double(message.cost);
     }
     if (message.money !== undefined) {
@@ -596,9 +605,9 @@ export const Usage: MessageFns<Usage> = {
   },
   fromPartial(object: DeepPartial<Usage>): Usage {
     const message = createBaseUsage();
-    message.timeSeconds = object.timeSeconds ?? 0;
-    message.energyJoules = object.energyJoules ?? 0;
-    message.cost = object.cost ?? 0;
+    message.timeSeconds = object.timeSeconds ?? undefined;
+    message.energyJoules = object.energyJoules ?? undefined;
+    message.cost = object.cost ?? undefined;
     message.money = object.money ?? undefined;
     message.carbonGrams = object.carbonGrams ?? undefined;
     return message;
