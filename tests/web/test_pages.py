@@ -333,7 +333,7 @@ def test_a_server_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
             live.kill()
             away = web.get("/")
             assert away.status_code == 503
-            assert 'data-watch="retry"' in away.text
+            assert " data-retry" in away.text
             live.start()
             wait_until(lambda: web.get("/").status_code == 200)
 
