@@ -121,7 +121,6 @@ class Reader:
         """`/job?id=`."""
         job_id = wanted.get("id", "")
         start = _whole(wanted.get("from", ""))
-        since = _whole(wanted.get("since", ""))
         result, size = wanted.get("result", ""), _whole(wanted.get("batch", ""))
         trials_request = v1.ListTrialsRequest(
             job_id=job_id,
@@ -140,16 +139,19 @@ class Reader:
             status=v1.TRIAL_STATUS_DISPATCHED,
             with_total_size=True,
         )
+        # The chart's bound is that of the newest trial, whichever trials are listed.
+        newest_request = v1.ListTrialsRequest(job_id=job_id, page_size=1, newest_first=True)
         answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = answer.job
         figures_request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=_num_buckets(job))
-        info, figures, listed, running, events, preview = await asyncio.gather(
+        info, figures, listed, running, events, preview, newest = await asyncio.gather(
             self.info(visitor),
             self._call(visitor, lambda stub: stub.GetJobStatistics, figures_request),
             self._call(visitor, lambda stub: stub.ListTrials, trials_request),
             self._call(visitor, lambda stub: stub.ListTrials, running_request),
             self._call(visitor, lambda stub: stub.ListEvents, v1.ListEventsRequest(job_id=job_id, page_size=20)),
             self._call(visitor, lambda stub: stub.PreviewNext, v1.PreviewNextRequest(job_id=job_id)),
+            self._call(visitor, lambda stub: stub.ListTrials, newest_request),
         )
         statistics: v1.JobStatistics = figures.statistics
         details = await asyncio.gather(
@@ -158,13 +160,7 @@ class Reader:
         found = [(each.trial, each.measurements) for each in details if isinstance(each, v1.GetTrialResponse)]
         kept = {"id": job_id} | ({"result": result} if result else {}) | ({"batch": str(size)} if size else {})
         last = listed.trials[-1].id.trial_number if listed.trials else 0
-        newest = listed.trials[0] if listed.trials and not start and not result and not size else None
-        exploring = frozenset(
-            trial.id.trial_number for trial in listed.trials if trial.type == v1.TRIAL_TYPE_EXPLORATION
-        )
-        bound = newest.cost_bound if newest is not None and newest.HasField("cost_bound") else None
-        if job.spec.policy == v1.POLICY_PRUNING_GTS and job.stage == v1.STAGE_PRUNING:
-            exploring |= frozenset(bucket.first_trial for bucket in statistics.buckets)
+        bounds = [trial.cost_bound for trial in newest.trials if trial.HasField("cost_bound")]
         return {
             "title": job_id,
             "info": info,
@@ -182,7 +178,7 @@ class Reader:
             # Those with nothing to draw come last.
             "charts": sorted(
                 [
-                    charts.cost_by_trial(job, statistics, bound, exploring, since or None),
+                    charts.cost_by_trial(job, statistics, bounds[0] if bounds else None),
                     charts.beliefs(job, preview.choices, savings.mean_moneys(statistics, info.factors)),
                     charts.curves(job.spec, found) if found else _no_curves(running.total_size),
                     charts.saved_so_far(statistics),
@@ -191,7 +187,6 @@ class Reader:
                 ],
                 key=lambda chart: not chart.wide and chart.spec is None,
             ),
-            "since": since,
             "running": [_trial_row(job, trial) for trial in running.trials],
             "running_total": running.total_size,
             "trials": [_trial_row(job, trial) for trial in listed.trials],

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -197,6 +198,61 @@ def test_every_chart_has_its_table(web: httpx.Client, job_id: str) -> None:
         document = json.loads(html.unescape(spec), parse_constant=pytest.fail)
         assert document["layer"]
         assert f'<details id="table-{name}"' in page
+
+
+def spec_of(page: httpx.Response, name: str) -> dict[str, Any]:
+    """What a chart is drawn from."""
+    (spec,) = re.findall(f"data-for=\"plot-{name}\" data-spec='([^']*)'", page.text)
+    found: dict[str, Any] = json.loads(html.unescape(spec))
+    return found
+
+
+HOLLOW, FILLED = 0, 1
+
+
+def test_marks_of_explorations_are_hollow(tmp_path: Path) -> None:
+    """Each trial that explored is hollow, at whatever place of the list, and no other delivery is.
+
+    The chart and its bound are the same, whichever trials are listed.
+    """
+    with LiveServer(tmp_path) as live:
+        live.start()
+        trainer = Trainer(live.trainer)
+        for number in range(60):
+            exploring = trainer.next()
+            concurrent = trainer.next() if number < 2 else None
+            trainer.report(exploring, 5.0 + number % 7)
+            if concurrent is not None:
+                trainer.report(concurrent, 6.0)
+        request = v1.ListTrialsRequest(job_id=trainer.job_id, page_size=100)
+        trials = live.admin.ListTrials(request).trials
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            spec = spec_of(job_page(web, trainer.job_id), "cost")
+            listed = ({"from": "10"}, {"result": "error"}, {"batch": "8"})
+            others = [web.get("/job", params={"id": trainer.job_id} | each) for each in listed]
+    types = {trial.id.trial_number: trial.type for trial in trials}
+    assert {v1.TRIAL_TYPE_EXPLORATION, v1.TRIAL_TYPE_CONCURRENT, v1.TRIAL_TYPE_MAB} <= set(types.values())
+    assert {value["x"]: value["k"] for value in spec["data"]["values"]} == {
+        number: HOLLOW if kind == v1.TRIAL_TYPE_EXPLORATION else FILLED for number, kind in types.items()
+    }
+    assert [layer["data"]["values"] for layer in spec["layer"] if "data" in layer] == [
+        [{"bound": pytest.approx(trials[-1].cost_bound)}]
+    ]
+    assert [spec_of(other, "cost") for other in others] == [spec] * 3
+
+
+def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> None:
+    """In the pruning stage, too, a trial that only ran beside an exploration is a delivery like any other."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        trainer = Trainer(live.trainer)
+        exploring, concurrent = trainer.next(), trainer.next()
+        trainer.report(exploring, 5.0)
+        trainer.report(concurrent, 6.0)
+        assert live.admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job.stage == v1.STAGE_PRUNING
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            values = spec_of(job_page(web, trainer.job_id), "cost")["data"]["values"]
+    assert [value["k"] for value in values] == [HOLLOW, FILLED]
 
 
 def test_states_without_data_say_what_will_fill_them(web: httpx.Client) -> None:
