@@ -268,10 +268,10 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], money: Mapping[i
         values.append(
             {
                 "batch": str(state.batch_size),
-                "y": mean,
-                "low": max(0.0, mean - spread),
-                "high": mean + spread,
-                "chance": chance,
+                "y": _rounded(mean),
+                "low": _rounded(max(0.0, mean - spread)),
+                "high": _rounded(mean + spread),
+                "chance": _rounded(chance),
                 "text": f"{cost(mean)} ± {cost(spread)}",
                 "next": percent(chance),
                 "open": state.status not in (v1.BATCH_SIZE_STATUS_ALLOWED, v1.BATCH_SIZE_STATUS_PINNED),
