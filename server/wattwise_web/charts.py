@@ -209,7 +209,9 @@ def _cost_value(bucket: v1.TrialBucket, *, single: bool) -> Spec:
         "k": 2 if failed else 1 if bucket.num_deliveries and not explored else 0,
     }
     if single:
-        return value | {"x": bucket.first_trial}
+        # A hollow mark may have delivered, too.
+        result = {"r": _RESULTS[1]} if explored and bucket.num_deliveries else {}
+        return value | {"x": bucket.first_trial} | result
     label = f"{bucket.first_trial}–{bucket.last_trial}"
     return value | {
         "l": _rounded(bucket.least_cost),

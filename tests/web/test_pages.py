@@ -261,7 +261,7 @@ def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> No
         assert live.admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job.stage == v1.STAGE_PRUNING
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
             values = spec_of(job_page(web, trainer.job_id), "cost")["data"]["values"]
-    assert [value["k"] for value in values] == [HOLLOW, FILLED]
+    assert [(value["k"], value.get("r")) for value in values] == [(HOLLOW, "delivered"), (FILLED, None)]
 
 
 def test_states_without_data_say_what_will_fill_them(web: httpx.Client) -> None:
