@@ -80,6 +80,10 @@ def _deepen(connection: sqlite3.Connection, times: int) -> None:
         _copy(connection, table, times - 1, changed, f"job_key = {key} AND trial_number <= {TRIALS}")
     grown = ", ".join(f"{name} = {name} * {times}" for name in _COUNTS)
     connection.execute(f"UPDATE arms SET {grown} WHERE job_key = {key}")
+    # A minute apart.
+    earlier = f"60000000 * ((SELECT max(trial_number) FROM trials WHERE job_key = {key}) - trial_number)"
+    for name in ("start_time", "end_time"):
+        connection.execute(f"UPDATE trials SET {name} = {name} - {earlier} WHERE job_key = {key}")
     grown = ", ".join(f"{name} = {name} * {times}" for name in ("num_trials", "num_observations"))
     connection.execute(f"UPDATE jobs SET {grown} WHERE job_key = {key}")
 

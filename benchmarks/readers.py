@@ -1,7 +1,7 @@
 """How long a trainer's reports take while people read the web page, and how soon a browser paints it.
 
-A tab is the requests that a browser makes for it; see `later` in app.js. Browsers run on other machines, so that only the
-first paint needs a real one.
+A tab is the requests that a browser makes for it; see `later` in app.js. Browsers run on other machines, so that only
+the first paint needs a real one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from urllib.parse import quote
 
 import httpx
 
@@ -30,12 +29,12 @@ _SECONDS = 20.0
 _PAINTED = """() => new Promise((found) => new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) if (entry.name === "first-contentful-paint") found(entry.startTime);
 }).observe({ type: "paint", buffered: true }))"""
-_PATHS = ("/", f"/job?id={quote(DEEP)}", "/running")
+_PATHS = ("/", f"/job?id={DEEP}", "/running")
 
 
 def beside(tabs: int) -> str:
     """The name of the samples beside so many tabs."""
-    return f"{tabs} tabs"
+    return f"{tabs} tab{'s' if tabs > 1 else ''} of the page"
 
 
 @contextlib.contextmanager
@@ -51,7 +50,7 @@ def page(server: str) -> Iterator[str]:
 
 def neighbour(server: str, url: str, rounds: int) -> Samples:
     """The 95th percentile of a report's seconds, alone and beside tabs, by the number of tabs."""
-    found: Samples = {ALONE: []} | {beside(count): [] for count in TABS}
+    found: Samples = {ALONE: [], **{beside(count): [] for count in TABS}}
     with trainer(server) as victim:
         for _ in range(rounds):
             found[ALONE].append(_late(victim))
@@ -63,9 +62,24 @@ def neighbour(server: str, url: str, rounds: int) -> Samples:
     return found
 
 
+def export(server: str, url: str) -> tuple[float, float]:
+    """The seconds of an export of all trials of the largest job, and the 95th percentile of a report beside it."""
+    with trainer(server) as victim, victim() as waiting:
+        start = time.perf_counter()
+        with httpx.stream("GET", f"{url}/job/trials.csv?id={DEEP}", timeout=60) as answer:
+            for _part in answer.iter_raw():
+                pass
+        taken = time.perf_counter() - start
+    return taken, _p95(waiting)
+
+
 def _late(victim: Callable[[], Victim]) -> float:
     with victim() as waiting:
         time.sleep(_SECONDS)
+    return _p95(waiting)
+
+
+def _p95(waiting: Victim) -> float:
     return sorted(waiting.seconds)[int(0.95 * len(waiting.seconds))]
 
 
@@ -95,8 +109,9 @@ def _refresh(url: str, path: str, over: threading.Event) -> None:
     with httpx.Client(timeout=60) as client:
         while not over.is_set():
             start = time.perf_counter()
-            client.get(f"{url}{path}", headers={"X-Wattwise-Fragment": "1"}).raise_for_status()
-            over.wait(min(10.0, max(1.0, 20 * (time.perf_counter() - start))))
+            answer = client.get(f"{url}{path}", headers={"X-Wattwise-Fragment": "1"}).raise_for_status()
+            tabs = int(answer.headers["X-Wattwise-Tabs"])
+            over.wait(min(30.0, max(1.0, 40 * tabs * (time.perf_counter() - start))))
 
 
 def first_paint(url: str, rounds: int) -> Samples:

@@ -87,7 +87,7 @@ class Verdict(Enum):
 
     NO_DELIVERY, NO_BASELINE and NOT_MEASURED: nothing is claimed, since no trial reached the target, none of the
     default did, or some of those that did have no measurement of the quantity. SAVING: `at_least` is above 0. LOSS:
-    everything spent is more than the deliveries would have cost with the default, even if that costs a standard error
+    ended trials cost more than the deliveries would have cost with the default, even if that costs a standard error
     more than it seems. UNCERTAIN: neither.
     """
 

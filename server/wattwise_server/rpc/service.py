@@ -244,7 +244,14 @@ class JobAdminService(v1.JobAdminServicer):
         with self._streams.opened(), self._pace.opened() as pause:
             async with aclosing(self._administration.watch_trials(request.job_id)) as changes:
                 async for trials in changes:
-                    yield v1.WatchTrialsResponse(trials=map(convert.shown_trial, trials))
+                    response = v1.WatchTrialsResponse()
+                    for trial in trials:
+                        response.trials.append(convert.shown_trial(trial))
+                        if len(response.trials) % TRIALS_AT_A_TIME == 0 and response.ByteSize() > PAGE_BYTES:
+                            yield response
+                            response = v1.WatchTrialsResponse()
+                    if response.trials or not trials:
+                        yield response
                     await pause()
 
     async def WatchJobs(

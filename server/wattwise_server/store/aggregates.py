@@ -100,22 +100,24 @@ BREAK_EVEN = f"""
 
 PROFILES = """
     SELECT t.trial_number, t.batch_size, s.samples FROM power_samples s
-    JOIN trials t ON t.job_key = s.job_key AND t.trial_number = s.trial_number
-    WHERE s.job_key = $1 AND NOT t.excluded AND t.trial_number = (
+    CROSS JOIN trials t
+    WHERE s.job_key = $1 AND t.job_key = s.job_key AND t.trial_number = s.trial_number AND NOT t.excluded
+      AND t.trial_number = (
         SELECT max(o.trial_number) FROM power_samples o
         JOIN trials u ON u.job_key = o.job_key AND u.trial_number = o.trial_number
         WHERE o.job_key = $1 AND u.batch_size = t.batch_size AND NOT u.excluded)
     ORDER BY t.batch_size
 """
-"""The newest profile of each batch size of the job $1."""
+"""The newest profile of each batch size of the job $1. SQLite reads the tables of a CROSS JOIN in their order: few
+trials have a profile."""
 
 _ROUNDING = 1e-12
 """What is left of equal values when their sum of squares is computed, relative to it."""
 
 
-def of_jobs(keys: Sequence[int] | None) -> str:
-    """The condition that a trial is of one of these jobs; None: of any."""
-    return "" if keys is None else f"t.job_key IN ({', '.join(map(str, keys)) or '-1'}) AND"
+def of_jobs(keys: Sequence[int] | None, *, sign: str = "") -> str:
+    """The condition that a trial is of one of these jobs; None: of any. With a sign, SQLite does not search by it."""
+    return "" if keys is None else f"{sign}t.job_key IN ({', '.join(map(str, keys)) or '-1'}) AND"
 
 
 def read_version(row: Row) -> JobVersion:

@@ -58,27 +58,31 @@ class _Conditions:
         return " AND ".join(self._found) or "TRUE"
 
 
-_RUNNING = "EXISTS (SELECT 1 FROM trials t WHERE t.job_key = j.job_key AND t.status = 'DISPATCHED')"
-_NUM_RUNNING = "(SELECT count(*) FROM trials t WHERE t.job_key = j.job_key AND t.status = 'DISPATCHED')"
+# A range of one key: with an equation, SQLite would search by the primary key, which reads every trial of the job.
+_OF_JOB = "t.job_key BETWEEN j.job_key AND j.job_key"
+_RUNNING = f"EXISTS (SELECT 1 FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - a text of ours
+_NUM_RUNNING = f"(SELECT count(*) FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - as above
 _FAILURES_IN_A_ROW = 3
+# The sign keeps SQLite from the primary key, too.
 _ATTENTION = f"""(
     NOT EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND NOT (a.pruned OR a.excluded OR a.banned))
     OR j.warnings NOT IN ('', '[]')
     OR {_FAILURES_IN_A_ROW} = (
         SELECT count(*) FROM (
             SELECT t.status, t.end_reason FROM trials t
-            WHERE t.job_key = j.job_key AND t.end_time IS NOT NULL AND t.trial_number > j.reset_after AND NOT t.excluded
+            WHERE t.job_key = j.job_key AND t.end_time IS NOT NULL AND +t.trial_number > j.reset_after
+              AND NOT t.excluded
             ORDER BY t.end_time DESC LIMIT {_FAILURES_IN_A_ROW}
         ) AS newest WHERE status = 'FAILED' AND end_reason != 'PREEMPTED'))"""  # noqa: S608 - a number
-_ACTIVE_TIME = """{largest}(
+_ACTIVE_TIME = f"""{{largest}}(
     coalesce((SELECT max(t.end_time) FROM trials t WHERE t.job_key = j.job_key), 0),
     coalesce((SELECT t.start_time FROM trials t WHERE t.job_key = j.job_key AND t.trial_number = j.num_trials), 0),
     coalesce((
         SELECT max(m.report_time) FROM trials t
         JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number
-        WHERE t.job_key = j.job_key AND t.status = 'DISPATCHED' AND m.epoch = (
+        WHERE {_OF_JOB} AND t.status = 'DISPATCHED' AND m.epoch = (
             SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)
-    ), 0))"""
+    ), 0))"""  # noqa: S608 - as above
 
 _STATES = {
     JobState.RUNNING: _RUNNING,
@@ -150,7 +154,7 @@ def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialec
         conditions.add("j.job_id = {}", job_id)
     if keys is not None:
         conditions.add(f"j.job_key IN ({', '.join(map(str, keys)) or '-1'})")
-    excluded = f"SELECT {dialect.json_array}(trial_number) FROM trials t WHERE t.job_key = j.job_key AND t.excluded"  # noqa: S608
+    excluded = f"SELECT {dialect.json_array}(trial_number) FROM trials t WHERE {_OF_JOB} AND t.excluded"  # noqa: S608
     columns = "job_key AS key, num_events, reset_after, default_batch_size, number_of_gpus AS num_gpus"
     sql = f"SELECT {columns}, ({excluded}) AS excluded, {_ATTENTION} AS needs_attention FROM jobs j WHERE {conditions}"  # noqa: S608 - names of ours
     return Query(sql, conditions.parameters)
@@ -212,7 +216,11 @@ def count_trials(wanted: TrialList, dialect: Dialect) -> Query:
 def _trials(wanted: TrialList, dialect: Dialect) -> _Conditions:
     conditions = _Conditions()
     if wanted.job_id is not None:
-        conditions.add("t.job_key = (SELECT job_key FROM jobs WHERE job_id = {})", wanted.job_id)
+        key = f"(SELECT job_key FROM jobs WHERE job_id = {conditions.parameter(wanted.job_id)})"  # noqa: S608 - a parameter's name
+        # As _OF_JOB.
+        conditions.add(
+            f"t.job_key BETWEEN {key} AND {key}" if wanted.status is TrialStatus.DISPATCHED else f"t.job_key = {key}"
+        )
     else:
         conditions.add_prefix(wanted.prefix, dialect)
     if wanted.status is not None:

@@ -220,7 +220,9 @@ class Queries(ABC):
 
     async def running(self, job_id: str, key: int) -> Sequence[Trial]:
         """A job's dispatched trials by number."""
-        sql = f"{self._trials_sql} WHERE t.job_key = $1 AND t.status = 'DISPATCHED' ORDER BY t.trial_number"
+        # A range of one key: see lists.py.
+        running = "t.job_key BETWEEN $1 AND $1 AND t.status = 'DISPATCHED'"
+        sql = f"{self._trials_sql} WHERE {running} ORDER BY t.trial_number"
         return [self._trial(row, job_id) for row in await self._all(sql, key)]
 
     async def trial(self, job_id: str, key: int, number: int) -> Trial | None:
@@ -282,7 +284,8 @@ class Queries(ABC):
 
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
         """The running trials of jobs."""
-        rows = await self._figures(aggregates.RUNNING.format(jobs=aggregates.of_jobs(keys)))
+        # By the index of running trials, of which there are few, instead of all trials of these jobs.
+        rows = await self._figures(aggregates.RUNNING.format(jobs=aggregates.of_jobs(keys, sign="+")))
         return _by_job(rows, aggregates.read_running)
 
     async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 Topic = tuple[str, int | None]
 """A job's id, and a trial's number, None for the job itself, or `REPORTS`."""
 
+_MOST_NAMED = 2_000
+"""Changed jobs that a subscription names; of more, it says that any job may have changed."""
+
 REPORTS = 0
 """In place of a trial's number: the epochs that any trial of the job reports."""
 
@@ -46,15 +49,20 @@ class JobsSubscription(Subscription):
         """Notes that a job has changed."""
         if job_id.startswith(self.prefix):
             self._job_ids.add(job_id)
+            if len(self._job_ids) > _MOST_NAMED:
+                self._all = True
+            if self._all:
+                self._job_ids.clear()
             self.notify()
 
     def note_all(self) -> None:
         """Notes that any job may have changed."""
         self._all = True
+        self._job_ids.clear()
         self.notify()
 
     def take(self) -> tuple[set[str], bool]:
-        """The jobs that have changed since the last call, and whether others may have changed too."""
+        """The jobs that have changed since the last call, or that any may have changed."""
         taken = self._job_ids, self._all
         self._job_ids, self._all = set(), False
         return taken

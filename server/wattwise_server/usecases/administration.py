@@ -28,6 +28,10 @@ _PREVIEW_SAMPLES = 200
 """So that a share of one half is off by 0.1 once in two hundred previews."""
 
 
+_FOLLOWED = 1_000
+"""Trials that may start and end between two messages of a watch; of more, the rest are left out."""
+
+
 class ShownTrial(NamedTuple):
     """A trial as people see it.
 
@@ -207,31 +211,43 @@ class Administration:
     async def watch_trials(self, job_id: str) -> AsyncGenerator[Sequence[ShownTrial], None]:
         """The running trials of a job, then those that are new or have changed, until the job is deleted.
 
+        A trial is followed until it has ended.
+
         Raises:
             JobNotFoundError: there is no such job, or it was deleted.
         """
         shown: dict[int, ShownTrial] = {}
+        seen: dict[int, Trial] = {}
+        before: Job | None = None
         with self._store.subscribe_jobs(job_id) as changes:
-            first = True
             while True:
-                trials = await self._changed_trials(job_id, shown)
-                found = [trial for trial in trials if shown.get(trial.trial.number) != trial]
-                if found or first:
-                    first = False
+                job, trials = await self._followed_trials(job_id, seen, before.num_trials if before else None)
+                # Costs and bounds of all depend on what the job knows.
+                same = before is not None and before.search is job.search
+                changed = [trial for trial in trials if not same or seen.get(trial.number) != trial]
+                found = [trial for trial in (shown_trial(job, each) for each in changed)
+                         if shown.get(trial.trial.number) != trial]  # fmt: skip
+                if found or before is None:
                     yield found
-                shown = {trial.trial.number: trial for trial in trials if trial.trial.running}
+                seen = {trial.number: trial for trial in trials if trial.running}
+                shown = {number: trial for number, trial in shown.items() if number in seen}
+                shown |= {trial.trial.number: trial for trial in found if trial.trial.running}
+                before = job
                 await _wait_for(changes, job_id)
 
     @retried
-    async def _changed_trials(self, job_id: str, known: Iterable[int]) -> Sequence[ShownTrial]:
-        """The running trials of a job, and those of these numbers, by number."""
+    async def _followed_trials(
+        self, job_id: str, known: Iterable[int], newest: int | None
+    ) -> tuple[Job, Sequence[Trial]]:
+        """The running trials of a job, those of these numbers, and those after the newest one, by number."""
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
             trials = {trial.number: trial for trial in tx.running()}
-            for number in known:
+            started = () if newest is None else range(newest + 1, min(job.num_trials, newest + _FOLLOWED) + 1)
+            for number in (*known, *started):
                 if number not in trials and (ended := await tx.trial(number)) is not None:
                     trials[number] = ended
-            return [shown_trial(job, trial) for _, trial in sorted(trials.items())]
+        return job, [trial for _, trial in sorted(trials.items())]
 
     async def watch_jobs(self, prefix: str) -> AsyncGenerator[tuple[Sequence[str], bool], None]:
         """Ids of jobs that have changed, and whether others may have changed too, which is so at the beginning."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate, groupby
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from wattwise_server.config import Factors
 from wattwise_server.domain import (
@@ -32,8 +32,13 @@ from wattwise_server.policy.savings import savings as claim
 from wattwise_server.store.base import Bucket, JobVersion, Prices, Spent, Store, TrialGroup
 from wattwise_server.usecases.lookup import find_job
 
+Answer = TypeVar("Answer")
+
 CACHED_JOBS = 10_000
 """Jobs whose sums are kept: a few kilobytes each."""
+
+_KEPT_ANSWERS = 48
+"""Answers about ended trials that are kept, three for each of the jobs that people look at."""
 
 _JOBS_AT_A_TIME = 200
 _JOBS_AT_A_STRETCH = 20
@@ -155,6 +160,8 @@ class Statistics:
         self._known: OrderedDict[int, tuple[JobVersion, Sequence[TrialGroup]]] = OrderedDict()
         # The figures of those of these jobs that have no running trial.
         self._claimed: dict[int, tuple[JobVersion, JobFigures]] = {}
+        # What else was read of the ended trials of a job, with its version.
+        self._answers: OrderedDict[tuple[object, ...], tuple[JobVersion, Any]] = OrderedDict()
 
     async def job(self, job_id: str, num_buckets: int) -> JobStatistics:
         """The figures of a job, with at most this many ranges of trials.
@@ -170,13 +177,14 @@ class Statistics:
             raise JobNotFoundError(job_id)
         key = versions[0].key
         groups = [*(await self._ended(versions))[key], *(await self._store.running_groups([key])).get(key, ())]
-        savings = await self._with_advice(self._savings(versions[0], groups), key, job)
+        savings = await self._with_advice(self._savings(versions[0], groups), versions[0], job)
         baseline = savings.cost.baseline
         ranges: Sequence[Range] = ()
         if num_buckets and job.num_trials > job.reset_after:
             first = job.reset_after + 1
             width = -(-(job.num_trials - job.reset_after) // num_buckets)
-            ranges = _ranges(await self._store.buckets(key, first, width), first, width, job.num_trials, baseline)
+            found = await self._of_ended(versions[0], self._store.buckets, first, width)
+            ranges = _ranges(found, first, width, job.num_trials, baseline)
         return JobStatistics(
             job.spec,
             self._by_batch_size(groups, versions[0].num_gpus),
@@ -291,14 +299,28 @@ class Statistics:
             self._claimed.pop(self._known.popitem(last=False)[0], None)
         return found
 
-    async def _with_advice(self, savings: Savings, key: int, job: Job) -> Savings:
+    async def _of_ended(
+        self, version: JobVersion, read: Callable[..., Awaitable[Answer]], *arguments: object
+    ) -> Answer:
+        """What a query says of the ended trials of a job, asked again after each of its events."""
+        what = (read.__name__, version.key, *arguments)
+        known = self._answers.pop(what, None)
+        if known is None or known[0][:4] != version[:4]:
+            known = version, await read(version.key, *arguments)
+        self._answers[what] = known
+        while len(self._answers) > _KEPT_ANSWERS:
+            self._answers.popitem(last=False)
+        answer: Answer = known[1]
+        return answer
+
+    async def _with_advice(self, savings: Savings, version: JobVersion, job: Job) -> Savings:
         """The savings of one job with what to do about them, and with the trial at which it broke even."""
         since = 0
         if savings.newest_baseline_time is not None:
-            since = await self._store.deliveries_since(key, savings.newest_baseline_time)
+            since = await self._of_ended(version, self._store.deliveries_since, savings.newest_baseline_time)
         broke_even = None
         if savings.verdict is Verdict.SAVING and savings.cost.baseline is not None:
-            broke_even = await self._store.break_even(key, savings.cost.baseline.least)
+            broke_even = await self._of_ended(version, self._store.break_even, savings.cost.baseline.least)
         todo = advice(
             savings.cost,
             job.spec.job_id,

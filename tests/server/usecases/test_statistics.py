@@ -96,6 +96,22 @@ def test_loss_is_said_as_such(priced: LiveServer) -> None:
     assert not savings.HasField("break_even_trial")
 
 
+def test_running_trial_is_no_loss(priced: LiveServer) -> None:
+    """A job that always trains its default loses nothing while a trial runs, but by one that ends without a model."""
+    job = People(priced)
+    for _ in range(4):
+        job.run_with(16, 100.0)
+    running = job.next()
+    job.report(running, 90.0, metric=0.1)
+    savings = figures(priced, job.job_id).savings
+    assert savings.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
+    assert (savings.cost.spent, savings.cost.uncorrected) == (490.0, 0.0)
+    job.end(running, v1.END_REASON_ERROR)
+    savings = figures(priced, job.job_id).savings
+    assert savings.verdict == v1.SAVINGS_VERDICT_LOSS
+    assert savings.cost.uncorrected == -90.0
+
+
 def test_no_claim_without_a_run_of_the_default(priced: LiveServer) -> None:
     """A default that never delivered gives no claim, and says how to get one; neither does a job without deliveries."""
     job = People(priced)
@@ -166,6 +182,17 @@ def test_buckets_cover_the_trials(priced: LiveServer) -> None:
     with refused() as refusal:
         figures(priced, "no-such-job")
     assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+
+
+def test_every_change_of_a_job_shows_in_its_course(priced: LiveServer) -> None:
+    """What was answered before is not repeated once a trial has ended or was excluded."""
+    job = People(priced)
+    job.run_with(16, 100.0)
+    assert [point.spent_cost for point in figures(priced, job.job_id, 1).savings_points] == [100.0]
+    wrong = job.run_with(16, 300.0)
+    assert [point.spent_cost for point in figures(priced, job.job_id, 1).savings_points] == [400.0]
+    priced.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=wrong.id, excluded=True))
+    assert [point.spent_cost for point in figures(priced, job.job_id, 1).savings_points] == [100.0]
 
 
 def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:

@@ -36,7 +36,7 @@ class _SavingsVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Saving
     SAVINGS_VERDICT_SAVING: _SavingsVerdict.ValueType  # 3
     """The job saves cost: the lower bound is above 0."""
     SAVINGS_VERDICT_LOSS: _SavingsVerdict.ValueType  # 4
-    """The job has cost more than the default batch size would have."""
+    """The job's ended trials have cost more than the default batch size would have."""
     SAVINGS_VERDICT_NO_DELIVERY: _SavingsVerdict.ValueType  # 5
     """There is no claim: no trial has delivered a model yet."""
     SAVINGS_VERDICT_NOT_MEASURED: _SavingsVerdict.ValueType  # 6
@@ -54,7 +54,7 @@ SAVINGS_VERDICT_UNCERTAIN: SavingsVerdict.ValueType  # 2
 SAVINGS_VERDICT_SAVING: SavingsVerdict.ValueType  # 3
 """The job saves cost: the lower bound is above 0."""
 SAVINGS_VERDICT_LOSS: SavingsVerdict.ValueType  # 4
-"""The job has cost more than the default batch size would have."""
+"""The job's ended trials have cost more than the default batch size would have."""
 SAVINGS_VERDICT_NO_DELIVERY: SavingsVerdict.ValueType  # 5
 """There is no claim: no trial has delivered a model yet."""
 SAVINGS_VERDICT_NOT_MEASURED: SavingsVerdict.ValueType  # 6
@@ -269,8 +269,8 @@ class Saving(_message.Message):
     least_baseline: _builtins.float
     """What it takes at least, as `at_least` takes it. Unset: there is no claim."""
     uncorrected: _builtins.float
-    """The deliveries times `baseline`, minus `spent`. It tends to overstate, so that below 0 it is what was lost. Unset: there is
-    no claim.
+    """The deliveries times `baseline`, minus what ended trials spent. It tends to overstate, so that below 0 it is what was lost.
+    Unset: there is no claim.
     """
     def __init__(
         self,

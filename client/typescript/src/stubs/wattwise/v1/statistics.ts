@@ -19,7 +19,7 @@ export enum SavingsVerdict {
   SAVINGS_VERDICT_UNCERTAIN = "SAVINGS_VERDICT_UNCERTAIN",
   /** SAVINGS_VERDICT_SAVING - The job saves cost: the lower bound is above 0. */
   SAVINGS_VERDICT_SAVING = "SAVINGS_VERDICT_SAVING",
-  /** SAVINGS_VERDICT_LOSS - The job has cost more than the default batch size would have. */
+  /** SAVINGS_VERDICT_LOSS - The job's ended trials have cost more than the default batch size would have. */
   SAVINGS_VERDICT_LOSS = "SAVINGS_VERDICT_LOSS",
   /** SAVINGS_VERDICT_NO_DELIVERY - There is no claim: no trial has delivered a model yet. */
   SAVINGS_VERDICT_NO_DELIVERY = "SAVINGS_VERDICT_NO_DELIVERY",
@@ -192,8 +192,8 @@ export interface Saving {
     | number
     | undefined;
   /**
-   * The deliveries times `baseline`, minus `spent`. It tends to overstate, so that below 0 it is what was lost. Unset: there is
-   * no claim.
+   * The deliveries times `baseline`, minus what ended trials spent. It tends to overstate, so that below 0 it is what was lost.
+   * Unset: there is no claim.
    */
   uncorrected?: number | undefined;
 }
