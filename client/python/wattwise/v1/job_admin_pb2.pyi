@@ -859,8 +859,8 @@ class WatchTrialsResponse(_message.Message):
     TRIALS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Trial]:
-        """The trials that are new or have changed since the last message, by number; in the first message all running ones. Empty:
-        none is running.
+        """The trials that are new or have changed since the last message, by number; at first all running ones, in several messages
+        if they are large. Empty: none is running.
         """
 
     def __init__(
@@ -910,7 +910,9 @@ class WatchJobsResponse(_message.Message):
     """Whether others may have changed too: read everything that is shown again. True in the first message."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The jobs that have changed since the last message, by id; deleted ones too. Empty in the first message."""
+        """The jobs that have changed since the last message, by id; deleted ones too. Empty in the first message, and where
+        all_jobs is set because of their number.
+        """
 
     def __init__(
         self,

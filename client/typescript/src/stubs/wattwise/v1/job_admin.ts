@@ -471,8 +471,8 @@ export interface WatchTrialsRequest {
 /** Response of WatchTrials. */
 export interface WatchTrialsResponse {
   /**
-   * The trials that are new or have changed since the last message, by number; in the first message all running ones. Empty:
-   * none is running.
+   * The trials that are new or have changed since the last message, by number; at first all running ones, in several messages
+   * if they are large. Empty: none is running.
    */
   trials: Trial[];
 }
@@ -485,7 +485,10 @@ export interface WatchJobsRequest {
 
 /** Response of WatchJobs. */
 export interface WatchJobsResponse {
-  /** The jobs that have changed since the last message, by id; deleted ones too. Empty in the first message. */
+  /**
+   * The jobs that have changed since the last message, by id; deleted ones too. Empty in the first message, and where
+   * all_jobs is set because of their number.
+   */
   jobIds: string[];
   /** Whether others may have changed too: read everything that is shown again. True in the first message. */
   allJobs: boolean;
@@ -3463,8 +3466,9 @@ export const JobAdminService = {
     responseDeserialize: (value: Buffer): WatchJobResponse => WatchJobResponse.decode(value),
   },
   /**
-   * Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
-   * times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+   * Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
+   * bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
+   * exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
    */
   watchTrials: {
     path: "/wattwise.v1.JobAdmin/WatchTrials" as const,
@@ -3595,8 +3599,9 @@ export interface JobAdminServer extends UntypedServiceImplementation {
    */
   watchJob: handleServerStreamingCall<WatchJobRequest, WatchJobResponse>;
   /**
-   * Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
-   * times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+   * Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
+   * bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
+   * exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
    */
   watchTrials: handleServerStreamingCall<WatchTrialsRequest, WatchTrialsResponse>;
   /** Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. */
@@ -3827,8 +3832,9 @@ export interface JobAdminClient extends Client {
     options?: Partial<CallOptions>,
   ): ClientReadableStream<WatchJobResponse>;
   /**
-   * Sends the running trials of a job, then all trials that have changed, with every epoch that they report: at most ten
-   * times a second. States in between are left out. Ends with NOT_FOUND when the job is deleted.
+   * Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
+   * bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
+   * exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
    */
   watchTrials(request: WatchTrialsRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchTrialsResponse>;
   watchTrials(
