@@ -176,7 +176,9 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     """How a trial ended, in a few words."""
     if trial.status == v1.TRIAL_STATUS_DISPATCHED:
         return Badge("running", "run")
-    word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached)
+    known = trial.end_reason in v1.EndReason.values()
+    reason = end_reason(trial.end_reason) if known else f"reason {trial.end_reason}"
+    word = trial_result(reason, reached=trial.target_reached)
     kind = "good" if trial.target_reached else "bad" if trial.status == v1.TRIAL_STATUS_FAILED else "miss"
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
 

@@ -39,6 +39,7 @@ from wattwise.errors import (
 )
 
 from wattwise_web import live
+from wattwise_web.amounts import percent
 from wattwise_web.backend import Backend, is_token
 from wattwise_web.pages import Reader, Visitor, is_old_page
 from wattwise_web.sessions import Sessions
@@ -89,6 +90,7 @@ def templates() -> jinja2.Environment:
     )
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     # The server's texts are parts of log lines, too, and begin with a small letter.
+    found.filters["percent"] = percent
     found.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
     return found
 

@@ -122,18 +122,20 @@ def _finite(value: float) -> bool:
     return math.isfinite(value)
 
 
-def cost_by_trial(
-    job: v1.Job, statistics: v1.JobStatistics, bound: float | None, exploring: frozenset[int], first: int | None = None
-) -> Chart:
-    """Chart 1: the cost of every trial, or of ranges of trials."""
+def cost_by_trial(job: v1.Job, statistics: v1.JobStatistics, bound: float | None) -> Chart:
+    """Chart 1: the cost of every trial, or of ranges of trials.
+
+    Args:
+        job: the job.
+        statistics: its figures, with buckets.
+        bound: the cost at which its newest trial is stopped, if it is.
+    """
     title, name = "Cost by trial", "cost"
     buckets = [bucket for bucket in statistics.buckets if _finite(bucket.median_cost)]
-    if first is not None:
-        buckets = [bucket for bucket in buckets if bucket.last_trial >= first]
     if not buckets:
         return Chart(name, title, "", empty="Every trial appears here once it has ended.", wide=True)
     single = all(bucket.first_trial == bucket.last_trial for bucket in buckets)
-    values = [_cost_value(bucket, exploring, single=single) for bucket in buckets]
+    values = [_cost_value(bucket, single=single) for bucket in buckets]
     sizes = {bucket.batch_size for bucket in buckets}
     tips = _tooltip(("label", "trial"), ("batch", "batch size"), ("text", "cost"), ("result", "result"))
     # Computed in the browser: a thousand trials stay small.
@@ -170,16 +172,17 @@ def cost_by_trial(
                 "encoding": {"x": x, "y": _y("l", "cost (J)"), "y2": {"field": "h"}, **color},
             },
         )
-    if bound is not None and _finite(bound):
+    bounded = bound is not None and _finite(bound)
+    if bounded:
         layers.append(
             {
-                "data": {"values": [{"bound": bound, "text": "bound of the newest trial"}]},
+                "data": {"values": [{"bound": bound}]},
                 "mark": {"type": "rule", "strokeDash": [4, 4], "color": _INK, "aria": False},
                 "encoding": {"y": {"field": "bound", "type": "quantitative"}},
             }
         )
     what = "Each mark is a trial" if single else "Each mark is the median of a range of trials, its line their range"
-    dashes = "; the dashed line is the bound at which the newest trial is stopped" if bound is not None else ""
+    dashes = "; the dashed line is the bound at which the newest trial is stopped" if bounded else ""
     legend = "Filled: it delivered a model; hollow: it missed the target or explored; ✕: failed"
     caption = f"{what}. {legend}{dashes}."
     columns = ("trial", "batch size", "cost", *(() if single else ("range",)), "result")
@@ -195,10 +198,10 @@ _RESULTS = ("no delivery", "delivered", "failed")
 _RESULT_EXPRESSION = "['no delivery', 'delivered', 'failed'][datum.k]"
 
 
-def _cost_value(bucket: v1.TrialBucket, exploring: frozenset[int], *, single: bool) -> Spec:
+def _cost_value(bucket: v1.TrialBucket, *, single: bool) -> Spec:
     """A mark: where it is, its batch size, and its kind: hollow, solid or a cross."""
     failed = bucket.num_trials > 0 and bucket.num_failed == bucket.num_trials
-    explored = single and bucket.first_trial in exploring
+    explored = bucket.num_explorations == bucket.num_trials
     value: Spec = {
         "x": (bucket.first_trial + bucket.last_trial) / 2,
         "y": _rounded(bucket.median_cost),
@@ -206,7 +209,9 @@ def _cost_value(bucket: v1.TrialBucket, exploring: frozenset[int], *, single: bo
         "k": 2 if failed else 1 if bucket.num_deliveries and not explored else 0,
     }
     if single:
-        return value | {"x": bucket.first_trial}
+        # A hollow mark may have delivered, too.
+        result = {"r": _RESULTS[1]} if explored and bucket.num_deliveries else {}
+        return value | {"x": bucket.first_trial} | result
     label = f"{bucket.first_trial}–{bucket.last_trial}"
     return value | {
         "l": _rounded(bucket.least_cost),
@@ -265,10 +270,10 @@ def beliefs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], money: Mapping[i
         values.append(
             {
                 "batch": str(state.batch_size),
-                "y": mean,
-                "low": max(0.0, mean - spread),
-                "high": mean + spread,
-                "chance": chance,
+                "y": _rounded(mean),
+                "low": _rounded(max(0.0, mean - spread)),
+                "high": _rounded(mean + spread),
+                "chance": _rounded(chance),
                 "text": f"{cost(mean)} ± {cost(spread)}",
                 "next": percent(chance),
                 "open": state.status not in (v1.BATCH_SIZE_STATUS_ALLOWED, v1.BATCH_SIZE_STATUS_PINNED),

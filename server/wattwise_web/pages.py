@@ -24,8 +24,10 @@ Parameters = Mapping[str, str]
 PAGE_SIZE = 50
 _SINGLE_TRIALS = 1000
 """Up to so many trials, charts show each one."""
-_MARKS = 800
+_RANGES = 250
 """In charts of more trials; a range of trials has a mark for each batch size."""
+_MARKS = 600
+"""With more marks, such a chart has fewer ranges."""
 _CURVES = 6
 """Running trials whose epochs are drawn; each takes one call."""
 _INFO_SECONDS = 30.0
@@ -120,9 +122,12 @@ class Reader:
     async def job(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/job?id=`."""
         job_id = wanted.get("id", "")
-        start = _whole(wanted.get("from", ""))
-        since = _whole(wanted.get("since", ""))
-        result, size = wanted.get("result", ""), _whole(wanted.get("batch", ""))
+        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        job: v1.Job = answer.job
+        start, size = _whole(wanted.get("from", "")), _whole(wanted.get("batch", ""))
+        size = size if size in job.spec.batch_sizes else 0
+        result = wanted.get("result", "")
+        result = result if result in _RESULT_WORDS else ""
         trials_request = v1.ListTrialsRequest(
             job_id=job_id,
             page_size=PAGE_SIZE,
@@ -140,35 +145,29 @@ class Reader:
             status=v1.TRIAL_STATUS_DISPATCHED,
             with_total_size=True,
         )
-        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
-        job: v1.Job = answer.job
-        figures_request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=_num_buckets(job))
-        info, figures, listed, running, events, preview = await asyncio.gather(
+        info, statistics, listed, running, events, preview = await asyncio.gather(
             self.info(visitor),
-            self._call(visitor, lambda stub: stub.GetJobStatistics, figures_request),
+            self._statistics(visitor, job),
             self._call(visitor, lambda stub: stub.ListTrials, trials_request),
             self._call(visitor, lambda stub: stub.ListTrials, running_request),
             self._call(visitor, lambda stub: stub.ListEvents, v1.ListEventsRequest(job_id=job_id, page_size=20)),
             self._call(visitor, lambda stub: stub.PreviewNext, v1.PreviewNextRequest(job_id=job_id)),
         )
-        statistics: v1.JobStatistics = figures.statistics
+        newest = listed
+        if start or result or size:
+            # The chart's bound is that of the newest trial, whichever trials are listed.
+            request = v1.ListTrialsRequest(job_id=job_id, page_size=1, newest_first=True)
+            newest = await self._call(visitor, lambda stub: stub.ListTrials, request)
         details = await asyncio.gather(
             *(self._trial(visitor, trial) for trial in running.trials[:_CURVES]), return_exceptions=True
         )
         found = [(each.trial, each.measurements) for each in details if isinstance(each, v1.GetTrialResponse)]
         kept = {"id": job_id} | ({"result": result} if result else {}) | ({"batch": str(size)} if size else {})
         last = listed.trials[-1].id.trial_number if listed.trials else 0
-        newest = listed.trials[0] if listed.trials and not start and not result and not size else None
-        exploring = frozenset(
-            trial.id.trial_number for trial in listed.trials if trial.type == v1.TRIAL_TYPE_EXPLORATION
-        )
-        bound = newest.cost_bound if newest is not None and newest.HasField("cost_bound") else None
-        if job.spec.policy == v1.POLICY_PRUNING_GTS and job.stage == v1.STAGE_PRUNING:
-            exploring |= frozenset(bucket.first_trial for bucket in statistics.buckets)
+        bounds = [trial.cost_bound for trial in newest.trials if trial.HasField("cost_bound")]
         return {
             "title": job_id,
             "info": info,
-            "job": job,
             "job_id": job_id,
             "badge": _page_badge(job, running.total_size),
             "sentence": _sentence(job, preview, running.total_size),
@@ -182,7 +181,7 @@ class Reader:
             # Those with nothing to draw come last.
             "charts": sorted(
                 [
-                    charts.cost_by_trial(job, statistics, bound, exploring, since or None),
+                    charts.cost_by_trial(job, statistics, bounds[0] if bounds else None),
                     charts.beliefs(job, preview.choices, savings.mean_moneys(statistics, info.factors)),
                     charts.curves(job.spec, found) if found else _no_curves(running.total_size),
                     charts.saved_so_far(statistics),
@@ -191,19 +190,41 @@ class Reader:
                 ],
                 key=lambda chart: not chart.wide and chart.spec is None,
             ),
-            "since": since,
             "running": [_trial_row(job, trial) for trial in running.trials],
             "running_total": running.total_size,
             "trials": [_trial_row(job, trial) for trial in listed.trials],
             "trials_total": listed.total_size,
+            "start": start,
             "result": result,
             "batch": size,
-            "results": _RESULT_WORDS,
+            "batch_sizes": sorted(job.spec.batch_sizes),
+            "results": [
+                {"word": word, "query": _query(kept | {"result": name}), "current": result == name}
+                for name, word in _RESULT_WORDS.items()
+            ],
             "first": _query(kept) if start else None,
             "next": _query(kept | {"from": str(last - 1)}) if listed.next_page_token and last > 1 else None,
             "events": [_event_row(event) for event in events.events],
+            "more_events": bool(events.next_page_token),
             "server": self.backend.address,
         }
+
+    async def _statistics(self, visitor: Visitor, job: v1.Job) -> v1.JobStatistics:
+        """The figures of a job, with at most `_MARKS` buckets if it has too many trials to show each one."""
+
+        async def ask(num_buckets: int) -> v1.JobStatistics:
+            request = v1.GetJobStatisticsRequest(job_id=job.spec.job_id, num_buckets=num_buckets)
+            answer: v1.GetJobStatisticsResponse = await self._call(visitor, lambda stub: stub.GetJobStatistics, request)
+            return answer.statistics
+
+        if job.num_trials - job.reset_after <= _SINGLE_TRIALS:
+            return await ask(_SINGLE_TRIALS)
+        statistics = await ask(_RANGES)
+        if len(statistics.buckets) > _MARKS:
+            # Each range may have a bucket for each batch size that was ever used.
+            sizes = {bucket.batch_size for bucket in statistics.buckets}
+            statistics = await ask(max(1, _MARKS // len(sizes)))
+        return statistics
 
     async def _trial(self, visitor: Visitor, trial: v1.Trial) -> v1.GetTrialResponse:
         request = v1.GetTrialRequest(trial=v1.TrialId(job_id=trial.id.job_id, trial_number=trial.id.trial_number))
@@ -223,12 +244,11 @@ class Reader:
         return {
             "title": f"Trial {trial_number} of {job_id}",
             "info": info,
-            "job": job,
             "job_id": job_id,
             "trial": trial,
             "number": trial_number,
             "row": _trial_row(job, trial),
-            "facts": _trial_facts(job, trial, info.factors),
+            "facts": _trial_facts(job, trial),
             "labels": sorted(trial.labels.items()),
             "warnings": [(amounts.warning_kind(each.reason), each.message) for each in trial.warnings],
             "charts": [charts.curves(job.spec, [(trial, found.measurements)], title="Metric by epoch")]
@@ -289,7 +309,7 @@ class Reader:
         return {
             "title": "About",
             "info": info,
-            "role": v1.Role.Name(info.role).removeprefix("ROLE_").lower() if info.role else "",
+            "role": _role(info.role),
             "started": amounts.moment(info.start_time),
             "factors": savings.factor_lines(info.factors),
             "server": self.backend.address,
@@ -307,10 +327,11 @@ class Reader:
         return answer
 
 
-def _num_buckets(job: v1.Job) -> int:
-    if job.num_trials <= _SINGLE_TRIALS:
-        return _SINGLE_TRIALS
-    return max(50, min(250, _MARKS // len(job.spec.batch_sizes)))
+def _role(value: int) -> str:
+    """A token's role in words; empty where the server needs no token."""
+    if value not in v1.Role.values():
+        return f"number {value}"
+    return v1.Role.Name(v1.Role.ValueType(value)).removeprefix("ROLE_").lower() if value else ""
 
 
 def _whole(text: str) -> int:
@@ -548,8 +569,7 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
     }
 
 
-def _trial_facts(job: v1.Job, trial: v1.Trial, factors: v1.Factors) -> list[tuple[str, str]]:
-    del factors
+def _trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
     facts = [
         (
             "Batch size",

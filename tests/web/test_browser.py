@@ -19,7 +19,7 @@ from urllib.parse import quote
 import axe_playwright_python
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 from wattwise import v1
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
@@ -202,6 +202,26 @@ def test_keys_alone_lead_through_the_pages(show: Opener, page: WebPage) -> None:
     expect(tab.locator("[data-row]").first).to_be_focused()
 
 
+def test_single_keys_can_be_turned_off(show: Opener, page: WebPage) -> None:
+    """The help has the switch and is reached without a key; the browser remembers it, and no key does anything then."""
+    tab = show(page.url)
+    tab.get_by_role("button", name="Keys").click()
+    tab.get_by_role("checkbox").uncheck()
+    tab.get_by_role("button", name="Close").click()
+    tab.goto(f"{page.url}/running")
+    for key in ("/", "j", "k", "p", "?"):
+        tab.keyboard.press(key)
+    expect(tab.locator("#help")).to_be_hidden()
+    assert tab.url == f"{page.url}/running"
+    assert tab.evaluate("document.activeElement === document.body")
+    expect(tab.locator("#pause")).to_have_attribute("aria-pressed", "false")
+    tab.get_by_role("button", name="Keys").click()
+    tab.get_by_role("checkbox").check()
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("j")
+    expect(tab.locator("[data-row]").first).to_be_focused()
+
+
 def test_marks_answer_the_pointer(show: Opener, page: WebPage) -> None:
     """A mark under the pointer shows its trial, without a breach of the policy."""
     tab = drawn(show(f"{page.url}/job?id=resnet-nightly"))
@@ -247,7 +267,7 @@ def test_pausing_holds_what_is_shown(show: Opener, page: WebPage, site: LiveServ
     tab = show(f"{page.url}/?q=pausing")
     expect(tab.locator("#status")).to_have_class(re.compile("live"))
     tab.locator("#pause").click()
-    expect(tab.locator("#pause")).to_have_attribute("aria-pressed", "true")
+    expect(tab.get_by_role("button", name="Pause", pressed=True)).to_be_visible()
     trainer.next()
     # A stream that is open sees the change, so that this one had its time, too.
     other = show(f"{page.url}/?q=pausing")
@@ -255,6 +275,205 @@ def test_pausing_holds_what_is_shown(show: Opener, page: WebPage, site: LiveServ
     expect(tab.locator(".b-run")).to_have_count(0)
     tab.locator("#pause").click()
     expect(tab.locator(".b-run")).to_have_count(1)
+
+
+@pytest.mark.parametrize("job_id", ["all", "retry", "live", "job"])
+def test_an_id_may_be_a_word_of_the_script(show: Opener, page: WebPage, site: LiveServer, job_id: str) -> None:
+    """A job whose id the page's own script may use for something else is followed like any other."""
+    trainer = Trainer(site.trainer, job_id=job_id, job_id_prefix=job_id)
+    trial = trainer.next()
+    tab = show(f"{page.url}/about")
+    streams: list[str] = []
+    tab.on("request", lambda request: streams.append(request.url) if "/live" in request.url else None)
+    tab.goto(f"{page.url}/job?id={job_id}")
+    expect(tab.locator("#status")).to_have_class(re.compile("live"))
+    expect(tab.locator("#away")).to_be_hidden()
+    trainer.report(trial, 1.0, 0.375, 1)
+    expect(tab.locator(f"#t-{trial.id.trial_number}")).to_contain_text("0.3750")
+    assert set(streams) == {f"{page.url}/live?id={job_id}"}
+
+
+LOGIN_FORM = "<!doctype html><title>Sign in</title><main><form><input name=user></form></main>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, LOGIN_FORM), (200, '<main id="main">Sign in</main>'), (421, "not for this host"), (429, "slow down")],
+    ids=["a login form", "an element of the same id", "another host", "too many requests"],
+)
+def test_a_foreign_answer_takes_no_pages_place(
+    show: Opener, page: WebPage, site: LiveServer, status: int, body: str
+) -> None:
+    """What a proxy answers instead of the page leaves the last data, greyed; the page retries and comes back."""
+    job_id = f"proxied-{status}-{len(body)}"
+    trainer = Trainer(site.trainer, job_id=job_id, job_id_prefix="proxied")
+    tab = show(f"{page.url}/job?id={job_id}")
+    expect(tab.locator("#status")).to_have_class(re.compile("live"))
+
+    def answer(route: Route) -> None:
+        kind = "text/html" if body.startswith("<") else "text/plain"
+        route.fulfill(status=status, body=body, content_type=kind)
+
+    tab.route("**/job?*", answer)
+    trainer.next()
+    expect(tab.locator("#away")).to_contain_text("Something else answers")
+    expect(tab.locator("h1")).to_have_text(job_id)
+    tab.unroute("**/job?*")
+    expect(tab.locator("#away")).to_be_hidden()
+    expect(tab.locator("#t-1")).to_be_visible()
+
+
+def test_an_error_page_becomes_what_was_asked_for(show: Opener, tmp_path: Path) -> None:
+    """A page opened while the server is away shows the job, its charts and its changes once the server is back."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        trainer = Trainer(live.trainer, job_id="late", job_id_prefix="late")
+        for _ in range(3):
+            trainer.run(5.0)
+        live.kill()
+        with WebPage(live.address, tmp_path / "web.log") as page:
+            tab = show(f"{page.url}/job?id=late")
+            expect(tab.locator("#away")).to_contain_text("The server is away.")
+            live.start()
+            expect(tab.locator("h1")).to_have_text("late")
+            drawn(tab)
+            expect(tab.locator("#status")).to_have_class(re.compile("live"))
+            trainer.next()
+            expect(tab.locator("#t-4")).to_be_visible()
+
+
+def test_updates_keep_what_is_typed(show: Opener, page: WebPage, site: LiveServer) -> None:
+    """A text that was typed and a choice that was made stay when the page changes, wherever the focus is."""
+    trainer = Trainer(site.trainer, job_id="typing", job_id_prefix="typing")
+    trial = trainer.next()
+    job = drawn(show(f"{page.url}/job?id=typing"))
+    job.locator("#from").fill("7")
+    job.locator("#from").press("Tab")
+    jobs = show(page.url)
+    jobs.locator("#q").fill("half a wo")
+    jobs.locator("#q").press("Tab")
+    events = show(f"{page.url}/events")
+    events.locator("#kind").select_option("EVENT_KIND_TRIAL_FAILED")
+    events.locator("#kind").press("Tab")
+    for tab in (job, jobs, events):
+        expect(tab.locator("#status")).to_have_class(re.compile("live"))
+    trainer.report(trial, 1.0, 0.375, 1)
+    site.admin.SetJobPaused(v1.SetJobPausedRequest(job_id="typing", paused=True))
+    expect(job.locator("#t-1")).to_contain_text("0.3750")
+    expect(jobs.locator("#j-typing")).to_contain_text("paused")
+    expect(events.locator(".events li").first).to_contain_text("typing")
+    expect(job.locator("#from")).to_have_value("7")
+    expect(jobs.locator("#q")).to_have_value("half a wo")
+    expect(events.locator("#kind")).to_have_value("EVENT_KIND_TRIAL_FAILED")
+
+
+def test_focus_stays_on_its_trial(show: Opener, tmp_path: Path) -> None:
+    """When a report moves a running trial to another row, the focus goes with it."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        one, two = (Trainer(live.trainer, job_id=name, job_id_prefix=name) for name in ("one", "two"))
+        trial = one.next()
+        two.next()
+        with WebPage(live.address, tmp_path / "web.log") as page:
+            tab = show(f"{page.url}/running")
+            links = tab.locator("[data-row]")
+            expect(links).to_have_text(["1 of one", "1 of two"])
+            links.first.focus()
+            one.report(trial, 1.0, 0.375, 1)
+            expect(links).to_have_text(["1 of two", "1 of one"])
+            expect(links.last).to_be_focused()
+
+
+def test_the_state_alone_is_announced(show: Opener, page: WebPage, site: LiveServer) -> None:
+    """The region that screen readers read aloud has a word, which updates do not change; the time is beside it."""
+    trainer = Trainer(site.trainer, job_id="spoken", job_id_prefix="spoken")
+    trial = trainer.next()
+    tab = show(f"{page.url}/job?id=spoken")
+    expect(tab.locator("#state")).to_have_text("live")
+    assert tab.locator("#state").get_attribute("role") == "status"
+    tab.evaluate(
+        "new MutationObserver(() => { document.body.dataset.spoke = 'yes'; })"
+        ".observe(document.getElementById('state'), { childList: true, characterData: true, subtree: true })"
+    )
+    for epoch in (1, 2):
+        was = tab.locator("#as-of").text_content()
+        trainer.report(trial, float(epoch), 0.125 * epoch, epoch, float(epoch))
+        expect(tab.locator("#t-1")).to_contain_text(f"{0.125 * epoch:.4f}")
+        expect(tab.locator("#as-of")).not_to_have_text(was or "")
+    expect(tab.locator("body")).not_to_have_attribute("data-spoke", "yes")
+    tab.keyboard.press("p")
+    expect(tab.locator("#state")).to_have_text("paused")
+    expect(tab.locator("body")).to_have_attribute("data-spoke", "yes")
+
+
+COUNT_VIEWS = """
+const { runAsync, finalize } = vega.View.prototype;
+window.views = new Set();
+vega.View.prototype.runAsync = function (...all) { views.add(this); return runAsync.apply(this, all); };
+vega.View.prototype.finalize = function (...all) { views.delete(this); return finalize.apply(this, all); };
+null;
+"""
+
+
+def test_each_chart_has_one_view(show: Opener, page: WebPage, site: LiveServer) -> None:
+    """Drawing twice at once, and charts that go, leave no view of Vega behind."""
+    trainer = Trainer(site.trainer, job_id="drawing", job_id_prefix="drawing")
+    for _ in range(3):
+        trainer.run(5.0)
+    trial = trainer.next()
+    trainer.report(trial, 1.0, 0.125, 1)
+    tab = drawn(show(f"{page.url}/job?id=drawing"))
+    tab.evaluate(COUNT_VIEWS)
+    plots = tab.locator(".plot")
+    for scheme in ("dark", "light", "dark"):
+        tab.emulate_media(color_scheme=scheme)
+    shown = plots.count()
+    expect(tab.locator("#plot-curves")).to_have_count(1)
+    trainer.end(trial, v1.END_REASON_ERROR)
+    expect(plots).to_have_count(shown - 1)
+    # The newest drawing has ended when a change of the scheme after it is visible.
+    tab.evaluate("delete document.body.dataset.drawn")
+    tab.emulate_media(color_scheme="light")
+    expect(tab.locator("body")).to_have_attribute("data-drawn", "yes")
+    assert tab.evaluate("views.size") == shown - 1
+
+
+FALSE_TIME = """
+let now = 100000;
+performance.now = () => now;
+const { fetch, setTimeout } = window;
+window.fetch = async (...all) => {
+  const answer = await fetch(...all);
+  now += 100;
+  return answer;
+};
+window.setTimeout = (action, delay, ...all) => {
+  if (action.name !== "refresh") return setTimeout(action, delay, ...all);
+  document.body.dataset.pace = String(delay);
+  return setTimeout(action, 0);
+};
+"""
+
+
+@pytest.mark.parametrize(("tabs", "pace"), [("", "4000"), ("5", "20000"), ("100", "30000")])
+def test_tabs_share_a_fortieth_of_the_time(show: Opener, page: WebPage, site: LiveServer, tabs: str, pace: str) -> None:
+    """After an answer that took 100 ms a tab waits 4 s for each open tab, and 30 s at most."""
+    trainer = Trainer(site.trainer, job_id=f"paced-{tabs}", job_id_prefix="paced")
+    tab = show(f"{page.url}/about")
+    tab.add_init_script(FALSE_TIME)
+
+    def answer(route: Route) -> None:
+        answer = route.fetch()
+        counted = {"X-Wattwise-Tabs": tabs} if tabs else {}
+        route.fulfill(response=answer, headers={**answer.headers, **counted})
+
+    tab.route("**/?q=*", answer)
+    tab.goto(f"{page.url}/?q=paced-{tabs}")
+    expect(tab.locator("#status")).to_have_class(re.compile("live"))
+    trial = trainer.next()
+    expect(tab.locator(".b-run")).to_have_count(1)
+    trainer.report(trial, 1.0, 0.125, 1)
+    expect(tab.locator("body")).to_have_attribute("data-pace", pace)
 
 
 def test_a_killed_server_leaves_its_last_data_and_comes_back(show: Opener, tmp_path: Path) -> None:
@@ -269,6 +488,12 @@ def test_a_killed_server_leaves_its_last_data_and_comes_back(show: Opener, tmp_p
             expect(tab.locator("#away")).to_contain_text("as of")
             expect(tab.locator("#ja-lasting")).to_be_visible()
             shoot(tab, "away")
+            # Pausing does not bring the server back.
+            tab.locator("#pause").click()
+            expect(tab.locator("#state")).to_have_text("paused")
+            expect(tab.locator("#away")).to_contain_text("paused")
+            tab.locator("#pause").click()
+            expect(tab.locator("#away")).to_contain_text("retrying")
             live.start()
             trainer.next()
             expect(tab.locator("#away")).to_be_hidden(timeout=30_000)

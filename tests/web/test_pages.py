@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import html
 import json
 import re
 import signal
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from wattwise import v1
 from wattwise.commands.export import FIELDS
+from wattwise.rpc.credentials import Credentials
+from wattwise_web import amounts, live, pages
+from wattwise_web.backend import Backend
+from wattwise_web.pages import Visitor
 
 from tests.jobs import Trainer
-from tests.live_server import LiveServer
+from tests.live_server import LiveServer, servers_on
+from tests.ports import hold_port, port_of
+from tests.postgres import PostgresServer
 from tests.waiting import wait_until
 from tests.watched import WatchedServer
 from tests.web.big import BIGGEST, fill
@@ -199,6 +209,61 @@ def test_every_chart_has_its_table(web: httpx.Client, job_id: str) -> None:
         assert f'<details id="table-{name}"' in page
 
 
+def spec_of(page: httpx.Response, name: str) -> dict[str, Any]:
+    """What a chart is drawn from."""
+    (spec,) = re.findall(f"data-for=\"plot-{name}\" data-spec='([^']*)'", page.text)
+    found: dict[str, Any] = json.loads(html.unescape(spec))
+    return found
+
+
+HOLLOW, FILLED = 0, 1
+
+
+def test_marks_of_explorations_are_hollow(tmp_path: Path) -> None:
+    """Each trial that explored is hollow, at whatever place of the list, and no other delivery is.
+
+    The chart and its bound are the same, whichever trials are listed.
+    """
+    with LiveServer(tmp_path) as live:
+        live.start()
+        trainer = Trainer(live.trainer)
+        for number in range(60):
+            exploring = trainer.next()
+            concurrent = trainer.next() if number < 2 else None
+            trainer.report(exploring, 5.0 + number % 7)
+            if concurrent is not None:
+                trainer.report(concurrent, 6.0)
+        request = v1.ListTrialsRequest(job_id=trainer.job_id, page_size=100)
+        trials = live.admin.ListTrials(request).trials
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            spec = spec_of(job_page(web, trainer.job_id), "cost")
+            listed = ({"from": "10"}, {"result": "error"}, {"batch": "8"})
+            others = [web.get("/job", params={"id": trainer.job_id} | each) for each in listed]
+    types = {trial.id.trial_number: trial.type for trial in trials}
+    assert {v1.TRIAL_TYPE_EXPLORATION, v1.TRIAL_TYPE_CONCURRENT, v1.TRIAL_TYPE_MAB} <= set(types.values())
+    assert {value["x"]: value["k"] for value in spec["data"]["values"]} == {
+        number: HOLLOW if kind == v1.TRIAL_TYPE_EXPLORATION else FILLED for number, kind in types.items()
+    }
+    assert [layer["data"]["values"] for layer in spec["layer"] if "data" in layer] == [
+        [{"bound": pytest.approx(trials[-1].cost_bound)}]
+    ]
+    assert [spec_of(other, "cost") for other in others] == [spec] * 3
+
+
+def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> None:
+    """In the pruning stage, too, a trial that only ran beside an exploration is a delivery like any other."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        trainer = Trainer(live.trainer)
+        exploring, concurrent = trainer.next(), trainer.next()
+        trainer.report(exploring, 5.0)
+        trainer.report(concurrent, 6.0)
+        assert live.admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job.stage == v1.STAGE_PRUNING
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            values = spec_of(job_page(web, trainer.job_id), "cost")["data"]["values"]
+    assert [(value["k"], value.get("r")) for value in values] == [(HOLLOW, "delivered"), (FILLED, None)]
+
+
 def test_states_without_data_say_what_will_fill_them(web: httpx.Client) -> None:
     """A job without trials has a sentence for every chart and list."""
     shown = text_of(job_page(web, "vision-new"))
@@ -272,6 +337,63 @@ def test_trials_are_paged_by_number_and_filtered(web: httpx.Client) -> None:
     assert int(re.findall(r'id="t-(\d+)"', second)[0]) == int(re.findall(r'id="t-(\d+)"', first)[-1]) - 1
 
 
+def test_the_batch_size_is_a_control_that_links_keep(web: httpx.Client) -> None:
+    """The list has a choice of batch sizes; results and pages keep it, and one that the job lacks is ignored."""
+    shown = web.get("/job", params={"id": "resnet-nightly", "batch": "256", "result": "reached"})
+    assert "<option selected>256</option>" in shown.text
+    assert '<input type="hidden" name="result" value="reached">' in shown.text
+    (chips,) = re.findall(r'aria-label="Result">(.*?)</nav>', shown.text, re.DOTALL)
+    links = [html.unescape(link) for link in re.findall(r'href="([^"]*)"', chips)]
+    assert len(links) == 9
+    assert all("batch=256" in link and "id=resnet-nightly" in link for link in links)
+    sizes = re.findall(r'<td class="num strong" data-label="batch size">(\d+)</td>', shown.text)
+    assert sizes
+    assert set(sizes) == {"256"}
+    unknown = web.get("/job", params={"id": "resnet-nightly", "batch": "257"})
+    assert unknown.text.count('data-label="batch size"') == 50
+
+
+def test_lists_say_what_they_leave_out(site: LiveServer, web: httpx.Client, tmp_path: Path) -> None:
+    """A page and its file with 50 of 53 trials and 20 of more events say so; the file names commands that have all."""
+    trainer = Trainer(site.trainer, job_id="truncated", job_id_prefix="truncated")
+    for _ in range(53):
+        trainer.run(5.0)
+    for number in range(22):
+        site.admin.SetJobPaused(v1.SetJobPausedRequest(job_id="truncated", paused=number % 2 == 0))
+    shown = text_of(job_page(web, "truncated"))
+    assert "50 of 53 " in shown
+    assert "The newest 20. all events" in shown
+    file = tmp_path / "report.html"
+    exporting = ("--server", site.address, "export", "--job", "truncated", str(file))
+    subprocess.run([sys.executable, "-m", "wattwise_web", *exporting], check=True, timeout=60)
+    written = file.read_text(encoding="utf-8")
+    assert "50 of 53, the newest ones; <code>wattwise jobs export</code> has all" in written
+    assert "The newest 20; <code>wattwise jobs events</code> has all." in written
+    assert "50 of" not in text_of(job_page(web, "bert-weekly"))
+    site.admin.DeleteJob(v1.DeleteJobRequest(job_id="truncated"))
+
+
+def test_running_trials_are_sorted_within_a_page(tmp_path: Path) -> None:
+    """With more running trials than a page has, it says that its order is that of the page alone."""
+    with LiveServer(tmp_path) as server:
+        server.start()
+        trainer = Trainer(server.trainer)
+        with WebPage(server.address, tmp_path / "web.log") as page, page.client() as web:
+            for _ in range(200):
+                trainer.next()
+            assert "200 trials running, the longest silent first." in text_of(web.get("/running"))
+            trainer.next()
+            assert "201 trials running, the longest silent of this page first." in text_of(web.get("/running"))
+
+
+def test_values_of_newer_servers_have_a_name() -> None:
+    """A role and an end reason that this version does not know are shown by their number."""
+    assert pages._role(v1.ROLE_VIEWER) == "viewer"
+    assert pages._role(99) == "number 99"
+    newer = v1.Trial(status=v1.TRIAL_STATUS_FAILED, end_reason=v1.EndReason.ValueType(99))
+    assert amounts.trial_badge(newer).word == "failed: reason 99"
+
+
 def test_events_running_and_about(web: httpx.Client) -> None:
     """Events are filtered by job and kind; running trials have their job; the server's version is on the last page."""
     failed = text_of(web.get("/events", params={"job": "resnet-nightly", "kind": "EVENT_KIND_TRIAL_FAILED"}))
@@ -311,17 +433,84 @@ def test_a_fragment_is_the_middle_of_the_page(web: httpx.Client) -> None:
     assert "<html" not in answer.text
 
 
-def test_live_stream_names_the_job_that_changed(web: httpx.Client, site: LiveServer) -> None:
-    """A stream of one job tells its changes, under its own name also if a job with a longer one changes."""
-    trainer = Trainer(site.trainer, job_id="live-one", job_id_prefix="live")
-    with web.stream("GET", "/live", params={"id": "live-one"}) as stream:
-        lines = (line for line in stream.iter_lines() if line.startswith("data:"))
-        assert json.loads(next(lines)[5:]) == {"jobs": ["live-one"], "all": True}
-        Trainer(site.trainer, job_id="live-one-more", job_id_prefix="live")
-        trainer.next()
-        assert json.loads(next(lines)[5:]) == {"jobs": ["live-one"], "all": False}
-    site.admin.DeleteJob(v1.DeleteJobRequest(job_id="live-one"))
-    site.admin.DeleteJob(v1.DeleteJobRequest(job_id="live-one-more"))
+class RecordedBackend(Backend):
+    """Keeps what the server's streams say."""
+
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        super().__init__(address, credentials)
+        self.messages: asyncio.Queue[v1.WatchJobsResponse] = asyncio.Queue()
+
+    async def watch_jobs(self, prefix: str, token: str | None) -> AsyncIterator[v1.WatchJobsResponse]:
+        async for message in super().watch_jobs(prefix, token):
+            yield message
+            # The reader has dealt with it when it asks for the next one.
+            self.messages.put_nowait(message)
+
+    async def next_message(self) -> tuple[Sequence[str], bool]:
+        """The next message that the reader has dealt with."""
+        message = await asyncio.wait_for(self.messages.get(), 20)
+        return list(message.job_ids), message.all_jobs
+
+
+async def test_a_longer_id_is_another_job(site: LiveServer) -> None:
+    """The stream of a job has no event when a job changes whose id begins with the same letters."""
+    trainer = Trainer(site.trainer, job_id="live-a", job_id_prefix="live")
+    other = Trainer(site.trainer, job_id="live-ab", job_id_prefix="live")
+    backend, closing = RecordedBackend(site.address, Credentials()), asyncio.Event()
+
+    async def collect() -> list[str]:
+        events = live.changes(backend, Visitor(None), trainer.job_id, closing)
+        return [event async for event in events if event.startswith("event:")]
+
+    collecting = asyncio.create_task(collect())
+    assert (await backend.next_message())[1]
+    other.next()
+    assert await backend.next_message() == (["live-ab"], False)
+    trainer.next()
+    assert await backend.next_message() == (["live-a"], False)
+    closing.set()
+    assert await collecting == ["event: change\ndata:\n\n"] * 2
+    await backend.close()
+    for job_id in (trainer.job_id, other.job_id):
+        site.admin.DeleteJob(v1.DeleteJobRequest(job_id=job_id))
+
+
+def changes_of(stream: httpx.Response) -> Iterator[str]:
+    """The events of a live stream that say that something has changed."""
+    return (line for line in stream.iter_lines() if line == "event: change")
+
+
+def test_a_server_that_does_not_answer_is_passed_over(tmp_path: Path) -> None:
+    """Of two addresses the page asks the second one if nothing listens at the first, also for its live stream."""
+    with hold_port() as closed, LiveServer(tmp_path) as server:
+        server.start()
+        trainer = Trainer(server.trainer, job_id="second", job_id_prefix="second")
+        both = f"127.0.0.1:{port_of(closed)},{server.address}"
+        with WebPage(both, tmp_path / "web.log") as page, page.client() as web:
+            with web.stream("GET", "/live", params={"id": "second"}) as stream:
+                changes = changes_of(stream)
+                next(changes)
+                trainer.next()
+                next(changes)
+            assert 'id="t-1"' in job_page(web, "second").text
+
+
+def test_the_other_server_of_a_database_goes_on(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    """When one of two servers is killed, its readers' pages and live streams come from the other one."""
+    with servers_on(tmp_path, postgres_server.create_database(), 2, LiveServer) as (first, second):
+        trainer = Trainer(second.trainer, job_id="shared", job_id_prefix="shared")
+        both = f"{first.address},{second.address}"
+        with WebPage(both, tmp_path / "web.log") as page, page.client() as web:
+            with web.stream("GET", "/live", params={"id": "shared"}) as stream:
+                changes = changes_of(stream)
+                next(changes)
+                first.kill()
+                assert 'id="t-1"' not in job_page(web, "shared").text
+                # The stream at the other server begins with a change, too.
+                next(changes)
+                trainer.next()
+                next(changes)
+            assert 'id="t-1"' in job_page(web, "shared").text
 
 
 def test_a_server_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
@@ -333,7 +522,7 @@ def test_a_server_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
             live.kill()
             away = web.get("/")
             assert away.status_code == 503
-            assert 'data-watch="retry"' in away.text
+            assert " data-retry" in away.text
             live.start()
             wait_until(lambda: web.get("/").status_code == 200)
 
@@ -355,6 +544,26 @@ def test_a_signal_ends_it_although_streams_are_open(tmp_path: Path) -> None:
             next(stream.iter_lines())
             page.process.send_signal(signal.SIGTERM)
             assert page.stop() == 0
+
+
+def test_many_batch_sizes_have_few_ranges(tmp_path: Path) -> None:
+    """A job of 1,280 trials with 64 batch sizes has at most 600 marks, and its page at most 200 kB."""
+    sizes = range(1, 65)
+    with LiveServer(tmp_path) as server:
+        server.start()
+        trainer = Trainer(server.trainer, batch_sizes=sizes, policy=v1.POLICY_GTS)
+        for number in range(1_280):
+            epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=100.0 + number, metric=0.95)
+            request = v1.ImportTrialRequest(
+                job_id=trainer.job_id, request_id=f"r{number}", batch_size=sizes[number % 64], measurements=[epoch]
+            )
+            server.trainer.ImportTrial(request)
+        with WebPage(server.address, tmp_path / "web.log") as page, page.client() as web:
+            shown = job_page(web, trainer.job_id)
+    values = spec_of(shown, "cost")["data"]["values"]
+    assert {value["b"] for value in values} == set(sizes)
+    assert 500 < len(values) <= 600
+    assert len(shown.content) <= LARGEST
 
 
 def test_pages_stay_small_and_ask_little_with_a_thousand_jobs(tmp_path: Path) -> None:

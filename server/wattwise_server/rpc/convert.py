@@ -434,6 +434,7 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
                 least_cost=bucket.least_cost,
                 median_cost=bucket.median_cost,
                 most_cost=bucket.most_cost,
+                num_explorations=bucket.num_explorations,
             )
             for found in known.ranges
             for bucket in found.buckets

@@ -61,7 +61,7 @@ RUNNING = """
 """What running trials have used up to their newest report."""
 
 _COUNTED = f"""
-    SELECT t.trial_number, t.batch_size, t.cost, t.status, t.target_reached, {_OWN} AS own,
+    SELECT t.trial_number, t.batch_size, t.type, t.cost, t.status, t.target_reached, {_OWN} AS own,
            (t.trial_number - $2) / $3 AS bucket
     {_ENDED.format(jobs="t.job_key = $1 AND")}
 """
@@ -73,7 +73,8 @@ BUCKETS = f"""
     )
     SELECT bucket AS place, batch_size, count(*) AS num_trials,
            sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
-           sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed, min(cost) AS least_cost,
+           sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed,
+           sum(CASE WHEN type = 'EXPLORATION' THEN 1 ELSE 0 END) AS num_explorations, min(cost) AS least_cost,
            avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost, max(cost) AS most_cost
     FROM ranked GROUP BY bucket, batch_size ORDER BY bucket, batch_size
 """  # noqa: S608 - as above

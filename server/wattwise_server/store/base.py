@@ -239,6 +239,7 @@ class Bucket(NamedTuple):
     least_cost: float
     median_cost: float
     most_cost: float
+    num_explorations: int
 
 
 class Spent(NamedTuple):

@@ -44,6 +44,8 @@
 
   const draw = async (holder, force) => {
     const place = document.getElementById(holder.dataset.for), text = holder.dataset.spec;
+    // Taken away by an update since the list of charts was made.
+    if (!place) return;
     const known = views.get(place.id);
     if (!force && known && known.text === text && known.place === place) return;
     const width = Math.max(160, place.clientWidth);
@@ -53,32 +55,57 @@
     const view = new vega.View(vega.parse(compiled, null, { ast: true }), {
       expr: vega.expressionInterpreter, renderer: "svg", container: next, hover: true, tooltip: (...all) => tooltip(...all),
     });
-    await view.runAsync();
+    try {
+      await view.runAsync();
+    } catch (error) {
+      view.finalize();
+      throw error;
+    }
+    // An update may have taken the chart away meanwhile.
+    if (!place.isConnected) {
+      view.finalize();
+      return;
+    }
     // The old drawing stays until the new one is complete: nothing flickers or moves.
     place.replaceChildren(...next.childNodes);
     for (const svg of place.querySelectorAll("svg")) svg.setAttribute("aria-hidden", "true");
     if (known) known.view.finalize();
     views.set(place.id, { view, text, place, width });
   };
+  const forget = (id) => {
+    views.get(id).view.finalize();
+    views.delete(id);
+  };
 
-  const drawAll = async (force = false) => {
-    if (!window.vega || !window.vegaLite) return;
+  const drawEach = async (force) => {
     for (const holder of document.querySelectorAll(".spec")) {
+      const id = holder.dataset.for;
       try {
         await draw(holder, force);
       } catch (error) {
-        document.getElementById(holder.dataset.for).textContent = "This chart cannot be drawn; its table is below.";
+        if (views.has(id)) forget(id);
+        const place = document.getElementById(id);
+        if (place) place.textContent = "This chart cannot be drawn; its table is below.";
         console.warn(String(error));
       }
     }
+    for (const [id, { place }] of [...views]) {
+      if (!place.isConnected) forget(id);
+    }
     document.body.dataset.drawn = "yes";
+  };
+  // One drawing after the other: two at once would each keep a view of the same chart.
+  let drawing = Promise.resolve();
+  const drawAll = (force = false) => {
+    if (window.vega && window.vegaLite) drawing = drawing.then(() => drawEach(force));
+    return drawing;
   };
 
   let resizing;
   addEventListener("resize", () => {
     clearTimeout(resizing);
     resizing = setTimeout(() => {
-      const changed = [...views.values()].some(({ place, width }) => Math.abs(Math.max(160, place.clientWidth) - width) > 4);
+      const changed = [...views.values()].some(({ place, width }) => place.isConnected && Math.abs(Math.max(160, place.clientWidth) - width) > 4);
       if (changed) drawAll(true);
     }, 150);
   });
@@ -91,37 +118,56 @@
   }
 
   // Live updates.
-  const status = document.getElementById("status"), away = document.getElementById("away");
-  const button = document.getElementById("pause");
+  const status = document.getElementById("status"), state = document.getElementById("state"), asOf = document.getElementById("as-of");
+  const away = document.getElementById("away"), button = document.getElementById("pause");
   const root = document.body.dataset.root;
-  let paused = false, stream = null, waiting = null, due = 0, busy = false, again = false, lastTook = 0, lastEnd = 0, failures = 0;
+  let paused = false, stream = null, waiting = null, due = 0, busy = false, again = false, lastTook = 0, lastEnd = 0, tabs = 1;
+  let failures = 0, trouble = "";
 
-  const say = (text, kind) => {
-    if (status.textContent !== text) status.textContent = text;
-    status.className = `status ${kind}`;
+  const follows = () => "live" in main().dataset;
+  const retries = () => "retry" in main().dataset;
+
+  const put = (element, text) => {
+    if (element.textContent !== text) element.textContent = text;
+  };
+  const show = () => {
+    const { now } = main().dataset;
+    document.body.classList.toggle("stale", trouble !== "");
+    away.hidden = trouble === "";
+    put(away, trouble && `${trouble} What you see is as of ${now}; ${paused ? "paused" : "retrying"}.`);
+    // Screen readers announce the state alone, as often as it changes: the time changes with every update.
+    put(state, paused ? "paused" : trouble ? "away" : follows() ? "live" : "");
+    put(asOf, `as of ${now}`);
+    status.className = `status ${trouble ? "stale" : stream && !paused ? "live" : ""}`;
   };
   const fresh = () => {
     failures = 0;
-    away.hidden = true;
-    document.body.classList.remove("stale");
-    say(paused ? `paused, as of ${main().dataset.now}` : `as of ${main().dataset.now}`, paused ? "" : stream ? "live" : "");
+    trouble = "";
+    show();
   };
   const stale = (why) => {
     failures += 1;
-    document.body.classList.add("stale");
-    const text = `${why} What you see is as of ${main().dataset.now}; retrying.`;
-    if (away.textContent !== text) away.textContent = text;
-    away.hidden = false;
-    say(`as of ${main().dataset.now}`, "stale");
+    trouble = why;
+    show();
   };
 
-  const morph = (html) => {
-    const next = new DOMParser().parseFromString(html, "text/html").getElementById("main");
+  // A proxy may answer with a page of its own, such as a login: that one must not take the place of ours.
+  const middle = (html) => new DOMParser().parseFromString(html, "text/html").querySelector("main#main[data-now]");
+
+  const typed = (control) => {
+    if (control.tagName === "SELECT") {
+      const usual = [...control.options].findLast((each) => each.defaultSelected) ?? control.options[0];
+      return usual !== undefined && !usual.selected;
+    }
+    return ["INPUT", "TEXTAREA"].includes(control.tagName) && control.value !== control.defaultValue;
+  };
+  const morph = (next) => {
     Idiomorph.morph(main(), next, {
       morphStyle: "outerHTML",
       ignoreActiveValue: true,
       callbacks: {
-        beforeNodeMorphed: (old) => !(old.nodeType === 1 && "keep" in old.dataset),
+        // What the reader has typed or chosen stays, wherever the focus is.
+        beforeNodeMorphed: (old) => !(old.nodeType === 1 && ("keep" in old.dataset || typed(old))),
         // What the reader has opened stays open.
         beforeAttributeUpdated: (name, node) => !(name === "open" && node.tagName === "DETAILS"),
       },
@@ -143,11 +189,20 @@
         location.assign(`${root}/login?next=${encodeURIComponent(location.pathname.slice(root.length) + location.search)}`);
         return;
       }
-      if (answer.status >= 500) {
+      const next = middle(await answer.text());
+      if (!next) {
+        stale("Something else answers in this page's place; reload it to see what.");
+      } else if (answer.status >= 500) {
         stale("The server is away.");
+      } else if (!paused && retries()) {
+        // The page of an error has neither the scripts nor the title of what was asked for.
+        location.reload();
+        return;
       } else if (!paused) {
-        morph(await answer.text());
+        tabs = Math.max(1, Number(answer.headers.get("X-Wattwise-Tabs")) || 1);
+        morph(next);
         fresh();
+        if (!follows()) close();
         await drawAll();
       }
     } catch {
@@ -161,8 +216,8 @@
       again = false;
     }
   };
-  // At most once a second, and a twentieth of the time: the server has trainers to answer.
-  const later = (least = Math.min(10000, Math.max(1000, 20 * lastTook))) => {
+  // At most once a second, and all tabs together a fortieth of the time: the server has trainers to answer.
+  const later = (least = Math.min(30000, Math.max(1000, 40 * lastTook * tabs))) => {
     const at = Math.max(performance.now(), lastEnd + least);
     if (waiting && due <= at) return;
     clearTimeout(waiting);
@@ -170,12 +225,11 @@
     waiting = setTimeout(refresh, at - performance.now());
   };
 
-  const watched = () => main().dataset.watch;
   const open = () => {
-    if (stream || paused || document.hidden || !watched() || watched() === "retry") return;
-    const id = watched() === "all" ? "" : `?id=${encodeURIComponent(watched())}`;
+    if (stream || paused || document.hidden || !follows()) return;
+    const { job } = main().dataset;
     let first = true;
-    stream = new EventSource(`${root}/live${id}`);
+    stream = new EventSource(`${root}/live${job === undefined ? "" : `?id=${encodeURIComponent(job)}`}`);
     stream.addEventListener("change", () => {
       // The first event says that the stream works; what changed since the page was made comes with the next refresh.
       if (first && !failures) fresh();
@@ -196,25 +250,24 @@
   };
   // Where streams are cut off, by a proxy for example, and for ages such as "5 min ago".
   setInterval(() => {
-    if (watched() && performance.now() - lastEnd > (stream ? 55000 : 9500)) later(0);
+    if (follows() && performance.now() - lastEnd > (stream ? 55000 : 9500)) later();
   }, 10000);
 
   const pause = () => {
     paused = !paused;
     button.setAttribute("aria-pressed", String(paused));
-    button.textContent = paused ? "Resume" : "Pause";
     if (paused) {
       close();
-      fresh();
     } else {
       open();
       later(0);
     }
+    show();
   };
-  if (watched()) {
+  if (follows() || retries()) {
     button.hidden = false;
     button.addEventListener("click", pause);
-    if (watched() === "retry") stale("The server is away.");
+    if (retries()) stale("The server is away.");
     open();
     if (failures) later(3000);
     document.addEventListener("visibilitychange", () => {
@@ -252,12 +305,29 @@
     j: () => move(1),
     k: () => move(-1),
     t: tables,
-    p: () => watched() && pause(),
-    "?": () => document.getElementById("help").showModal(),
+    p: () => button.hidden || pause(),
+    "?": () => help.showModal(),
   };
+  // Speech input and a slip of the hand press single keys, too (WCAG 2.1.4): they can be turned off, in this browser for good.
+  const KEYS = "wattwise-keys";
+  const help = document.getElementById("help"), switched = document.getElementById("keys"), helper = document.getElementById("show-help");
+  try {
+    switched.checked = localStorage.getItem(KEYS) !== "off";
+  } catch {
+    // A browser without storage has the keys on at each page.
+  }
+  switched.addEventListener("change", () => {
+    try {
+      localStorage.setItem(KEYS, switched.checked ? "on" : "off");
+    } catch {
+      // They are off on this page.
+    }
+  });
+  helper.hidden = false;
+  helper.addEventListener("click", () => help.showModal());
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-    if (event.target.closest("input, textarea, select, dialog")) return;
+    if (!switched.checked || event.target.closest("input, textarea, select, dialog")) return;
     const action = keys[event.key];
     if (action) {
       event.preventDefault();

@@ -188,18 +188,24 @@ class FigureTests:
             assert await store.running_groups([other]) == {}
 
     async def test_buckets_have_the_median_and_the_range(self, opener: Opener) -> None:
-        """Each range has its trials by batch size; of an even number of them the median is between the middle ones."""
+        """Each range has its trials by batch size; of an even number of them the median is between the middle ones.
+
+        Those that explored are counted by their type.
+        """
         costs = {1: 10.0, 2: 30.0, 3: 20.0, 4: 50.0, 5: 40.0}
-        trials = [ended_trial(number, cost=cost) for number, cost in costs.items()]
-        trials.append(ended_trial(6, 16, cost=60.0, end=EndReason.ERROR))
+        types = dict.fromkeys((1, 2), TrialType.EXPLORATION) | {3: TrialType.CONCURRENT}
+        trials = [
+            ended_trial(number, cost=cost, type=types.get(number, TrialType.MAB)) for number, cost in costs.items()
+        ]
+        trials.append(ended_trial(6, 16, cost=60.0, end=EndReason.ERROR, type=TrialType.EXPLORATION))
         trials.append(ended_trial(7, 16, cost=None, end=EndReason.LOST))
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7), *trials)
             buckets, spent = await store.buckets(key, 1, 4)
             assert buckets == [
-                Bucket(0, 8, 4, 4, 0, 10.0, 25.0, 50.0),
-                Bucket(1, 8, 1, 1, 0, 40.0, 40.0, 40.0),
-                Bucket(1, 16, 1, 0, 1, 60.0, 60.0, 60.0),
+                Bucket(0, 8, 4, 4, 0, 10.0, 25.0, 50.0, 2),
+                Bucket(1, 8, 1, 1, 0, 40.0, 40.0, 40.0, 0),
+                Bucket(1, 16, 1, 0, 1, 60.0, 60.0, 60.0, 1),
             ]
             assert spent == [Spent(0, 4, 110.0), Spent(1, 1, 100.0)]
 

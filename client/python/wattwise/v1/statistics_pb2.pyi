@@ -471,6 +471,7 @@ class TrialBucket(_message.Message):
     LEAST_COST_FIELD_NUMBER: _builtins.int
     MEDIAN_COST_FIELD_NUMBER: _builtins.int
     MOST_COST_FIELD_NUMBER: _builtins.int
+    NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
     first_trial: _builtins.int
     """Number of the first trial of the range, of whatever batch size. Always set."""
     last_trial: _builtins.int
@@ -489,6 +490,8 @@ class TrialBucket(_message.Message):
     """The median of their costs, in joules."""
     most_cost: _builtins.float
     """The highest cost among them, in joules."""
+    num_explorations: _builtins.int
+    """Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION."""
     def __init__(
         self,
         *,
@@ -501,10 +504,11 @@ class TrialBucket(_message.Message):
         least_cost: _builtins.float = ...,
         median_cost: _builtins.float = ...,
         most_cost: _builtins.float = ...,
+        num_explorations: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "first_trial", b"first_trial", "last_trial", b"last_trial", "least_cost", b"least_cost", "median_cost", b"median_cost", "most_cost", b"most_cost", "num_deliveries", b"num_deliveries", "num_failed", b"num_failed", "num_trials", b"num_trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "first_trial", b"first_trial", "last_trial", b"last_trial", "least_cost", b"least_cost", "median_cost", b"median_cost", "most_cost", b"most_cost", "num_deliveries", b"num_deliveries", "num_explorations", b"num_explorations", "num_failed", b"num_failed", "num_trials", b"num_trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

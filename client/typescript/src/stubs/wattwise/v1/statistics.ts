@@ -290,6 +290,8 @@ export interface TrialBucket {
   medianCost: number;
   /** The highest cost among them, in joules. */
   mostCost: number;
+  /** Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION. */
+  numExplorations: number;
 }
 
 /** What was saved up to a trial. */
@@ -1292,6 +1294,7 @@ function createBaseTrialBucket(): TrialBucket {
     leastCost: 0,
     medianCost: 0,
     mostCost: 0,
+    numExplorations: 0,
   };
 }
 
@@ -1323,6 +1326,9 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     }
     if (message.mostCost !== 0) {
       writer.uint32(73).double(message.mostCost);
+    }
+    if (message.numExplorations !== 0) {
+      writer.uint32(80).int32(message.numExplorations);
     }
     return writer;
   },
@@ -1412,6 +1418,14 @@ export const TrialBucket: MessageFns<TrialBucket> = {
             message.mostCost = reader.double();
             continue;
           }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.numExplorations = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1438,6 +1452,7 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     message.leastCost = object.leastCost ?? 0;
     message.medianCost = object.medianCost ?? 0;
     message.mostCost = object.mostCost ?? 0;
+    message.numExplorations = object.numExplorations ?? 0;
     return message;
   },
 };
