@@ -56,7 +56,7 @@ class Publisher:
     def publish(self, tx: Transaction, event: Event) -> None:
         """Publishes an event once the block is durable."""
         tx.after_commit(self._observer.prepare(event))
-        found = _told(event)
+        found = _history_of(event)
         if found is not None:
             kind, job_id, message, number, size = found
             tx.add_history(HistoryEntry(self._clock(), kind, job_id, message, number, size, caller_token()))
@@ -85,8 +85,8 @@ def caller_token() -> str:
     return call.token_id if call is not None else ""
 
 
-def _told(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
-    """The kind, the job, the sentence, the trial and the batch size of what the history tells of an event."""
+def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
+    """The kind, the job, the sentence, the trial and the batch size of an event in the history; None: it has no place there."""
     found = None
     match event:
         case JobRegistered(job):
