@@ -86,7 +86,7 @@ def caller_token() -> str:
 
 
 def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
-    """The kind, the job, the sentence, the trial and the batch size of an event in the history; None: it has no place there."""
+    """The kind, job, sentence, trial and batch size of an event in the history; None if it has no place there."""
     found = None
     match event:
         case JobRegistered(job):
