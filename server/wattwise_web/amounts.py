@@ -19,6 +19,8 @@ KWH = 3.6e6
 MINUS = "\N{MINUS SIGN}"
 _JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))
 _DASH = "–"
+_LARGEST_PERCENT = 999
+"""Larger shares are said as such: they come from a baseline of nearly nothing."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -76,7 +78,7 @@ def step_time(seconds: float) -> str:
 def money(value: float, currency: str) -> str:
     """Money, to the cent; three digits below one."""
     if 0 < abs(value) < 0.001:
-        return f"below 0.001 {currency}"
+        return f"{MINUS if value < 0 else ''}<0.001 {currency}".strip()
     text = number(value) if 0 < abs(value) < 1 else f"{value:,.2f}".replace("-", MINUS)
     return f"{text} {currency}".strip()
 
@@ -98,6 +100,8 @@ def percent(share: float) -> str:
         text = "<1"
     elif rounded == 100 and abs(share) < 1:
         text = ">99"
+    elif rounded > _LARGEST_PERCENT:
+        text = f">{_LARGEST_PERCENT}"
     return f"{MINUS if share < 0 else ''}{text}%"
 
 
@@ -105,7 +109,7 @@ class Moment(NamedTuple):
     """A time.
 
     Attributes:
-        ago: how long ago, such as "5 min ago" or "in 40 s".
+        ago: how long ago, such as "5 min ago"; of the future, such as "in 40 s".
         exact: in UTC.
         iso: for programs.
         seconds: since 1970.
@@ -117,26 +121,20 @@ class Moment(NamedTuple):
     seconds: float
 
 
-def moment(timestamp: Timestamp, now: float | None = None) -> Moment:
-    """A time of the server."""
+def moment(timestamp: Timestamp, now: float | None = None, *, is_ahead: bool = False) -> Moment:
+    """A time of the server; what has happened was now at the latest, even if the server's clock is ahead."""
     seconds = timestamp.ToNanoseconds() / 1e9
     when = datetime.fromtimestamp(seconds, tz=timezone.utc)
-    return Moment(
-        ago(seconds, now), when.strftime("%Y-%m-%d %H:%M:%S UTC"), when.strftime("%Y-%m-%dT%H:%M:%SZ"), seconds
-    )
+    now = time.time() if now is None else now
+    text = f"in {_age(seconds - now)}" if is_ahead and seconds > now else f"{_age(max(0.0, now - seconds))} ago"
+    return Moment(text, when.strftime("%Y-%m-%d %H:%M:%S UTC"), when.strftime("%Y-%m-%dT%H:%M:%SZ"), seconds)
 
 
-def ago(seconds: float, now: float | None = None) -> str:
-    """How long ago a time is, in one unit."""
-    age = (time.time() if now is None else now) - seconds
-    size, ahead = abs(age), age < -1
+def _age(seconds: float) -> str:
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if size >= 2 * length:
-            text = f"{int(size // length)} {unit}"
-            break
-    else:
-        text = f"{int(size)} s"
-    return f"in {text}" if ahead else f"{text} ago"
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

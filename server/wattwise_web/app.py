@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import csv
 import io
@@ -17,6 +16,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import jinja2
 from google.protobuf.json_format import MessageToDict
 from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -107,10 +107,10 @@ class Page:
         self._settings = settings
         self._exposure = exposure
         self._root = settings.root
-        self._sessions = Sessions()
+        self._sessions = Sessions(self._forget)
+        self.streams = live.Streams()
         self._templates = templates()
         self._cookie = "__Host-wattwise" if exposure.secure else "wattwise"
-        self.closing = asyncio.Event()
         self._reader: Reader
 
     def app(self) -> ASGIApp:
@@ -134,7 +134,7 @@ class Page:
             Route("/login", self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route(_HEALTH, _health),
-            Mount("/static", StaticFiles(directory=_FOLDER / "static")),
+            Mount("/static", GZipMiddleware(_Static(directory=_FOLDER / "static"))),
         ]
         app = Starlette(
             routes=routes,
@@ -187,8 +187,11 @@ class Page:
             "info": None,
             "standalone": False,
         }
+        headers = {"cache-control": "no-store", "vary": FRAGMENT}
+        if fragment:
+            headers["x-wattwise-tabs"] = str(max(1, len(self.streams)))
         html = self._templates.get_template(template).render(common | values)
-        return HTMLResponse(html, status, headers={"cache-control": "no-store", "vary": FRAGMENT})
+        return HTMLResponse(html, status, headers=headers)
 
     def _link(self, path: str, **parameters: object) -> str:
         """A URL of this page; ids may hold any character."""
@@ -234,7 +237,7 @@ class Page:
         return self._show_login(request, _local(request.query_params.get("next", "/")), "")
 
     def _show_login(self, request: Request, following: str, fault: str, status: int = 200) -> Response:
-        values = {"title": "Log in", "here": "", "next": following, "fault": fault, "server": self._settings.server}
+        values = {"title": "Log in", "here": "", "next": following, "fault": fault}
         return self._render(request, "login.html", values, status)
 
     async def _login(self, request: Request) -> Response:  # noqa: PLR0911 - one for each fault
@@ -250,8 +253,9 @@ class Page:
                 request, following, "This is not a token: paste what wattwise token create printed.", 400
             )
         try:
-            info = await self._reader.info(Visitor(token), fresh=True)
+            # First, so that nothing is kept of a token that may not read.
             await self._reader.backend.call(lambda stub: stub.ListJobs, v1.ListJobsRequest(page_size=1), token)
+            info = await self._reader.info(Visitor(token), fresh=True)
         except UnauthenticatedError:
             return self._show_login(request, following, "The server does not accept this token.", 401)
         except PermissionDeniedError:
@@ -260,6 +264,7 @@ class Page:
         except WattwiseError as error:
             return self._show_login(request, following, f"The token could not be checked: {error}", 503)
         if info.role == v1.ROLE_UNSPECIFIED and self._exposure.needs_login:
+            self._reader.forget(token)
             text = (
                 "The server accepts every caller, so a token proves nothing, and this page is reachable from other "
                 "machines: start the server with --tokens."
@@ -278,13 +283,16 @@ class Page:
 
     def _end_session(self, request: Request) -> None:
         if session := request.cookies.get(self._cookie):
-            self._reader.forget(self._sessions.token(session))
             self._sessions.close(session)
+            self.streams.end_session(session)
 
     def _set_cookie(self, answer: Response, value: str, max_age: int | None) -> None:
         answer.set_cookie(
             self._cookie, value, max_age=max_age, path="/", httponly=True, samesite="lax", secure=self._exposure.secure
         )
+
+    def _forget(self, token: str) -> None:
+        self._reader.forget(token)
 
     # Files and the live stream.
 
@@ -345,9 +353,29 @@ class Page:
         visitor = self._visitor(request)
         if visitor.token is None and self._exposure.needs_login:
             return PlainTextResponse("log in", 401)
-        changes = live.changes(self._reader.backend, visitor, request.query_params.get("id", ""), self.closing)
+        session = request.cookies.get(self._cookie, "") if visitor.token is not None else ""
+        if not self.streams.has_room(session):
+            return PlainTextResponse("too many live streams\n", 429)
+        changes = live.changes(
+            self.streams,
+            self._reader.backend,
+            visitor,
+            request.query_params.get("id", ""),
+            session_id=session,
+            is_open=lambda: not session or self._sessions.is_open(session),
+        )
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
+
+
+class _Static(StaticFiles):
+    """The files of the package, which browsers ask for again: a newer page must not meet an older script."""
+
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        """A file, or 304."""
+        response = super().file_response(*arguments, **options)
+        response.headers["cache-control"] = "no-cache"
+        return response
 
 
 async def _health(_request: Request) -> Response:

@@ -120,7 +120,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops."""
-        self.page.closing.set()
+        self.page.streams.end()
         await super().shutdown(sockets)
 
 

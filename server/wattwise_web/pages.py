@@ -545,7 +545,7 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
     has_cost = trial.HasField("cost")
     report = trial.last_report_time if trial.HasField("last_report_time") else trial.start_time
     silent = amounts.moment(report) if report.ByteSize() else None
-    lease = amounts.moment(trial.lease_expire_time) if trial.HasField("lease_expire_time") else None
+    lease = amounts.moment(trial.lease_expire_time, is_ahead=True) if trial.HasField("lease_expire_time") else None
     return {
         "job": trial.id.job_id,
         "number": trial.id.trial_number,
@@ -605,7 +605,7 @@ def _trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
     if trial.HasField("end_time"):
         facts.append(("Ended", amounts.moment(trial.end_time).exact))
     if trial.HasField("lease_expire_time"):
-        facts.append(("Lease", f"expires {amounts.moment(trial.lease_expire_time).ago}"))
+        facts.append(("Lease", f"expires {amounts.moment(trial.lease_expire_time, is_ahead=True).ago}"))
     if trial.token_id:
         facts.append(("Token", trial.token_id))
     return facts

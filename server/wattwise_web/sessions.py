@@ -36,10 +36,12 @@ class Sessions:
     a logout takes effect at once, and there is no key to keep.
 
     Args:
+        ended: called with the token of each session that ends.
         clock: seconds that only grow.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ended: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ended = ended
         self._clock = clock
         # By the hash of the id, the least recently used first: a lookup's time says nothing about an id.
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
@@ -49,26 +51,33 @@ class Sessions:
         session_id = secrets.token_urlsafe(32)
         self._sessions[_key(session_id)] = Session(token, self._clock())
         while len(self._sessions) > _MOST:
-            self._sessions.popitem(last=False)
+            self._end(next(iter(self._sessions)))
         return session_id
 
     def token(self, session_id: str) -> str | None:
-        """The token of a session; None if there is no such session, or it has ended."""
+        """The token of a session, which is used by this; None if there is no such session, or it has ended."""
+        if not self.is_open(session_id):
+            return None
         key = _key(session_id)
-        session = self._sessions.get(key)
-        if session is None:
-            return None
-        now = self._clock()
-        if now - session.used_at > IDLE_SECONDS:
-            del self._sessions[key]
-            return None
-        session.used_at = now
+        session = self._sessions[key]
+        session.used_at = self._clock()
         self._sessions.move_to_end(key)
         return session.token
 
+    def is_open(self, session_id: str) -> bool:
+        """Whether a session has not ended."""
+        now = self._clock()
+        while self._sessions and now - next(iter(self._sessions.values())).used_at > IDLE_SECONDS:
+            self._end(next(iter(self._sessions)))
+        return _key(session_id) in self._sessions
+
     def close(self, session_id: str) -> None:
         """Ends a session, if there is one."""
-        self._sessions.pop(_key(session_id), None)
+        if (key := _key(session_id)) in self._sessions:
+            self._end(key)
+
+    def _end(self, key: bytes) -> None:
+        self._ended(self._sessions.pop(key).token)
 
 
 def _key(session_id: str) -> bytes:

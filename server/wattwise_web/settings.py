@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 import ssl
 from dataclasses import dataclass, field
@@ -12,6 +13,14 @@ from urllib.parse import urlsplit
 
 from wattwise.errors import WattwiseError
 from wattwise.rpc.credentials import Credentials
+
+OWN_PATHS = frozenset(
+    f"/{name}"
+    for name in ("about", "events", "healthz", "job", "live", "login", "logout", "running", "static", "trial")
+)
+"""The first segments of the page's own paths."""
+
+_PATH = re.compile(r"(/[\w.~-]+)*/?", re.ASCII)
 
 
 class SettingsError(WattwiseError):
@@ -73,7 +82,7 @@ def listen(settings: Settings) -> tuple[socket.socket, str, Exposure]:
     """
     host, port = _split(settings.address)
     tls = _uses_tls(settings)
-    public = _check_public(settings.public_url)
+    public = _check_public(settings.public_url, insecure=settings.insecure)
     addresses = _resolve(host, port, settings.address)
     loopback = all(ipaddress.ip_address(str(where[4][0])).is_loopback for where in addresses)
     if not loopback and not tls and not settings.insecure:
@@ -115,7 +124,7 @@ def _uses_tls(settings: Settings) -> bool:
     return True
 
 
-def _check_public(url: str) -> str:
+def _check_public(url: str, *, insecure: bool) -> str:
     """The scheme of the public URL; empty without one."""
     if not url:
         return ""
@@ -129,7 +138,29 @@ def _check_public(url: str) -> str:
         raise SettingsError(
             f"--public-url {url!r} is invalid: write it as https://ml.example or https://ml.example/path"
         )
+    if not _PATH.fullmatch(parts.path) or {".", ".."} & set(parts.path.split("/")):
+        raise SettingsError(
+            f"the path of --public-url {url!r} is invalid: use names of letters, digits, '-', '_', '.' and '~' between "
+            "single slashes, such as /wattwise"
+        )
+    if (path := parts.path.rstrip("/")) in OWN_PATHS:
+        raise SettingsError(
+            f"the path of --public-url is {path!r}, which is also a page: where a proxy strips it, the two cannot be "
+            "told apart; use another path, such as /wattwise"
+        )
+    if parts.scheme == "http" and not insecure and not _is_loopback(parts.hostname):
+        raise SettingsError(
+            f"browsers on other machines would send their tokens to {url} in clear text: use an https URL, or accept "
+            "the risk with --insecure"
+        )
     return parts.scheme
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _hosts_of(url: str) -> set[str]:

@@ -33,7 +33,7 @@ class WebPage:
 
     def __init__(self, server: str, log: Path, *options: str, address: str = "127.0.0.1:0") -> None:
         command = [sys.executable, "-m", "wattwise_web", "--address", address, "--server", server, *options]
-        self.log = log
+        self.log, self.server = log, server
         environment = {name: text for name, text in os.environ.items() if not name.startswith("WATTWISE_")}
         with log.open("a") as file:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True, env=environment)

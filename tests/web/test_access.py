@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import ssl
@@ -15,11 +16,13 @@ import pytest
 import trustme
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
+from wattwise_web import live
 from wattwise_web.sessions import IDLE_SECONDS, Sessions
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.ports import hold_port, port_of
+from tests.waiting import wait_until
 from tests.web.page import WebPage
 
 
@@ -176,14 +179,89 @@ def test_probes_need_no_host_name(page: WebPage) -> None:
 
 def test_sessions_end_after_idle_hours() -> None:
     """A session that is used stays; one that is idle for longer than the limit is gone."""
-    now = [0.0]
-    sessions = Sessions(lambda: now[0])
-    session = sessions.open("secret-token")
+    now, ended = [0.0], list[str]()
+    sessions = Sessions(ended.append, lambda: now[0])
+    session, other = sessions.open("secret-token"), sessions.open("other-token")
     now[0] += IDLE_SECONDS - 1
     assert sessions.token(session) == "secret-token"
-    now[0] += IDLE_SECONDS + 1
+    assert sessions.is_open(other)
+    now[0] += IDLE_SECONDS
+    assert (sessions.is_open(session), sessions.is_open(other), ended) == (True, False, ["other-token"])
+    now[0] += 2
     assert sessions.token(session) is None
+    assert ended == ["other-token", "secret-token"]
     assert "secret-token" not in repr(vars(sessions))
+
+
+def test_a_logout_ends_open_streams(guarded: WebPage, tokens: dict[str, str]) -> None:
+    """A stream that was opened with the session says nothing of the next change, and ends."""
+    with guarded.client() as web:
+        log_in(guarded, web, tokens["viewer"])
+        with web.stream("GET", "/live") as stream:
+            lines = stream.iter_lines()
+            assert next(line for line in lines if line.startswith("event:")) == "event: change"
+            assert web.post("/logout", headers={"Origin": guarded.url}).status_code == 303
+            assert [line for line in lines if line.startswith("event:")] == ["event: login"]
+
+
+def test_streams_are_limited() -> None:
+    """A session has a number of streams, and all together have one; those that have ended make room."""
+    streams = live.Streams()
+    with contextlib.ExitStack() as opened:
+        for _ in range(live.LARGEST_SESSION):
+            opened.enter_context(streams.opened("one"))
+        assert not streams.has_room("one")
+        assert streams.has_room("another")
+        for _ in range(live.LARGEST_TOTAL - len(streams)):
+            opened.enter_context(streams.opened(""))
+        assert not streams.has_room("another")
+        assert not streams.has_room("")
+    assert streams.has_room("one")
+
+
+def test_a_fragment_says_how_many_tabs_are_open(page: WebPage) -> None:
+    """The script paces itself by it: at least one, and each live stream is one."""
+
+    def tabs() -> int:
+        return int(web.get("/about", headers={"X-Wattwise-Fragment": "1"}).headers["X-Wattwise-Tabs"])
+
+    with page.client() as web:
+        wait_until(lambda: tabs() == 1)
+        with contextlib.ExitStack() as streams:
+            lines = [streams.enter_context(web.stream("GET", "/live")).iter_lines() for _ in range(3)]
+            assert {next(each) for each in lines} == {"retry: 2000"}
+            assert tabs() == 3
+        wait_until(lambda: tabs() == 1)
+        assert "X-Wattwise-Tabs" not in web.get("/about").headers
+
+
+def test_streams_that_are_left_leave_nothing_behind(site: LiveServer, tmp_path: Path) -> None:
+    """The log has no task that was still pending when it was collected, and the page ends with open streams."""
+    with WebPage(site.address, tmp_path / "web.log") as page, page.client() as web:
+        for _ in range(5):
+            with web.stream("GET", "/live") as stream:
+                next(stream.iter_lines())
+        with web.stream("GET", "/live") as stream:
+            next(stream.iter_lines())
+            assert page.stop() == 0
+        assert "Task was destroyed" not in page.log.read_text()
+
+
+def test_static_files_are_compressed_and_asked_for_again(page: WebPage) -> None:
+    """Browsers ask whether a file has changed, so that an older script never meets a newer page."""
+    with page.client() as web:
+        first = web.get("/static/app.js")
+        assert (first.headers["cache-control"], first.headers["content-encoding"]) == ("no-cache", "gzip")
+        assert web.get("/static/app.js", headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+
+
+def test_strangers_do_not_learn_the_servers_address(guarded: WebPage, tokens: dict[str, str]) -> None:
+    """The login says nothing of it; about does, to those who are logged in."""
+    with guarded.client() as web:
+        address = guarded.server
+        assert address not in web.get("/login").text
+        log_in(guarded, web, tokens["viewer"])
+        assert address in web.get("/about").text
 
 
 @pytest.mark.parametrize(
@@ -193,6 +271,11 @@ def test_sessions_end_after_idle_hours() -> None:
         (["--address", "0.0.0.0:0", "--insecure"], "--public-url"),
         (["--address", "nonsense"], "host:port"),
         (["--public-url", "ftp://x"], "https://ml.example"),
+        (["--public-url", "http://ml.example"], "--insecure"),
+        (["--public-url", "https://ml.example//evil.example"], "/wattwise"),
+        (["--public-url", "https://ml.example/a%20b"], "/wattwise"),
+        (["--public-url", "https://ml.example/a/../b"], "/wattwise"),
+        (["--public-url", "https://ml.example/events/"], "also a page"),
         (["--tls-cert", "x.pem"], "--tls-key"),
         (["--server", "http://x"], "host:port"),
     ],

@@ -456,10 +456,10 @@ async def test_a_longer_id_is_another_job(site: LiveServer) -> None:
     """The stream of a job has no event when a job changes whose id begins with the same letters."""
     trainer = Trainer(site.trainer, job_id="live-a", job_id_prefix="live")
     other = Trainer(site.trainer, job_id="live-ab", job_id_prefix="live")
-    backend, closing = RecordedBackend(site.address, Credentials()), asyncio.Event()
+    backend, streams = RecordedBackend(site.address, Credentials()), live.Streams()
 
     async def collect() -> list[str]:
-        events = live.changes(backend, Visitor(None), trainer.job_id, closing)
+        events = live.changes(streams, backend, Visitor(None), trainer.job_id)
         return [event async for event in events if event.startswith("event:")]
 
     collecting = asyncio.create_task(collect())
@@ -468,8 +468,9 @@ async def test_a_longer_id_is_another_job(site: LiveServer) -> None:
     assert await backend.next_message() == (["live-ab"], False)
     trainer.next()
     assert await backend.next_message() == (["live-a"], False)
-    closing.set()
+    streams.end()
     assert await collecting == ["event: change\ndata:\n\n"] * 2
+    assert len(streams) == 0
     await backend.close()
     for job_id in (trainer.job_id, other.job_id):
         site.admin.DeleteJob(v1.DeleteJobRequest(job_id=job_id))
