@@ -77,6 +77,18 @@ def test_trials_fit_80_columns(trainer: Trainer) -> None:
     assert [line[0] for line in lines[7:]].count("~") == 1
 
 
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "٣", "2147483648", "9223372036854775807", "9" * 5000])
+def test_limits_that_are_no_number_of_rows(refused: Ask, limit: str) -> None:
+    """A limit is an integer above 0 with an upper end; others are refused, whatever their length."""
+    assert "--limit" in refused("jobs", "list", f"--limit={limit}", status=2)
+
+
+def test_largest_limit(ask: Ask, trainer: Trainer) -> None:
+    """The largest limit leaves nothing out."""
+    listing = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial")
+    assert ask(*listing, "--limit", "0002147483647").split() == ["1", "2", "3", "4", "5"]
+
+
 def test_marked_trials(ask: Ask, trainer: Trainer) -> None:
     """An excluded trial and those before a reset are marked in the result."""
     ask("jobs", "exclude-trial", trainer.job_id, "1")

@@ -33,6 +33,7 @@ _LEAST_KEY = 10
 _LEAST_TEXT = 30
 """Columns for a text on a narrow terminal."""
 _GAP = 2
+_MOST_ROWS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -337,9 +338,13 @@ def _named(columns: Sequence[Column[Any]], typed: Iterable[str]) -> tuple[str, .
 
 
 def _limit(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
+    digits = text.lstrip("0")
+    if not (text.isascii() and text.isdecimal() and digits):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows; use an integer above 0")
-    return int(text)
+    # The length first: Python does not convert thousands of digits.
+    if len(digits) > len(str(_MOST_ROWS)) or int(digits) > _MOST_ROWS:
+        raise argparse.ArgumentTypeError(f"{digits[:20]!r} is too large; use at most {_MOST_ROWS}, or no --limit")
+    return int(digits)
 
 
 def _sorted(column: Column[Row], rows: Iterable[Row], *, reverse: bool) -> list[Row]:
