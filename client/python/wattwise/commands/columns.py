@@ -213,8 +213,8 @@ def print_table(
     empty: str = "",
     marks: Sequence[Mark[Row]] = (),
     notes: Callable[[Sequence[Row], Sequence[str]], Iterable[str]] = lambda _rows, _names: (),
-) -> None:
-    """Prints a table.
+) -> Sequence[Row]:
+    """Prints a table; returns the rows that it has.
 
     Args:
         columns: all columns, in the order of a terminal.
@@ -230,16 +230,17 @@ def print_table(
     if not found:
         if empty and options.headers:
             print(empty)  # noqa: T201 - the command's answer
-        return
+        return found
     shown = _chosen(columns, options, width)
     lines = drawn(shown, found, width, marks=marks, whole=options.wide or options.columns is not None)
     for line in (*(lines.heading if options.headers else ()), *lines.body):
         print(line)  # noqa: T201 - the command's answer
     if width is None:
-        return
+        return found
     more_note = ("Only the first rows are shown; there are more.",) if more else ()
     for note in (*lines.notes, *notes(found, lines.names), *more_note):
         print_text(note, 2)
+    return found
 
 
 def drawn(
