@@ -80,7 +80,7 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         shown, _ = arranged(JOB_SAVINGS_COLUMNS, jobs, options)
         print_json({"jobs": [plain(job) for job in shown], "totals": plain(totals), "factors": plain(factors)})
     else:
-        rows = print_table(JOB_SAVINGS_COLUMNS, jobs, options, empty="no jobs", marks=[_ESTIMATES])
+        rows = print_table(JOB_SAVINGS_COLUMNS, jobs, options, empty="no jobs", marks=[SAVINGS_ESTIMATES])
         if totals.num_jobs and options.headers:
             _print_totals(totals, factors, sum(_loses(job) for job in rows))
     return 0
@@ -479,7 +479,7 @@ JOB_SAVINGS_COLUMNS: Sequence[Column[v1.Job]] = (
 )
 """Of a list of jobs with their summaries; costs in joules."""
 
-_ESTIMATES = Mark[v1.Job](
+SAVINGS_ESTIMATES = Mark[v1.Job](
     ("saved at least", "estimate", "spent"),
     mark_of,
     "~",

@@ -154,7 +154,7 @@ class JobTrial(NamedTuple):
 def print_trials(job: v1.Job, trials: Iterable[v1.Trial], options: TableOptions | None = None) -> None:
     """One row per trial of a job."""
     rows = (JobTrial(job, trial) for trial in trials)
-    marks = [_USAGE_ESTIMATES, _COMPUTED_COSTS]
+    marks = [USAGE_ESTIMATES, COMPUTED_COSTS]
     print_table(TRIAL_COLUMNS, rows, options, empty="no trials", marks=marks, notes=_trial_notes)
 
 
@@ -524,8 +524,11 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
 )
 """Of a list of a job's trials."""
 
-_USAGE_ESTIMATES = Mark[JobTrial](
-    ("energy", "cost"),
+COST_AND_BOUND = "cost / bound"
+"""The column of a watch with both."""
+
+USAGE_ESTIMATES = Mark[JobTrial](
+    ("energy", "cost", COST_AND_BOUND),
     lambda row: estimate_mark(row.trial.monitor),
     "~",
     ESTIMATE_NOTE,
@@ -534,8 +537,8 @@ _USAGE_ESTIMATES = Mark[JobTrial](
         " (partly estimate)": "Energies and costs are estimates in part.",
     },
 )
-_COMPUTED_COSTS = Mark[JobTrial](
-    ("cost",),
+COMPUTED_COSTS = Mark[JobTrial](
+    ("cost", COST_AND_BOUND),
     lambda row: COMPUTED_MARK if row.trial.HasField("computed") else "",
     "*",
     f"costs {COMPUTED_NOTE}",

@@ -18,15 +18,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from wattwise import v1
 from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain
-from wattwise.commands.columns import Column, drawn, live_console
-from wattwise.commands.humanize import age, enum_name, instant, joules, printable
+from wattwise.commands.columns import Column, Mark, Row, drawn, live_console
+from wattwise.commands.humanize import age, enum_name, estimate_mark, instant, joules, printable
 from wattwise.commands.main import complain
-from wattwise.commands.savings import JOB_SAVINGS_COLUMNS
+from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import (
+    COMPUTED_COSTS,
+    COST_AND_BOUND,
     TRIAL_COLUMNS,
+    USAGE_ESTIMATES,
     JobTrial,
     batch_size_in_use,
     job_state,
+    mark_of,
     next_launch,
     seconds_since,
 )
@@ -285,6 +289,7 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         "batch_size": batch_size_in_use(job),
         "trials": job.num_trials,
         "min_cost_j": job.min_cost if job.HasField("min_cost") else None,
+        "estimate": _estimate(mark_of(job)),
         "advice": job.advice or None,
     }
     if job.HasField("summary"):
@@ -296,6 +301,11 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         facts["saved_at_least_j"] = cost.at_least if cost.HasField("at_least") else None
         facts["attention"] = "yes" if summary.needs_attention else None
     return facts
+
+
+def _estimate(mark: str) -> str | None:
+    """Whether joules with this mark are estimates: "yes", "partly", or None."""
+    return ("partly" if "partly" in mark else "yes") if mark else None
 
 
 def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
@@ -316,6 +326,7 @@ def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
         "time_s": trial.time_seconds if reported else None,
         "energy_j": trial.energy_joules if reported else None,
         "cost_j": trial.cost if trial.HasField("cost") else None,
+        "estimate": _estimate(estimate_mark(trial.monitor)),
         "bound_j": trial.cost_bound if trial.HasField("cost_bound") else None,
         "host": trial.labels.get("host") or None,
     }
@@ -346,8 +357,8 @@ class _TrialTable:
             self._trials = {trial.id.trial_number: trial for trial in self._newest()[:_KEPT_ROWS]}
 
     def _newest(self) -> list[v1.Trial]:
-        ended = v1.TRIAL_STATUS_DISPATCHED
-        return sorted(self._trials.values(), key=lambda each: (each.status != ended, -each.id.trial_number))
+        running = v1.TRIAL_STATUS_DISPATCHED
+        return sorted(self._trials.values(), key=lambda each: (each.status != running, -each.id.trial_number))
 
     def lines(self, width: int, height: int) -> Iterable[str]:
         job, spec = self._job, self._job.spec
@@ -355,9 +366,8 @@ class _TrialTable:
         target = f"metric {sign} {spec.target_metric:g}"
         yield f"{printable(spec.job_id)}: {job_state(job)}, {job.num_trials} trials, target: {target}"
         yield printable(f"next launch: {next_launch(job)}")
-        newest = self._newest()
-        table = drawn(_TRIAL_TABLE, [JobTrial(job, trial) for trial in newest[:height]], width)
-        yield from (*table.heading, *table.body) if newest else ("no trials",)
+        rows = [JobTrial(job, trial) for trial in self._newest()]
+        yield from _lines_of(_TRIAL_TABLE, rows, width, height, _TRIAL_MARKS) if rows else ("no trials",)
 
 
 class _JobTable:
@@ -387,8 +397,17 @@ class _JobTable:
         jobs = self._ordered()
         running = sum(bool(job.summary.num_running_trials) for job in jobs)
         yield f"{running} {'job runs' if running == 1 else 'jobs run'}"
-        table = drawn(_JOB_TABLE, jobs[:height], width)
-        yield from (*table.heading, *table.body) if jobs else ()
+        yield from _lines_of(_JOB_TABLE, jobs, width, height, (SAVINGS_ESTIMATES,)) if jobs else ()
+
+
+def _lines_of(
+    columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, height: int, marks: Sequence[Mark[Row]]
+) -> Iterator[str]:
+    """The lines of a table with at most so many rows and notes."""
+    table = drawn(columns, rows[:height], width, marks=marks)
+    if table.notes:
+        table = drawn(columns, rows[: max(1, height - len(table.notes))], width, marks=marks)
+    yield from (*table.heading, *table.body, *table.notes)
 
 
 def _of(
@@ -432,11 +451,12 @@ _TRIAL_TABLE: Sequence[Column[JobTrial]] = (
     _BY_NAME["result"],
     _BY_NAME["epochs"],
     Column("metric / target", _of(_metric, _target, "{:.4g}".format), right=True, priority=2),
-    Column("cost / bound", _of(_cost, _bound, joules), right=True, priority=3),
+    Column(COST_AND_BOUND, _of(_cost, _bound, joules), right=True, priority=3),
     _BY_NAME["age"],
     Column("reported", _reported, right=True, priority=7),
     Column("host", lambda row: row.trial.labels.get("host", ""), priority=8),
 )
+_TRIAL_MARKS = (USAGE_ESTIMATES, COMPUTED_COSTS)
 _JOB_TABLE = [
     column
     for column in JOB_SAVINGS_COLUMNS
