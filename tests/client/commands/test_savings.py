@@ -10,6 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.driver.command import savings_claim
+from wattwise.rpc.credentials import Credentials
 
 from tests.client.commands.conftest import Ask, row
 from tests.jobs import Trainer, monitor_of
@@ -333,6 +335,18 @@ def test_older_server(ask: Ask, refused: Ask, old_server: str, stub: v1.BatchSiz
     listing = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial", "--server", old_server)
     assert ask(*listing, "--reverse", "--limit", "2").split() == ["3", "2"]
     assert ask(*listing, "--end-reason", "error") == ""
+
+
+def test_claim_of_a_run(old_server: str, grpc_server: LiveServer, saving: Trainer) -> None:
+    """A run ends with the claim of `jobs savings`; a server that is too old, or away, is no error."""
+    claims = [
+        savings_claim(address, Credentials(), saving.job_id)
+        for address in (grpc_server.address, old_server, "127.0.0.1:1")
+    ]
+    assert claims[0].startswith("saves: at least 2.58 kJ of cost in 46 deliveries, ")
+    assert claims[1] == "unknown: the server is too old for `wattwise jobs savings`"
+    assert claims[2].startswith("unknown: ")
+    assert "127.0.0.1:1" in claims[2]
 
 
 def test_trials_by_end_reason(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
