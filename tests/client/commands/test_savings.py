@@ -295,6 +295,27 @@ def test_page_of_a_job(
     assert row(ask("jobs", "show", trainer.job_id), "page") == ["page", page]
 
 
+@pytest.mark.parametrize("wrong", ["ftp://x", "https://", "https://[x", "wattwise.example"])
+def test_wrong_page_is_no_fault_of_others(
+    ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """A variable that is not the URL of a site breaks --web alone: a job is shown, without the line of its page."""
+    trainer = Trainer(stub)
+    monkeypatch.setenv("WATTWISE_WEB_URL", wrong)
+    assert repr(wrong) in refused("jobs", "show", trainer.job_id, "--web", status=2)
+    assert not any(line.startswith("page") for line in ask("jobs", "show", trainer.job_id).splitlines())
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["spec"]["job_id"] == trainer.job_id
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--sort", "job"), ("--reverse",), ("--limit", "3"), ("--columns", "job"), ("--wide",), ("--no-headers",)],
+)
+def test_options_of_tables_are_for_all_jobs(refused: Ask, options: Sequence[str]) -> None:
+    """The savings of one job are no table of jobs: the options of such a table are refused, not ignored."""
+    assert options[0] in refused("jobs", "savings", "some-job", *options, status=2)
+
+
 class _OldAdmin(v1.JobAdminServicer):
     """The calls of an older server, which knows no others and ignores unknown fields."""
 
@@ -368,6 +389,14 @@ def test_events(ask: Ask, refused: Ask, saving: Trainer) -> None:
     assert [event["batch_size"] for event in pinned] == [8, 16]
     assert saving.job_id in ask("jobs", "events", "--prefix", saving.job_id, "--limit", "1")
     assert "trial-failed" in refused("jobs", "events", "--kind", "crash", status=2)
+
+
+def test_no_events(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """On a terminal and in a pipe it is said that there are no events, unless only rows are wanted."""
+    none = ("jobs", "events", Trainer(stub).job_id, "--kind", "trial-failed")
+    for options, shown in (((), "no events\n"), (("--no-headers",), "")):
+        assert ask(*none, *options) == shown
+        assert on_terminal(wattwise(*none, *options)) == (0, shown)
 
 
 def test_no_job_is_not_all_jobs(refused: Ask) -> None:

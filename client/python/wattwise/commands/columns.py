@@ -183,6 +183,12 @@ def table_options(args: argparse.Namespace) -> TableOptions:
     return TableOptions(args.wide, args.columns, args.sort, args.reverse, args.limit, not args.no_headers)
 
 
+def unused_without_rows(args: argparse.Namespace) -> str:
+    """What is wrong if an option of tables is used where an action lists no rows; else empty."""
+    used = [name for name in ("wide", "columns", "sort", "reverse", "limit", "no_headers") if getattr(args, name)]
+    return f"--{used[0].replace('_', '-')} is for the table of jobs and cannot be combined with an id" if used else ""
+
+
 def unused_with_json(args: argparse.Namespace) -> str:
     """What is wrong if an option of tables is used with --json, which it has no effect on; else empty."""
     if not getattr(args, "json", False):

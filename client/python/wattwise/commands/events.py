@@ -54,14 +54,15 @@ def _events(client: Client, args: argparse.Namespace) -> int:
         elif terminal_width() is None or options.wide or options.columns is not None:
             print_table(EVENT_COLUMNS, events, options, empty="no events")
         else:
-            _print_sentences(*arranged(EVENT_COLUMNS, events, options), one_job=args.job_id is not None)
+            first, more = arranged(EVENT_COLUMNS, events, options)
+            if not first and options.headers:
+                print_text("no events", _INDENT)
+            _print_sentences(first, more, one_job=args.job_id is not None)
     return 0
 
 
 def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -> None:
     """A line for each, which a narrow terminal gets as several: sentences do not fit columns."""
-    if not events:
-        print_text("no events", _INDENT)
     for event in events:
         job = "" if one_job else f"{event.job_id}: "
         token = f" (token {event.token_id})" if event.token_id else ""

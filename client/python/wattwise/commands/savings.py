@@ -19,6 +19,7 @@ from wattwise.commands.columns import (
     print_table,
     print_text,
     table_options,
+    unused_without_rows,
 )
 from wattwise.commands.humanize import (
     ESTIMATE_NOTE,
@@ -31,6 +32,7 @@ from wattwise.commands.humanize import (
     moment,
     money,
 )
+from wattwise.commands.main import MISUSED, complain
 from wattwise.commands.tables import batch_size_in_use, job_state, mark_of, monitors, print_facts, seconds_since
 from wattwise.errors import UnsupportedCallError
 from wattwise.rpc.client import Client
@@ -52,6 +54,9 @@ def add_savings(add: AddAction) -> None:
 
 
 def _savings(client: Client, args: argparse.Namespace) -> int:
+    if args.job_id is not None and (wrong := unused_without_rows(args)):
+        complain(f"wattwise jobs savings: {wrong}")
+        return MISUSED
     with newer_calls(client, "savings"):
         factors = client.get_server_info().factors
         return _all_jobs(client, args, factors) if args.job_id is None else _one_job(client, args, factors)
