@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 from wattwise import v1
-from wattwise.commands.columns import Column, Mark, TableOptions, arranged, drawn, numbers, print_table, width_of
+from wattwise.commands.columns import Column, Mark, TableOptions, arrange, drawn, numbers, print_table, width_of
 from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS
 from wattwise.training.spool import Spool
 
@@ -244,7 +244,7 @@ def test_limit(ask: Ask, trainer: Trainer) -> None:
 def test_limit_reads_no_more() -> None:
     """Without another order, one row beyond the limit is taken."""
     rows = iter(range(10))
-    found, more = arranged([numbers("n", lambda n: n)], rows, TableOptions(limit=3))
+    found, more = arrange([numbers("n", lambda n: n)], rows, TableOptions(limit=3))
     assert (found, more, next(rows)) == ([0, 1, 2], True, 4)
 
 

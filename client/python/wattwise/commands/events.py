@@ -10,7 +10,7 @@ from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain, p
 from wattwise.commands.columns import (
     Column,
     add_table_options,
-    arranged,
+    arrange,
     numbers,
     print_table,
     print_text,
@@ -50,11 +50,11 @@ def _events(client: Client, args: argparse.Namespace) -> int:
     )
     with newer_calls(client, "events"):
         if args.json:
-            print_json([plain(event) for event in arranged(EVENT_COLUMNS, events, options)[0]])
+            print_json([plain(event) for event in arrange(EVENT_COLUMNS, events, options)[0]])
         elif terminal_width() is None or options.wide or options.columns is not None:
             print_table(EVENT_COLUMNS, events, options, empty="no events")
         else:
-            first, more = arranged(EVENT_COLUMNS, events, options)
+            first, more = arrange(EVENT_COLUMNS, events, options)
             if not first and options.headers:
                 print_text("no events", _INDENT)
             _print_sentences(first, more, one_job=args.job_id is not None)

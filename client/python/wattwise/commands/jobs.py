@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from wattwise import v1
 from wattwise.commands.actions import Handler, add_id, plain, positive, print_json
-from wattwise.commands.columns import add_table_options, arranged, table_options, unused_with_json
+from wattwise.commands.columns import add_table_options, arrange, table_options, unused_with_json
 from wattwise.commands.control import add_control
 from wattwise.commands.events import add_events
 from wattwise.commands.export import add_export
@@ -121,7 +121,7 @@ COMMAND = JobsCommand()
 def _list(client: Client, args: argparse.Namespace) -> int:
     jobs, options = client.list_jobs(job_id_prefix=args.prefix), table_options(args)
     if args.json:
-        print_json([plain(job) for job in arranged(JOB_COLUMNS, jobs, options)[0]])
+        print_json([plain(job) for job in arrange(JOB_COLUMNS, jobs, options)[0]])
     else:
         print_jobs(jobs, options)
     return 0
@@ -181,7 +181,7 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
         trials, options = _newest_first(trials), replace(options, reverse=False)
     if args.json:
         rows = (JobTrial(job, trial) for trial in trials)
-        print_json([plain(row.trial) for row in arranged(TRIAL_COLUMNS, rows, options)[0]])
+        print_json([plain(row.trial) for row in arrange(TRIAL_COLUMNS, rows, options)[0]])
     else:
         print_trials(job, trials, options)
     return 0

@@ -14,7 +14,7 @@ from wattwise.commands.columns import (
     Column,
     Mark,
     add_table_options,
-    arranged,
+    arrange,
     numbers,
     print_table,
     print_text,
@@ -82,8 +82,8 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         page_size=min((options.limit or 0) + 1, _PAGE) if few else _PAGE,
     )
     if args.json:
-        shown, _ = arranged(JOB_SAVINGS_COLUMNS, jobs, options)
-        print_json({"jobs": [plain(job) for job in shown], "totals": plain(totals), "factors": plain(factors)})
+        first, _ = arrange(JOB_SAVINGS_COLUMNS, jobs, options)
+        print_json({"jobs": [plain(job) for job in first], "totals": plain(totals), "factors": plain(factors)})
     else:
         rows = print_table(JOB_SAVINGS_COLUMNS, jobs, options, empty="no jobs", marks=[SAVINGS_ESTIMATES])
         if totals.num_jobs and options.headers:
@@ -98,7 +98,7 @@ def _loses(job: v1.Job) -> bool:
 def headline(job: v1.Job, savings: v1.Savings) -> str:
     """What a job saved or lost in a sentence; never more than its data show."""
     cost, deliveries, default = savings.cost, savings.num_deliveries, job.spec.default_batch_size
-    many, mark = counted(deliveries, "delivery", "deliveries"), mark_of(job)
+    many, mark = number_of(deliveries, "delivery", "deliveries"), mark_of(job)
     match savings.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
             share = saved_share(cost, cost.at_least)
@@ -204,7 +204,7 @@ def print_savings(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors
     print_models(statistics.trials, factors, mark_of(job))
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def number_of(number: int, noun: str, plural: str = "") -> str:
     """A number of things: "1 run", "3 runs"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
@@ -301,7 +301,7 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     running = sum(each.num_running for each in statistics.trials)
     yield "deliveries", f"{_deliveries(statistics)}{f', {running} still running' if running else ''}"
     yield from _money_facts(statistics, factors)
-    runs = counted(savings.num_baseline_trials, "run")
+    runs = number_of(savings.num_baseline_trials, "run")
     newest = ""
     if savings.HasField("newest_baseline_time"):
         when = savings.newest_baseline_time
@@ -323,7 +323,7 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     elif cost.HasField("saved"):
         yield "break-even", "not reached by the lower bound"
     if statistics.num_excluded:
-        yield "left out", f"{counted(statistics.num_excluded, 'trial')} that a person has excluded"
+        yield "left out", f"{number_of(statistics.num_excluded, 'trial')} that a person has excluded"
     if job.monitor.kinds:
         mixed = ": these costs cannot be compared" if job.other_monitor.kinds else ""
         yield "monitor", f"{monitors(job)}{mark_of(job)}{mixed}"
@@ -335,7 +335,7 @@ def _money_facts(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[
     each = money_per_model(statistics, factors)
     if each is not None:
         total = money(statistics.spent.money, factors.currency)
-        deliveries = counted(statistics.savings.num_deliveries, "delivery", "deliveries")
+        deliveries = number_of(statistics.savings.num_deliveries, "delivery", "deliveries")
         text = f"{money(each, factors.currency)}: {total} for {deliveries}, failed and running trials included"
         yield "paid per model", text
 
@@ -344,8 +344,8 @@ def _deliveries(statistics: v1.JobStatistics) -> str:
     deliveries, groups = statistics.savings.num_deliveries, statistics.trials
     # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
     if any(each.type == v1.TRIAL_TYPE_IMPORTED for each in groups):
-        return f"{counted(deliveries, 'trial')} reached the target"
-    return f"{deliveries} of {counted(sum(each.num_trials for each in groups), 'trial')} reached the target"
+        return f"{number_of(deliveries, 'trial')} reached the target"
+    return f"{deliveries} of {number_of(sum(each.num_trials for each in groups), 'trial')} reached the target"
 
 
 class _Models(NamedTuple):
@@ -362,7 +362,7 @@ class _Models(NamedTuple):
 def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark: str) -> None:
     """One row per batch size: how often it delivered a model, and what one took on average."""
     groups = list(trials)
-    rows = [_merged(list(these)) for _, these in groupby(groups, key=lambda each: each.batch_size)]
+    rows = [_models_of(list(these)) for _, these in groupby(groups, key=lambda each: each.batch_size)]
     columns: list[Column[_Models]] = [
         numbers("batch size", lambda row: row.batch_size),
         numbers("trials", lambda row: row.num_trials, priority=6),
@@ -388,7 +388,7 @@ def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark
     print_table(columns, rows, notes=lambda _rows, _names: ["Means are those of a delivery: of a model that is good."])
 
 
-def _merged(groups: Sequence[v1.TrialStatistics]) -> _Models:
+def _models_of(groups: Sequence[v1.TrialStatistics]) -> _Models:
     return _Models(
         groups[0].batch_size,
         sum(each.num_trials for each in groups),
@@ -418,12 +418,15 @@ def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
     print()  # noqa: T201 - the command's answer
     _print_amounts(savings, factors, "")
     print()  # noqa: T201 - the command's answer
-    jobs = counted(totals.num_jobs, "job")
+    jobs = number_of(totals.num_jobs, "job")
     attention = totals.num_jobs_needing_attention
     facts = [
         ("jobs", f"{totals.num_jobs}, of which {totals.num_jobs_with_savings} can be compared with their default"),
-        ("losses", f"{counted(losses, 'job')} of those above" if losses else "none of those above"),
-        ("trials", f"{totals.num_running_trials} running, {counted(totals.num_deliveries, 'delivery', 'deliveries')}"),
+        ("losses", f"{number_of(losses, 'job')} of those above" if losses else "none of those above"),
+        (
+            "trials",
+            f"{totals.num_running_trials} running, {number_of(totals.num_deliveries, 'delivery', 'deliveries')}",
+        ),
         ("attention", f"{attention} of {jobs} should be looked at"),
         ("factors", factors_text(factors)),
     ]
@@ -431,7 +434,7 @@ def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
 
 
 def _total_headline(totals: v1.Totals, savings: v1.Savings) -> str:
-    jobs, cost = counted(totals.num_jobs_with_savings, "job"), savings.cost
+    jobs, cost = number_of(totals.num_jobs_with_savings, "job"), savings.cost
     match savings.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
             return f"total: saves at least {joules(cost.at_least)} of cost in {jobs}, losses included"
