@@ -64,7 +64,7 @@ def demonstrate(servers: Servers, table: DemoTable, plan: Plan, page: str) -> No
 
 
 def _saved(client: Client) -> str:
-    """What the server's statistics claim, which is less than the comparison of the means shows."""
+    """What the server's statistics claim, which is less than a comparison of the means would show."""
     job_id = f"{PREFIX}-nightly"
     claim = headline(client.get_job(job_id), client.get_job_statistics(job_id).savings)
     return f"What the data show for sure, {job_id}: {claim} (`wattwise jobs savings {job_id}`)."
@@ -105,7 +105,7 @@ def train_again_and_again(
         # Evenly distributed, so that a slower machine affects both.
         while baseline_runs * plan.recurrences < recurrence * plan.baseline_runs:
             baseline_runs += 1
-            for launch in job.compare(baseline_runs, plan.seed_of(plan.recurrences + baseline_runs)):
+            for launch in job.recur(baseline_runs, plan.seed_of(plan.recurrences + baseline_runs), baseline=True):
                 baseline.append(launch)
                 table.add_baseline(launch)
     return launches, baseline

@@ -37,18 +37,24 @@ class RecurringJob:
     job_id: str
     arguments: tuple[str, ...] = ()
 
-    def recur(self, recurrence: int, seed: int, halfway: Callable[[], None] | None = None) -> Iterator[DemoLaunch]:
+    def recur(
+        self, recurrence: int, seed: int, halfway: Callable[[], None] | None = None, *, baseline: bool = False
+    ) -> Iterator[DemoLaunch]:
         """Launches trials until one reaches the target; yields each as it ends.
 
         Args:
             recurrence: the number of this recurrence.
             seed: the seed of its trials.
             halfway: called while the first of them runs.
+            baseline: whether the server is asked to give the default batch size to each of them.
 
         Raises:
             RuntimeError: a trainer crashed, or no trial reached the target; has the trainer's last output.
         """
         for attempt in range(MAX_TRIES):
+            if baseline:
+                # A request is for one launch; after a miss the search would choose the next one.
+                self.client.request_baseline(self.job_id)
             done = self._launch(seed * MAX_TRIES + attempt, None if attempt else halfway)
             if done.returncode not in (0, TARGET_MISSED):
                 last = "\n".join(done.stderr.splitlines()[-15:])
@@ -60,11 +66,6 @@ class RecurringJob:
         raise RuntimeError(
             f"{MAX_TRIES} trials in a row missed the target; choose an easier target or other batch sizes"
         )
-
-    def compare(self, run: int, seed: int) -> Iterator[DemoLaunch]:
-        """As `recur`, with the default batch size, which the server is asked to give to the next launch."""
-        self.client.request_baseline(self.job_id)
-        yield from self.recur(run, seed)
 
     def _launch(self, seed: int, halfway: Callable[[], None] | None) -> subprocess.CompletedProcess[str]:
         arguments = ("--server", self.server, "--job-id", self.job_id, "--seed", str(seed), *self.arguments)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 from wattwise import v1
-from wattwise.commands.savings import has_prices, mean_money, money_per_model
+from wattwise.commands import savings as claims
 from wattwise.monitor.kind import monitor_text
 
 from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, percent, plural, span
@@ -24,7 +24,7 @@ class Row(NamedTuple):
         saved: the estimate; of a job that loses, by the plain mean of its default.
         baseline: what a delivery of the default batch size takes, as the estimate takes it.
         spent: everything that was spent.
-        loses: whether it is a loss by that mean, too.
+        loses: whether it is part of a loss: the job has lost, and of this quantity, too, by that mean.
     """
 
     name: str
@@ -90,12 +90,13 @@ _NAMES: dict[_Quantity, str] = {"energy": "energy", "time": "time", "money": "mo
 
 
 def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
-    """The quantities that are known; energy only where some was measured."""
+    """The quantities that are known; energy, and what follows from it, only where some was measured."""
     rows = []
+    known = claims.measured_part(savings, factors)
     for field, text in formats(factors).items():
-        if not savings.HasField(field):
+        if not known.HasField(field):
             continue
-        saving: v1.Saving = getattr(savings, field)
+        saving: v1.Saving = getattr(known, field)
         if field == "energy" and saving.spent <= 0:
             continue
         claim, loss = saving.HasField("saved"), savings.verdict == v1.SAVINGS_VERDICT_LOSS
@@ -106,7 +107,7 @@ def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
                 text(saving.uncorrected if loss else saving.saved) if claim else "",
                 text(saving.cautious_baseline) if saving.HasField("cautious_baseline") else "",
                 text(saving.spent),
-                claim and saving.uncorrected < 0,
+                claim and loss and saving.uncorrected < 0,
             )
         )
     return rows
@@ -115,17 +116,10 @@ def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
 def share(saving: v1.Saving, *, least: bool) -> float | None:
     """What was saved as a share of what the default would have spent; None without a claim."""
     field: Literal["at_least", "saved"] = "at_least" if least else "saved"
-    if not saving.HasField(field):
-        return None
-    saved = saving.at_least if least else saving.saved
-    whole = saving.spent + saved
-    return saved / whole if whole > 0 else None
+    return claims.saved_share(saving, getattr(saving, field)) if saving.HasField(field) else None
 
 
-def lost_share(saving: v1.Saving) -> float:
-    """What was lost as a share of what the default would have spent, by its plain mean."""
-    whole = saving.spent + saving.uncorrected
-    return -saving.uncorrected / whole if whole > 0 else 0.0
+lost_share = claims.lost_share
 
 
 def main_figure(savings: v1.Savings, factors: v1.Factors, *, least: bool) -> str:
@@ -134,6 +128,58 @@ def main_figure(savings: v1.Savings, factors: v1.Factors, *, least: bool) -> str
     saving: v1.Saving = getattr(savings, field)
     name: Literal["at_least", "saved"] = "at_least" if least else "saved"
     return formats(factors)[field](getattr(saving, name)) if saving.HasField(name) else ""
+
+
+class TotalSaved(NamedTuple):
+    """What several jobs saved together.
+
+    Attributes:
+        kind: "gain", "loss" or "uncertain".
+        figure: the amount.
+        label: the words after it, such as "saved at least".
+        estimate: the estimate of what was saved.
+        jobs: the number of jobs with a claim.
+        money: the same in money; empty if that is not known.
+        carbon: the same in CO2; empty if that is not known.
+    """
+
+    kind: str
+    figure: str
+    label: str
+    estimate: str
+    jobs: int
+    money: str
+    carbon: str
+
+
+def total_saved(totals: v1.Totals, factors: v1.Factors) -> TotalSaved | None:
+    """What several jobs saved together; None without a claim. The verdict is that of the cost, as of a single job.
+
+    The amount is that of the energy, or of the time where none was measured; where these do not show what the cost
+    shows, it is the cost.
+    """
+    known = claims.measured_part(claims.total_savings(totals), factors)
+    if not known.cost.HasField("saved"):
+        return None
+    kind = _KINDS.get(known.verdict, "uncertain")
+
+    def amount(saving: v1.Saving) -> float:
+        return -saving.uncorrected if kind == "loss" else saving.at_least
+
+    field: _Quantity = "energy" if known.energy.spent > 0 else "time"
+    saving: v1.Saving = getattr(known, field)
+    if not saving.HasField("saved") or (kind != "uncertain" and amount(saving) <= 0):
+        field, saving = "cost", known.cost
+    text = formats(factors)[field]
+    least = f"saved yet: at least {text(saving.at_least)}"
+    label = {"gain": "saved at least", "loss": "more than the defaults would have taken"}.get(kind, least)
+    figure = text(amount(saving)) if kind != "uncertain" else "not certain"
+    of_money = formats(factors)["money"](amount(known.money)) if known.money.HasField("saved") else ""
+    of_carbon = carbon(amount(known.carbon)) if known.carbon.HasField("saved") else ""
+    return TotalSaved(kind, figure, label, text(saving.saved), totals.num_jobs_with_savings, of_money, of_carbon)
+
+
+_KINDS = {v1.SAVINGS_VERDICT_SAVING: "gain", v1.SAVINGS_VERDICT_LOSS: "loss"}
 
 
 def headline(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> Headline:
@@ -148,13 +194,15 @@ def headline(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
 
 def mean_moneys(statistics: v1.JobStatistics, factors: v1.Factors) -> dict[int, str] | None:
     """What a delivery costs on average in money, by batch size; None without prices."""
-    if not has_prices(factors):
+    if not claims.has_prices(factors):
         return None
-    return {size: money(value, factors.currency) for size, value in mean_money(statistics.trials).items()}
+    return {
+        size: money(value, factors.currency) for size, value in claims.mean_money(statistics.trials, factors).items()
+    }
 
 
 def _per_model(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
-    each = money_per_model(statistics)
+    each = claims.money_per_model(statistics, factors)
     if each is None:
         return ""
     deliveries = plural(statistics.savings.num_deliveries, "delivery", "deliveries")
@@ -202,13 +250,7 @@ def _facts(job: v1.Job, savings: v1.Savings) -> list[str]:
 
 def factor_lines(factors: v1.Factors) -> list[str]:
     """The operator's factors, one line each; empty without any."""
-    lines = []
-    if factors.HasField("electricity_price_per_kwh"):
-        lines.append(f"{factors.electricity_price_per_kwh:g} {factors.currency} per kWh")
-    if factors.HasField("gpu_hour_price"):
-        lines.append(f"{factors.gpu_hour_price:g} {factors.currency} per GPU hour")
-    if factors.HasField("carbon_intensity_grams_per_kwh"):
-        lines.append(f"{factors.carbon_intensity_grams_per_kwh:g} g CO₂ per kWh")
+    lines = [part.replace("CO2", "CO₂") for part in claims.factor_parts(factors)]
     if lines and factors.pue != 1:
         lines.append(f"power usage effectiveness {factors.pue:g}")
     return lines

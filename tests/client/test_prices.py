@@ -7,7 +7,10 @@ import json
 import logging
 import math
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -108,6 +111,13 @@ def test_rounding_errors_of_prices_do_not_matter() -> None:
     assert eta(energy_price_per_kwh=computed) == eta(energy_price_per_kwh=written)
 
 
+@pytest.mark.parametrize("kind", [Decimal, Fraction, np.float32, np.int64])
+def test_prices_of_any_number_type(kind: Callable[[str], Any]) -> None:
+    """A price may be a number of any type, as programs that compute with money use decimals."""
+    assert eta(gpu_hour_price=kind("2")) == eta(gpu_hour_price=2.0)
+    assert priced(gpu_hour_price=kind("2")).to_proto().eta_knob == eta(gpu_hour_price=2.0)
+
+
 @given(st.floats(0.001, 1000), st.floats(0.001, 1000))
 def test_tables_print_eta_in_full(energy_price: float, gpu_hour_price: float) -> None:
     """What `wattwise jobs show` prints is the registered value, which may be copied."""
@@ -116,7 +126,10 @@ def test_tables_print_eta_in_full(energy_price: float, gpu_hour_price: float) ->
 
 
 @pytest.mark.parametrize("name", ["energy_price_per_kwh", "gpu_hour_price"])
-@pytest.mark.parametrize("price", [-0.01, math.nan, math.inf, "0.3", True, [0.3], 10**400])
+@pytest.mark.parametrize(
+    "price",
+    [-0.01, math.nan, math.inf, "0.3", True, [0.3], 1j, 10**400, *map(Decimal, ("-0.3", "NaN", "sNaN", "1e400"))],
+)
 def test_price_that_is_wrong(name: str, price: object) -> None:
     """A price is a finite number of 0 or more; a job and the function name the one that is not."""
     assert faulty(priced(**{name: price})) == [f"job.{name}"]

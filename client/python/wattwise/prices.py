@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from numbers import Real
+from typing import SupportsFloat
 
 from wattwise.errors import InvalidArgumentError
 
@@ -96,11 +96,12 @@ def power_faults(max_power_watts: object, number_of_gpus: object) -> Iterator[tu
 
 
 def _number(value: object) -> float:
-    """A finite number as a float; NaN for anything else."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    """A finite number of any type as a float, such as a Decimal; NaN for anything else."""
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         return math.nan
     try:
         number = float(value)
-    except OverflowError:
+    except (OverflowError, TypeError, ValueError):
+        # Too large, an array of several numbers, or a signaling NaN.
         return math.nan
     return number if math.isfinite(number) else math.nan

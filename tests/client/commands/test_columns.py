@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 from wattwise import v1
-from wattwise.commands.columns import Column, Mark, TableOptions, arranged, drawn, numbers, print_table, width_of
+from wattwise.commands.columns import Column, Mark, TableOptions, arrange, drawn, numbers, print_table, width_of
 from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS
 from wattwise.training.spool import Spool
 
@@ -75,6 +75,18 @@ def test_trials_fit_80_columns(trainer: Trainer) -> None:
     ]
     assert all(re.fullmatch(r"\d+[smhd]", row[-1]) for row in cells)
     assert [line[0] for line in lines[7:]].count("~") == 1
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "٣", "2147483648", "9223372036854775807", "9" * 5000])
+def test_limits_that_are_no_number_of_rows(refused: Ask, limit: str) -> None:
+    """A limit is an integer above 0 with an upper end; others are refused, whatever their length."""
+    assert "--limit" in refused("jobs", "list", f"--limit={limit}", status=2)
+
+
+def test_largest_limit(ask: Ask, trainer: Trainer) -> None:
+    """The largest limit leaves nothing out."""
+    listing = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial")
+    assert ask(*listing, "--limit", "0002147483647").split() == ["1", "2", "3", "4", "5"]
 
 
 def test_marked_trials(ask: Ask, trainer: Trainer) -> None:
@@ -232,7 +244,7 @@ def test_limit(ask: Ask, trainer: Trainer) -> None:
 def test_limit_reads_no_more() -> None:
     """Without another order, one row beyond the limit is taken."""
     rows = iter(range(10))
-    found, more = arranged([numbers("n", lambda n: n)], rows, TableOptions(limit=3))
+    found, more = arrange([numbers("n", lambda n: n)], rows, TableOptions(limit=3))
     assert (found, more, next(rows)) == ([0, 1, 2], True, 4)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.driver.command import savings_claim
+from wattwise.rpc.credentials import Credentials
 
 from tests.client.commands.conftest import Ask, row
 from tests.jobs import Trainer, monitor_of
@@ -100,6 +102,41 @@ def test_list_and_totals(ask: Ask, saving: Trainer, losing: Trainer) -> None:
     assert ask("jobs", "savings", "--limit", "1", "--no-headers", "--columns", "job").count("\n") == 1
 
 
+def test_totals_say_a_loss_by_the_means(ask: Ask, grpc_server: LiveServer, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Jobs whose bounds sum to no saving have lost if they have by their defaults' means; else there is no claim."""
+    for job_id, costs in (("lost-a", [100.0] * 10), ("lost-b", [10.0] * 4)):
+        trainer = Trainer(stub, job_id_prefix="lost", job_id=job_id)
+        runs(grpc_server, 8, costs, runs(grpc_server, 16, [10.0] * 6, trainer))
+    shown = ask("jobs", "savings", "--prefix", "lost-")
+    assert "total: costs about 900 J MORE in 2 jobs, savings included, than the default batch sizes would have" in shown
+    # All trials are the default's: the sum by the means is 0.
+    assert "total: no claim yet: 1 job " in ask("jobs", "savings", "--prefix", "lost-b")
+
+
+def test_losses_of_the_printed_rows_are_counted(
+    ask: Ask, grpc_server: LiveServer, stub: v1.BatchSizeOptimizerStub
+) -> None:
+    """The jobs that lost are counted among the printed rows, not among those that a limit leaves out."""
+    for name in "abc":
+        trainer = Trainer(stub, job_id_prefix="many", job_id=f"many-{name}")
+        runs(grpc_server, 8, [100.0] * 10, runs(grpc_server, 16, [10.0] * 6, trainer))
+    listing = ("jobs", "savings", "--prefix", "many-")
+    assert row(ask(*listing), "losses")[1] == "3 jobs of those above"
+    assert row(ask(*listing, "--limit", "1"), "losses")[1] == "1 job of those above"
+    assert row(ask(*listing, "--limit", "2", "--sort", "job"), "losses")[1] == "2 jobs of those above"
+
+
+def test_spending_of_running_trials_is_no_loss(ask: Ask, losing: Trainer) -> None:
+    """A loss is what ended trials spent beyond the mean of the default; running trials are counted, and said to run."""
+    trial = losing.next()
+    losing.report(trial, 5000.0, metric=0.1)
+    shown = ask("jobs", "savings", losing.job_id)
+    assert shown.startswith("loss: about 900 J of cost in 16 deliveries, 562% MORE ")
+    assert row(shown, "cost")[-1] == "6.06 kJ"
+    assert row(shown, "deliveries")[1] == "16 of 17 trials reached the target, 1 still running"
+    assert row(shown, "loss")[1].startswith("1.06 kJ of ended trials - 16 x 10.0 J, ")
+
+
 @pytest.fixture(scope="module")
 def priced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server whose operator has set prices and a carbon intensity."""
@@ -155,6 +192,39 @@ def test_without_deliveries_nothing_has_a_price(priced: LiveServer, ask: Ask) ->
     assert row(savings, "16", "mean money") == ["16", "1", "0", "1", "0"]
     assert row(shown, "16", "mean money of a delivery")[-1] == "unknown"
     assert "paid per model" not in savings + shown
+
+
+def test_unmeasured_energy_has_no_claim(priced: LiveServer, ask: Ask) -> None:
+    """Without energy there is no amount of it, nor of money and CO2 that follow from it: of one job or of many."""
+    trainer = Trainer(priced.trainer, job_id_prefix="unmeasured", job_id="unmeasured", eta_knob=0.0)
+    runs(priced, 8, [0.0] * 2, runs(priced, 16, [0.0] * 6, trainer))
+    for words in ((trainer.job_id,), ("--prefix", trainer.job_id)):
+        shown = ask("jobs", "savings", *words, "--server", priced.address)
+        assert row(shown, "energy") == ["energy", "no claim", "no claim", "not measured"]
+        assert len(row(shown, "time")) == 4
+        assert "no claim" not in row(shown, "time")
+        assert not any(line.startswith(("money", "CO2", "paid per model")) for line in shown.splitlines())
+    assert "EUR" not in row(ask("jobs", "savings", trainer.job_id, "--server", priced.address), "16", "mean money")[-1]
+
+
+def test_hours_have_money_without_energy(tmp_path: Path, ask: Ask) -> None:
+    """Where hours alone have a price, money is claimed whether energy was measured or not."""
+    with LiveServer(tmp_path) as server:
+        server.start("--gpu-hour-price", "3600", "--currency", "EUR")
+        trainer = runs(server, 16, [0.0] * 2, Trainer(server.trainer, eta_knob=0.0))
+        for words in ((trainer.job_id,), ("--prefix", trainer.job_id)):
+            shown = ask("jobs", "savings", *words, "--server", server.address)
+            assert row(shown, "money")[3] == "2.00 EUR"
+            assert "no claim" not in row(shown, "money")
+
+
+def test_energy_of_others_is_no_claim(priced: LiveServer, ask: Ask) -> None:
+    """Energy that only jobs without a claim have measured is spent in the totals, and none of it is claimed."""
+    runs(priced, 16, [0.0] * 2, Trainer(priced.trainer, job_id_prefix="mixed", job_id="mixed-time", eta_knob=0.0))
+    Trainer(priced.trainer, job_id_prefix="mixed", job_id="mixed-energy").run(50.0, converges=False)
+    shown = ask("jobs", "savings", "--prefix", "mixed", "--server", priced.address)
+    assert row(shown, "energy") == ["energy", "no claim", "no claim", "50.0 J"]
+    assert row(shown, "money")[1:3] == ["no claim", "no claim"]
 
 
 @pytest.mark.parametrize("prices", [(), ("--electricity-price", "0", "--gpu-hour-price", "0", "--currency", "EUR")])
@@ -225,6 +295,27 @@ def test_page_of_a_job(
     assert row(ask("jobs", "show", trainer.job_id), "page") == ["page", page]
 
 
+@pytest.mark.parametrize("wrong", ["ftp://x", "https://", "https://[x", "wattwise.example"])
+def test_wrong_page_is_no_fault_of_others(
+    ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """A variable that is not the URL of a site breaks --web alone: a job is shown, without the line of its page."""
+    trainer = Trainer(stub)
+    monkeypatch.setenv("WATTWISE_WEB_URL", wrong)
+    assert repr(wrong) in refused("jobs", "show", trainer.job_id, "--web", status=2)
+    assert not any(line.startswith("page") for line in ask("jobs", "show", trainer.job_id).splitlines())
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["spec"]["job_id"] == trainer.job_id
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--sort", "job"), ("--reverse",), ("--limit", "3"), ("--columns", "job"), ("--wide",), ("--no-headers",)],
+)
+def test_options_of_tables_are_for_all_jobs(refused: Ask, options: Sequence[str]) -> None:
+    """The savings of one job are no table of jobs: the options of such a table are refused, not ignored."""
+    assert options[0] in refused("jobs", "savings", "some-job", *options, status=2)
+
+
 class _OldAdmin(v1.JobAdminServicer):
     """The calls of an older server, which knows no others and ignores unknown fields."""
 
@@ -267,6 +358,18 @@ def test_older_server(ask: Ask, refused: Ask, old_server: str, stub: v1.BatchSiz
     assert ask(*listing, "--end-reason", "error") == ""
 
 
+def test_claim_of_a_run(old_server: str, grpc_server: LiveServer, saving: Trainer) -> None:
+    """A run ends with the claim of `jobs savings`; a server that is too old, or away, is no error."""
+    claims = [
+        savings_claim(address, Credentials(), saving.job_id)
+        for address in (grpc_server.address, old_server, "127.0.0.1:1")
+    ]
+    assert claims[0].startswith("saves: at least 2.58 kJ of cost in 46 deliveries, ")
+    assert claims[1] == "unknown: the server is too old for `wattwise jobs savings`"
+    assert claims[2].startswith("unknown: ")
+    assert "127.0.0.1:1" in claims[2]
+
+
 def test_trials_by_end_reason(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """--end-reason chooses trials, and --reverse with --limit the newest ones."""
     trainer = Trainer(stub)
@@ -286,6 +389,14 @@ def test_events(ask: Ask, refused: Ask, saving: Trainer) -> None:
     assert [event["batch_size"] for event in pinned] == [8, 16]
     assert saving.job_id in ask("jobs", "events", "--prefix", saving.job_id, "--limit", "1")
     assert "trial-failed" in refused("jobs", "events", "--kind", "crash", status=2)
+
+
+def test_no_events(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """On a terminal and in a pipe it is said that there are no events, unless only rows are wanted."""
+    none = ("jobs", "events", Trainer(stub).job_id, "--kind", "trial-failed")
+    for options, shown in (((), "no events\n"), (("--no-headers",), "")):
+        assert ask(*none, *options) == shown
+        assert on_terminal(wattwise(*none, *options)) == (0, shown)
 
 
 def test_no_job_is_not_all_jobs(refused: Ask) -> None:

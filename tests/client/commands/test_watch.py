@@ -15,7 +15,7 @@ from itertools import chain
 import pytest
 from wattwise import v1
 
-from tests.jobs import Trainer
+from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
 from tests.terminal import plain_lines
 
@@ -162,3 +162,30 @@ def test_terminal(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer, term
     if live:
         assert max(map(len, lines)) <= 80
         assert f"{trainer.job_id} was deleted" in text
+
+
+def test_estimates_are_marked(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
+    """On a terminal joules that are estimates have a mark among measured ones, and a note; lines have a fact."""
+    trainer = Trainer(stub)
+    trainer.run(10.0, monitor=monitor_of("nvml"))
+    trial = trainer.next()
+
+    def steps() -> Iterator[None]:
+        trainer.report(trial, 12.5, monitor=monitor_of("estimate"))
+        yield
+        delete(grpc_server, trainer.job_id)
+        yield
+
+    text = "\n".join(on_screen([trainer.job_id], "running", "~12.5 J", steps(), TERM="xterm", NO_COLOR="1"))
+    assert "~10.0 J" not in text
+    assert "~ marks estimates, wholly or in part." in text
+
+    other = Trainer(stub)
+    other.run(10.0, monitor=monitor_of("estimate"))
+    running = other.next()
+    with watching(other.job_id) as process:
+        line_with(process, "job", "min_cost_j=10", "estimate=yes")
+        other.report(running, 5.0, monitor=monitor_of("estimate", "nvml"))
+        line_with(process, "trial=2", "cost_j=5", "estimate=partly")
+        delete(grpc_server, other.job_id)
+        assert process.wait(30) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 import pytest
@@ -22,7 +23,7 @@ def trials(server: LiveServer, job_id: str = JOB_ID) -> list[v1.Trial]:
 
 
 def test_job_recurs_with_its_own_server(runs: Runs) -> None:
-    """Every recurrence reaches the target, each trial is in the history, and the summary compares with the default."""
+    """Every recurrence reaches the target, each trial is in the history, and the summary has the server's claim."""
     job = write_job(runs.folder, with_client("well"), train={"optimizer": "adamw", "default_learning_rate": 0.01})
     done = runs.run(job)
     assert (done.returncode, done.stderr) == (0, "")
@@ -33,7 +34,10 @@ def test_job_recurs_with_its_own_server(runs: Runs) -> None:
     assert (second["recurrence"], second["batch_size"], second["seed"]) == (2, 8, first["seed"] + 1)
     assert second["learning_rate"] == pytest.approx(0.01 * 0.5**0.5)
     assert first["cost"] == pytest.approx(100 * first["time_seconds"])
-    assert all(fact in done.stdout for fact in ("2 recurrences", "2 trials", "default batch size 16", "not measured"))
+    assert all(fact in done.stdout for fact in ("2 recurrences", "2 trials", "not measured"))
+    # Which one depends on how long the trials took; a single run of the default shows no saving.
+    claim = r"^Compared with the default batch size: (loss|no claim yet): .*2 deliveries"
+    assert re.search(claim, done.stdout, re.MULTILINE)
     assert (runs.path() / "trial-0001" / "output.log").read_text() == "batch size 16\nepoch 1\n"
     assert list((runs.path() / "launches").iterdir()) == []
     assert servers_of(runs.path()) == []

@@ -33,6 +33,7 @@ _LEAST_KEY = 10
 _LEAST_TEXT = 30
 """Columns for a text on a narrow terminal."""
 _GAP = 2
+_MOST_ROWS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -162,13 +163,13 @@ def add_table_options(parser: argparse.ArgumentParser, columns: Sequence[Column[
     chosen.add_argument("--wide", action="store_true", help="show all columns, whatever the width of the terminal")
     chosen.add_argument(
         "--columns",
-        type=lambda text: _named(columns, text.split(",")),
+        type=lambda text: _column_names(columns, text.split(",")),
         metavar="A,B,C",
         help=f"show these columns, in this order: {known}",
     )
     group.add_argument(
         "--sort",
-        type=lambda text: _named(columns, [text])[0],
+        type=lambda text: _column_names(columns, [text])[0],
         metavar="COLUMN",
         help="sort by a column, ascending, or descending with --reverse; rows without a value come last",
     )
@@ -182,6 +183,12 @@ def table_options(args: argparse.Namespace) -> TableOptions:
     return TableOptions(args.wide, args.columns, args.sort, args.reverse, args.limit, not args.no_headers)
 
 
+def unused_without_rows(args: argparse.Namespace) -> str:
+    """What is wrong if an option of tables is used where an action lists no rows; else empty."""
+    used = [name for name in ("wide", "columns", "sort", "reverse", "limit", "no_headers") if getattr(args, name)]
+    return f"--{used[0].replace('_', '-')} is for the table of jobs and cannot be combined with an id" if used else ""
+
+
 def unused_with_json(args: argparse.Namespace) -> str:
     """What is wrong if an option of tables is used with --json, which it has no effect on; else empty."""
     if not getattr(args, "json", False):
@@ -190,11 +197,11 @@ def unused_with_json(args: argparse.Namespace) -> str:
     return f"--{options[0].replace('_', '-')} is for tables and cannot be combined with --json" if options else ""
 
 
-def arranged(columns: Sequence[Column[Row]], rows: Iterable[Row], options: TableOptions) -> tuple[list[Row], bool]:
+def arrange(columns: Sequence[Column[Row]], rows: Iterable[Row], options: TableOptions) -> tuple[list[Row], bool]:
     """The rows in the order that the user wants, up to the limit; and whether there are more."""
     if options.sort is not None:
         (column,) = (column for column in columns if column.name == options.sort)
-        rows = _sorted(column, rows, reverse=options.reverse)
+        rows = _sort(column, rows, reverse=options.reverse)
     elif options.reverse:
         rows = reversed(list(rows))
     if options.limit is None:
@@ -212,8 +219,8 @@ def print_table(
     empty: str = "",
     marks: Sequence[Mark[Row]] = (),
     notes: Callable[[Sequence[Row], Sequence[str]], Iterable[str]] = lambda _rows, _names: (),
-) -> None:
-    """Prints a table.
+) -> Sequence[Row]:
+    """Prints a table; returns the rows that it has.
 
     Args:
         columns: all columns, in the order of a terminal.
@@ -225,20 +232,21 @@ def print_table(
     """
     options = options or TableOptions()
     width = terminal_width()
-    found, more = arranged(columns, rows, options)
+    found, more = arrange(columns, rows, options)
     if not found:
         if empty and options.headers:
             print(empty)  # noqa: T201 - the command's answer
-        return
-    shown = _chosen(columns, options, width)
+        return found
+    shown = _choose(columns, options, width)
     lines = drawn(shown, found, width, marks=marks, whole=options.wide or options.columns is not None)
     for line in (*(lines.heading if options.headers else ()), *lines.body):
         print(line)  # noqa: T201 - the command's answer
     if width is None:
-        return
+        return found
     more_note = ("Only the first rows are shown; there are more.",) if more else ()
     for note in (*lines.notes, *notes(found, lines.names), *more_note):
         print_text(note, 2)
+    return found
 
 
 def drawn(
@@ -322,7 +330,7 @@ def _width_of_character(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
 
 
-def _named(columns: Sequence[Column[Any]], typed: Iterable[str]) -> tuple[str, ...]:
+def _column_names(columns: Sequence[Column[Any]], typed: Iterable[str]) -> tuple[str, ...]:
     """The names of the columns that a user has typed."""
     known = {column.option: column.name for column in columns}
     names = []
@@ -337,12 +345,16 @@ def _named(columns: Sequence[Column[Any]], typed: Iterable[str]) -> tuple[str, .
 
 
 def _limit(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
+    digits = text.lstrip("0")
+    if not (text.isascii() and text.isdecimal() and digits):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows; use an integer above 0")
-    return int(text)
+    # The length first: Python does not convert thousands of digits.
+    if len(digits) > len(str(_MOST_ROWS)) or int(digits) > _MOST_ROWS:
+        raise argparse.ArgumentTypeError(f"{digits[:20]!r} is too large; use at most {_MOST_ROWS}, or no --limit")
+    return int(digits)
 
 
-def _sorted(column: Column[Row], rows: Iterable[Row], *, reverse: bool) -> list[Row]:
+def _sort(column: Column[Row], rows: Iterable[Row], *, reverse: bool) -> list[Row]:
     """The rows by the values of a column; those without one come last in either direction."""
     keyed = [((column.order or column.text)(row), row) for row in rows]
     known = [pair for pair in keyed if _has_place(pair[0])]
@@ -355,7 +367,7 @@ def _has_place(value: Any) -> bool:
     return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
 
 
-def _chosen(columns: Sequence[Column[Row]], options: TableOptions, width: int | None) -> list[Column[Row]]:
+def _choose(columns: Sequence[Column[Row]], options: TableOptions, width: int | None) -> list[Column[Row]]:
     """The columns in their order, before those that do not fit are left out."""
     if options.columns is not None:
         named = {column.name: column for column in columns}

@@ -10,7 +10,7 @@ from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain, p
 from wattwise.commands.columns import (
     Column,
     add_table_options,
-    arranged,
+    arrange,
     numbers,
     print_table,
     print_text,
@@ -50,18 +50,19 @@ def _events(client: Client, args: argparse.Namespace) -> int:
     )
     with newer_calls(client, "events"):
         if args.json:
-            print_json([plain(event) for event in arranged(EVENT_COLUMNS, events, options)[0]])
+            print_json([plain(event) for event in arrange(EVENT_COLUMNS, events, options)[0]])
         elif terminal_width() is None or options.wide or options.columns is not None:
             print_table(EVENT_COLUMNS, events, options, empty="no events")
         else:
-            _print_sentences(*arranged(EVENT_COLUMNS, events, options), one_job=args.job_id is not None)
+            first, more = arrange(EVENT_COLUMNS, events, options)
+            if not first and options.headers:
+                print_text("no events", _INDENT)
+            _print_sentences(first, more, one_job=args.job_id is not None)
     return 0
 
 
 def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -> None:
     """A line for each, which a narrow terminal gets as several: sentences do not fit columns."""
-    if not events:
-        print_text("no events", _INDENT)
     for event in events:
         job = "" if one_job else f"{event.job_id}: "
         token = f" (token {event.token_id})" if event.token_id else ""

@@ -187,29 +187,29 @@ def _replacing(path: Path) -> Iterator[IO[str]]:
         raise
 
 
-def _known(message: Any, name: str) -> Any:
+def _optional(message: Any, name: str) -> Any:
     """An optional field; None if it is unset."""
     return getattr(message, name) if message.HasField(name) else None
 
 
 def _trial(name: str) -> Field:
-    return lambda row: _known(row.trial, name)
+    return lambda row: _optional(row.trial, name)
 
 
-def _reported(name: str) -> Field:
+def _report_field(name: str) -> Field:
     """A field that is unset, or unknown, before the first report."""
     return lambda row: getattr(row.trial, name) if row.trial.last_epoch else None
 
 
 def _time(name: str) -> Field:
     def value(row: JobTrial) -> str | None:
-        found: Timestamp | None = _known(row.trial, name)
+        found: Timestamp | None = _optional(row.trial, name)
         return None if found is None else instant(found)
 
     return value
 
 
-def _computed(name: str) -> Field:
+def _computed_field(name: str) -> Field:
     return lambda row: getattr(row.trial.computed, name) if row.trial.HasField("computed") else None
 
 
@@ -239,17 +239,17 @@ FIELDS: Mapping[str, Field] = {
     "end_reason": lambda row: _enum(v1.EndReason, "END_REASON_", row.trial.end_reason),
     "target_reached": lambda row: row.trial.target_reached,
     "converged": lambda row: row.trial.converged,
-    "epoch": _reported("last_epoch"),
+    "epoch": _report_field("last_epoch"),
     "metric": _trial("last_metric"),
     "target_metric": lambda row: row.job.spec.target_metric,
-    "time_seconds": _reported("time_seconds"),
-    "energy_joules": _reported("energy_joules"),
+    "time_seconds": _report_field("time_seconds"),
+    "energy_joules": _report_field("energy_joules"),
     "cost_joules": _trial("cost"),
     "cost_bound_joules": _trial("cost_bound"),
     "power_limit_watts": _trial("power_limit_watts"),
-    "computed_time_seconds": _computed("time_seconds"),
-    "computed_energy_joules": _computed("energy_joules"),
-    "computed_power_limit_watts": _computed("power_limit_watts"),
+    "computed_time_seconds": _computed_field("time_seconds"),
+    "computed_energy_joules": _computed_field("energy_joules"),
+    "computed_power_limit_watts": _computed_field("power_limit_watts"),
     "monitor": lambda row: monitor_text(row.trial.monitor) or None,
     "energy_estimated": lambda row: row.trial.monitor.estimated if row.trial.monitor.kinds else None,
     "start_time": _time("start_time"),

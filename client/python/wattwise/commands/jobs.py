@@ -6,13 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from urllib.parse import quote, urlsplit
 
 from wattwise import v1
 from wattwise.commands.actions import Handler, add_id, plain, positive, print_json
-from wattwise.commands.columns import add_table_options, arranged, table_options, unused_with_json
+from wattwise.commands.columns import add_table_options, arrange, table_options, unused_with_json
 from wattwise.commands.control import add_control
 from wattwise.commands.events import add_events
 from wattwise.commands.export import add_export
@@ -120,16 +121,18 @@ COMMAND = JobsCommand()
 def _list(client: Client, args: argparse.Namespace) -> int:
     jobs, options = client.list_jobs(job_id_prefix=args.prefix), table_options(args)
     if args.json:
-        print_json([plain(job) for job in arranged(JOB_COLUMNS, jobs, options)[0]])
+        print_json([plain(job) for job in arrange(JOB_COLUMNS, jobs, options)[0]])
     else:
         print_jobs(jobs, options)
     return 0
 
 
 def _show(client: Client, args: argparse.Namespace) -> int:
+    # Other forms than --web need no URL: a wrong variable must not break them.
     base = args.web or os.environ.get(WEB_URL, "")
-    if wrong := _unusable(args, base):
-        complain(f"wattwise jobs show: {wrong}")
+    wrong = _fault_of(base)
+    if args.web is not None and (args.json or wrong):
+        complain(f"wattwise jobs show: {'--web cannot be combined with --json' if args.json else wrong}")
         return MISUSED
     job = client.get_job(args.job_id)
     if args.web is not None:
@@ -137,7 +140,7 @@ def _show(client: Client, args: argparse.Namespace) -> int:
     elif args.json:
         print_json(plain(job))
     else:
-        page = [("page", page_of(base, args.job_id))] if base else []
+        page = [] if wrong else [("page", page_of(base, args.job_id))]
         figures = figures_of(client, job)
         trials = client.list_trials(args.job_id, page_size=_PAGE)
         print_job(job, trials, [*figures.lines, *page], figures.money)
@@ -149,18 +152,15 @@ def page_of(base: str, job_id: str) -> str:
     return f"{base.rstrip('/')}/job?id={quote(job_id, safe='')}"
 
 
-def _unusable(args: argparse.Namespace, base: str) -> str:
-    """What is wrong with the URL of the site; empty if it can be used, or is not needed."""
-    if args.web is None and not base:
-        return ""
-    if args.web is not None and args.json:
-        return "--web cannot be combined with --json"
+def _fault_of(base: str) -> str:
+    """What is wrong with the URL of the site; empty if it can be used."""
     if not base:
         return f"--web needs the URL of `wattwise web`, such as https://wattwise.example, which {WEB_URL} can set"
-    parts = urlsplit(base)
-    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-        return f"{base!r} is not the URL of a site; use one such as https://wattwise.example ({WEB_URL}, or --web URL)"
-    return ""
+    with suppress(ValueError):
+        parts = urlsplit(base)
+        if parts.scheme in ("http", "https") and parts.netloc and not parts.query and not parts.fragment:
+            return ""
+    return f"{base!r} is not the URL of a site; use one such as https://wattwise.example ({WEB_URL}, or --web URL)"
 
 
 def _trials(client: Client, args: argparse.Namespace) -> int:
@@ -181,7 +181,7 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
         trials, options = _newest_first(trials), replace(options, reverse=False)
     if args.json:
         rows = (JobTrial(job, trial) for trial in trials)
-        print_json([plain(row.trial) for row in arranged(TRIAL_COLUMNS, rows, options)[0]])
+        print_json([plain(row.trial) for row in arrange(TRIAL_COLUMNS, rows, options)[0]])
     else:
         print_trials(job, trials, options)
     return 0

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain, print_json
@@ -14,11 +14,12 @@ from wattwise.commands.columns import (
     Column,
     Mark,
     add_table_options,
-    arranged,
+    arrange,
     numbers,
     print_table,
     print_text,
     table_options,
+    unused_without_rows,
 )
 from wattwise.commands.humanize import (
     ESTIMATE_NOTE,
@@ -31,11 +32,14 @@ from wattwise.commands.humanize import (
     moment,
     money,
 )
+from wattwise.commands.main import MISUSED, complain
 from wattwise.commands.tables import batch_size_in_use, job_state, mark_of, monitors, print_facts, seconds_since
 from wattwise.errors import UnsupportedCallError
 from wattwise.rpc.client import Client
 
 _PAGE = 1000
+_NOTHING = 1e-9
+"""A relative difference below this is a rounding error, as for the server."""
 _BOUND = (
     "Saved: the deliveries times what one takes with the default batch size, minus everything spent, failed and "
     "running trials included. At least: the lower 95% bound of that. The estimate does not overstate on average."
@@ -50,6 +54,9 @@ def add_savings(add: AddAction) -> None:
 
 
 def _savings(client: Client, args: argparse.Namespace) -> int:
+    if args.job_id is not None and (wrong := unused_without_rows(args)):
+        complain(f"wattwise jobs savings: {wrong}")
+        return MISUSED
     with newer_calls(client, "savings"):
         factors = client.get_server_info().factors
         return _all_jobs(client, args, factors) if args.job_id is None else _one_job(client, args, factors)
@@ -75,38 +82,32 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         page_size=min((options.limit or 0) + 1, _PAGE) if few else _PAGE,
     )
     if args.json:
-        shown, _ = arranged(JOB_SAVINGS_COLUMNS, jobs, options)
-        print_json({"jobs": [plain(job) for job in shown], "totals": plain(totals), "factors": plain(factors)})
+        first, _ = arrange(JOB_SAVINGS_COLUMNS, jobs, options)
+        print_json({"jobs": [plain(job) for job in first], "totals": plain(totals), "factors": plain(factors)})
     else:
-        losses = 0
-
-        def counting() -> Iterator[v1.Job]:
-            nonlocal losses
-            for job in jobs:
-                losses += job.summary.savings.verdict == v1.SAVINGS_VERDICT_LOSS
-                yield job
-
-        print_table(JOB_SAVINGS_COLUMNS, counting(), options, empty="no jobs", marks=[_ESTIMATES])
+        rows = print_table(JOB_SAVINGS_COLUMNS, jobs, options, empty="no jobs", marks=[SAVINGS_ESTIMATES])
         if totals.num_jobs and options.headers:
-            _print_totals(totals, factors, losses)
+            _print_totals(totals, factors, sum(_loses(job) for job in rows))
     return 0
+
+
+def _loses(job: v1.Job) -> bool:
+    return job.summary.savings.verdict == v1.SAVINGS_VERDICT_LOSS
 
 
 def headline(job: v1.Job, savings: v1.Savings) -> str:
     """What a job saved or lost in a sentence; never more than its data show."""
     cost, deliveries, default = savings.cost, savings.num_deliveries, job.spec.default_batch_size
-    many, mark = counted(deliveries, "delivery", "deliveries"), mark_of(job)
+    many, mark = number_of(deliveries, "delivery", "deliveries"), mark_of(job)
     match savings.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
-            # 1 - spent / what the default would have cost, which is lowest at its lower bound.
-            share = cost.at_least / (deliveries * cost.least_baseline)
+            share = saved_share(cost, cost.at_least)
             return (
                 f"saves: at least {joules(cost.at_least)}{mark} of cost in {many}, {share:.0%} of what the default "
                 f"{default} would have taken"
             )
         case v1.SAVINGS_VERDICT_LOSS:
-            # With the mean of the default, which flatters the search: `saved` would call the loss larger.
-            share = -cost.uncorrected / (deliveries * cost.baseline) if cost.baseline else 0.0
+            share = lost_share(cost)
             return (
                 f"loss: about {joules(-cost.uncorrected)}{mark} of cost in {many}, {share:.0%} MORE than the "
                 f"default {default} would have taken"
@@ -120,25 +121,96 @@ def headline(job: v1.Job, savings: v1.Savings) -> str:
     return f"no claim yet: {reasons.get(savings.verdict, 'this client is older than the server')}"
 
 
+def saved_share(saving: v1.Saving, saved: float) -> float:
+    """What was saved, by the estimate or the lower bound, as a share of what the default would have taken by it."""
+    would_have = saving.spent + saved
+    return saved / would_have if would_have > 0 else 0.0
+
+
+def lost_share(saving: v1.Saving) -> float:
+    """What was lost as a share of what the default would have taken by its plain mean.
+
+    The mean flatters the search: by `saved` the loss would be larger.
+    """
+    if not (saving.least_baseline and saving.baseline):
+        return 0.0
+    # Everything spent, as `saved_share` takes it, would include running trials, which `uncorrected` leaves out.
+    deliveries = round((saving.spent + saving.at_least) / saving.least_baseline)
+    return -saving.uncorrected / (deliveries * saving.baseline) if deliveries else 0.0
+
+
+def total_savings(totals: v1.Totals) -> v1.Savings:
+    """What several jobs saved together, as that of one job: with a verdict, and without baselines.
+
+    They save if the sum of the lower bounds is above 0. They have lost if the sum by the plain means is below 0, which
+    tends to overstate what was saved. A quantity that no job has a claim about has none here.
+    """
+    cost = _total(totals, "cost")
+    if not totals.num_jobs_with_savings:
+        verdict = v1.SAVINGS_VERDICT_NO_BASELINE
+    elif cost.at_least > 0:
+        verdict = v1.SAVINGS_VERDICT_SAVING
+    else:
+        lost = cost.uncorrected < -_NOTHING * cost.spent
+        verdict = v1.SAVINGS_VERDICT_LOSS if lost else v1.SAVINGS_VERDICT_UNCERTAIN
+    return v1.Savings(
+        verdict=verdict,
+        cost=cost,
+        energy=_total(totals, "energy_joules"),
+        time=_total(totals, "time_seconds"),
+        money=_total(totals, "money") if totals.spent.HasField("money") else None,
+        carbon=_total(totals, "carbon_grams") if totals.spent.HasField("carbon_grams") else None,
+        num_deliveries=totals.num_deliveries,
+    )
+
+
+def _total(totals: v1.Totals, name: str) -> v1.Saving:
+    """The sums of a quantity, which is a field of `Usage`."""
+    spent, saved, at_least = (
+        float(getattr(usage, name)) for usage in (totals.spent, totals.saved, totals.saved_at_least)
+    )
+    if saved == at_least == 0:
+        # The sums of no claim. Those of claims are not both 0, since a bound is below its estimate.
+        return v1.Saving(spent=spent)
+    return v1.Saving(spent=spent, saved=saved, at_least=at_least, uncorrected=getattr(totals.uncorrected, name))
+
+
+def measured_part(savings: v1.Savings, factors: v1.Factors) -> v1.Savings:
+    """The savings without what follows from energy that was not measured: energy, CO2, and money if energy has a price.
+
+    Where only some trials have energy, there is no claim about it, and none about its money.
+    """
+    found = v1.Savings()
+    found.CopyFrom(savings)
+    if savings.energy.spent <= 0 < savings.time.spent:
+        found.ClearField("energy")
+        found.ClearField("carbon")
+        if factors.electricity_price_per_kwh:
+            found.ClearField("money")
+    elif found.HasField("money") and factors.electricity_price_per_kwh and not savings.energy.HasField("saved"):
+        found.money.CopyFrom(v1.Saving(spent=savings.money.spent))
+    return found
+
+
 def print_savings(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> None:
     """What a job saved: the claim, its quantities, what they rest on, what to do, and what a model took."""
     savings = statistics.savings
     print_text(headline(job, savings), 2)
     print()  # noqa: T201 - the command's answer
-    _print_amounts(list(_amounts_of(savings, factors)), mark_of(job))
+    _print_amounts(savings, factors, mark_of(job))
     print()  # noqa: T201 - the command's answer
     print_facts([("job", job.spec.job_id), *_grounds(job, statistics, factors), ("factors", factors_text(factors))])
     print()  # noqa: T201 - the command's answer
     print_models(statistics.trials, factors, mark_of(job))
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def number_of(number: int, noun: str, plural: str = "") -> str:
     """A number of things: "1 run", "3 runs"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def factors_text(factors: v1.Factors) -> str:
-    """The operator's factors in a line, with their source."""
+def factor_parts(factors: v1.Factors) -> list[str]:
+    """The operator's prices and carbon intensity; empty without any."""
     parts = []
     if factors.HasField("electricity_price_per_kwh"):
         parts.append(f"{factors.electricity_price_per_kwh:g} {factors.currency} per kWh")
@@ -146,6 +218,12 @@ def factors_text(factors: v1.Factors) -> str:
         parts.append(f"{factors.gpu_hour_price:g} {factors.currency} per GPU and hour")
     if factors.HasField("carbon_intensity_grams_per_kwh"):
         parts.append(f"{factors.carbon_intensity_grams_per_kwh:g} g CO2 per kWh")
+    return parts
+
+
+def factors_text(factors: v1.Factors) -> str:
+    """The operator's factors in a line, with their source."""
+    parts = factor_parts(factors)
     if not parts:
         return "none: the server has no prices and no carbon intensity"
     return f"{', '.join(parts)}, PUE {factors.pue:g}; source: {factors.source or 'not said'}"
@@ -156,71 +234,74 @@ def has_prices(factors: v1.Factors) -> bool:
     return bool(factors.electricity_price_per_kwh or factors.gpu_hour_price)
 
 
-def mean_money(trials: Iterable[v1.TrialStatistics]) -> dict[int, float]:
+def mean_money(trials: Iterable[v1.TrialStatistics], factors: v1.Factors) -> dict[int, float]:
     """What a delivery costs on average in money, by batch size, over all types of trials.
 
-    Batch sizes without a delivery are left out, and those whose money is 0: nothing with a price was measured.
+    Batch sizes are left out that have no delivery, or no measurement of what has a price.
     """
     means = {size: _mean(list(these)) for size, these in groupby(trials, key=lambda each: each.batch_size)}
-    return {size: mean.money for size, mean in means.items() if mean is not None and mean.money}
+    return {size: mean.money for size, mean in means.items() if mean is not None and _has_money(mean, factors)}
 
 
-def money_per_model(statistics: v1.JobStatistics) -> float | None:
+def money_per_model(statistics: v1.JobStatistics, factors: v1.Factors) -> float | None:
     """All money spent, by the deliveries: failed, exploring and running trials are paid for, too. None: not known."""
-    deliveries, spent = statistics.savings.num_deliveries, statistics.spent.money
-    return spent / deliveries if deliveries and spent else None
+    deliveries, spent = statistics.savings.num_deliveries, statistics.spent
+    return spent.money / deliveries if deliveries and _has_money(spent, factors) else None
+
+
+def _has_money(usage: v1.Usage, factors: v1.Factors) -> bool:
+    """Whether the money of some training is known: whatever has a price was measured."""
+    return usage.money > 0 and bool(usage.energy_joules > 0 or not factors.electricity_price_per_kwh)
 
 
 class _Amount(NamedTuple):
-    """A quantity: what was saved of it at least, by estimate, and what was spent, with the text of an amount."""
+    """A quantity with the text of an amount."""
 
     name: str
     text: Callable[[float], str]
-    at_least: float | None
-    saved: float | None
-    spent: float
+    saving: v1.Saving | None
+
+    def claim(self, name: Literal["at_least", "saved"]) -> str:
+        if self.saving is None or not self.saving.HasField(name):
+            return "no claim"
+        return self.text(self.saving.at_least if name == "at_least" else self.saving.saved)
+
+    def spent(self) -> str:
+        return "not measured" if self.saving is None else self.text(self.saving.spent)
 
 
-def _print_amounts(amounts: Sequence[_Amount], mark: str) -> None:
-    def column(name: str, value: Callable[[_Amount], float | None], priority: int) -> Column[_Amount]:
-        def text(row: _Amount) -> str:
-            found = value(row)
-            return "no claim" if found is None else row.text(found)
-
-        return Column(name, text, right=True, priority=priority)
-
+def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
     columns: Sequence[Column[_Amount]] = (
         Column("", lambda row: row.name),
-        column("saved at least", lambda row: row.at_least, 1),
-        column("estimate", lambda row: row.saved, 2),
-        column("spent", lambda row: row.spent, 3),
+        Column("saved at least", lambda row: row.claim("at_least"), right=True, priority=1),
+        Column("estimate", lambda row: row.claim("saved"), right=True, priority=2),
+        Column("spent", _Amount.spent, right=True, priority=3),
     )
-    notes = [_BOUND] if any(row.saved is not None for row in amounts) else []
+    notes = [_BOUND] if savings.cost.HasField("saved") else []
     if mark:
         notes.append(f"Energies and costs are estimates{' in part' if 'partly' in mark else ''}, not measured.")
-    print_table(columns, amounts, notes=lambda _rows, _names: notes)
+    print_table(columns, list(_amounts_of(savings, factors)), notes=lambda _rows, _names: notes)
 
 
 def _amounts_of(savings: v1.Savings, factors: v1.Factors) -> Iterator[_Amount]:
-    for name, text, saving in (
-        ("cost", joules, savings.cost),
-        ("energy", energy, savings.energy),
-        ("time", duration, savings.time),
-        ("money", lambda value: money(value, factors.currency), savings.money if savings.HasField("money") else None),
-        ("CO2", carbon, savings.carbon if savings.HasField("carbon") else None),
-    ):
-        if saving is not None:
-            known = saving.HasField("saved")
-            yield _Amount(name, text, saving.at_least if known else None, saving.saved if known else None, saving.spent)
+    known = measured_part(savings, factors)
+    yield _Amount("cost", joules, known.cost)
+    yield _Amount("energy", energy, known.energy if known.HasField("energy") else None)
+    yield _Amount("time", duration, known.time)
+    if known.HasField("money"):
+        yield _Amount("money", lambda value: money(value, factors.currency), known.money)
+    if known.HasField("carbon"):
+        yield _Amount("CO2", carbon, known.carbon)
 
 
 def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tuple[str, str]]:
     """What a claim rests on, and what to do about it."""
     savings, spec = statistics.savings, job.spec
     cost, deliveries = savings.cost, savings.num_deliveries
-    yield "deliveries", _deliveries(statistics)
+    running = sum(each.num_running for each in statistics.trials)
+    yield "deliveries", f"{_deliveries(statistics)}{f', {running} still running' if running else ''}"
     yield from _money_facts(statistics, factors)
-    runs = counted(savings.num_baseline_trials, "run")
+    runs = number_of(savings.num_baseline_trials, "run")
     newest = ""
     if savings.HasField("newest_baseline_time"):
         when = savings.newest_baseline_time
@@ -234,13 +315,15 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
         yield "estimate", f"{deliveries} x {joules(cost.cautious_baseline)} - {joules(cost.spent)}"
     if savings.verdict == v1.SAVINGS_VERDICT_LOSS:
         lost = joules(-cost.uncorrected)
-        yield "loss", f"{joules(cost.spent)} - {deliveries} x {joules(cost.baseline)}, the default's mean: {lost}"
+        # What running trials spent is no loss before they end.
+        ended = f"{joules(deliveries * cost.baseline - cost.uncorrected)}{' of ended trials' if running else ''}"
+        yield "loss", f"{ended} - {deliveries} x {joules(cost.baseline)}, the default's mean: {lost}"
     if savings.HasField("break_even_trial"):
         yield "break-even", f"has saved since trial {savings.break_even_trial}, also by the lower bound"
     elif cost.HasField("saved"):
         yield "break-even", "not reached by the lower bound"
     if statistics.num_excluded:
-        yield "left out", f"{counted(statistics.num_excluded, 'trial')} that a person has excluded"
+        yield "left out", f"{number_of(statistics.num_excluded, 'trial')} that a person has excluded"
     if job.monitor.kinds:
         mixed = ": these costs cannot be compared" if job.other_monitor.kinds else ""
         yield "monitor", f"{monitors(job)}{mark_of(job)}{mixed}"
@@ -249,10 +332,10 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
 
 
 def _money_facts(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tuple[str, str]]:
-    each = money_per_model(statistics)
+    each = money_per_model(statistics, factors)
     if each is not None:
         total = money(statistics.spent.money, factors.currency)
-        deliveries = counted(statistics.savings.num_deliveries, "delivery", "deliveries")
+        deliveries = number_of(statistics.savings.num_deliveries, "delivery", "deliveries")
         text = f"{money(each, factors.currency)}: {total} for {deliveries}, failed and running trials included"
         yield "paid per model", text
 
@@ -261,8 +344,8 @@ def _deliveries(statistics: v1.JobStatistics) -> str:
     deliveries, groups = statistics.savings.num_deliveries, statistics.trials
     # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
     if any(each.type == v1.TRIAL_TYPE_IMPORTED for each in groups):
-        return f"{counted(deliveries, 'trial')} reached the target"
-    return f"{deliveries} of {counted(sum(each.num_trials for each in groups), 'trial')} reached the target"
+        return f"{number_of(deliveries, 'trial')} reached the target"
+    return f"{deliveries} of {number_of(sum(each.num_trials for each in groups), 'trial')} reached the target"
 
 
 class _Models(NamedTuple):
@@ -279,7 +362,7 @@ class _Models(NamedTuple):
 def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark: str) -> None:
     """One row per batch size: how often it delivered a model, and what one took on average."""
     groups = list(trials)
-    rows = [_merged(list(these)) for _, these in groupby(groups, key=lambda each: each.batch_size)]
+    rows = [_models_of(list(these)) for _, these in groupby(groups, key=lambda each: each.batch_size)]
     columns: list[Column[_Models]] = [
         numbers("batch size", lambda row: row.batch_size),
         numbers("trials", lambda row: row.num_trials, priority=6),
@@ -291,7 +374,7 @@ def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark
         numbers("mean time", lambda row: row.mean and row.mean.time_seconds, duration, priority=2),
     ]
     if has_prices(factors):
-        moneys = mean_money(groups)
+        moneys = mean_money(groups, factors)
         columns.append(
             numbers(
                 "mean money",
@@ -305,7 +388,7 @@ def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark
     print_table(columns, rows, notes=lambda _rows, _names: ["Means are those of a delivery: of a model that is good."])
 
 
-def _merged(groups: Sequence[v1.TrialStatistics]) -> _Models:
+def _models_of(groups: Sequence[v1.TrialStatistics]) -> _Models:
     return _Models(
         groups[0].batch_size,
         sum(each.num_trials for each in groups),
@@ -330,41 +413,38 @@ def _mean(groups: Sequence[v1.TrialStatistics]) -> v1.Usage | None:
 def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
     """The totals of all jobs, also of those that are not shown, and how many of the shown ones lost."""
     print()  # noqa: T201 - the command's answer
-    print_text(_total_headline(totals), 2)
-    known = bool(totals.num_jobs_with_savings)
-    at_least, saved, spent = totals.saved_at_least, totals.saved, totals.spent
-    amounts = [
-        _Amount("cost", joules, at_least.cost, saved.cost, spent.cost),
-        _Amount("energy", energy, at_least.energy_joules, saved.energy_joules, spent.energy_joules),
-        _Amount("time", duration, at_least.time_seconds, saved.time_seconds, spent.time_seconds),
-    ]
-    if spent.HasField("money"):
-        amounts.append(
-            _Amount("money", lambda value: money(value, factors.currency), at_least.money, saved.money, spent.money)
-        )
-    if spent.HasField("carbon_grams"):
-        amounts.append(_Amount("CO2", carbon, at_least.carbon_grams, saved.carbon_grams, spent.carbon_grams))
+    savings = total_savings(totals)
+    print_text(_total_headline(totals, savings), 2)
     print()  # noqa: T201 - the command's answer
-    _print_amounts([each if known else each._replace(at_least=None, saved=None) for each in amounts], "")
+    _print_amounts(savings, factors, "")
     print()  # noqa: T201 - the command's answer
-    jobs = counted(totals.num_jobs, "job")
+    jobs = number_of(totals.num_jobs, "job")
     attention = totals.num_jobs_needing_attention
     facts = [
         ("jobs", f"{totals.num_jobs}, of which {totals.num_jobs_with_savings} can be compared with their default"),
-        ("losses", f"{counted(losses, 'job')} of those above" if losses else "none of those above"),
-        ("trials", f"{totals.num_running_trials} running, {counted(totals.num_deliveries, 'delivery', 'deliveries')}"),
+        ("losses", f"{number_of(losses, 'job')} of those above" if losses else "none of those above"),
+        (
+            "trials",
+            f"{totals.num_running_trials} running, {number_of(totals.num_deliveries, 'delivery', 'deliveries')}",
+        ),
         ("attention", f"{attention} of {jobs} should be looked at"),
         ("factors", factors_text(factors)),
     ]
     print_facts(facts)
 
 
-def _total_headline(totals: v1.Totals) -> str:
-    if not totals.num_jobs_with_savings:
-        return "total: no claim yet: no job can be compared with its default batch size"
-    jobs, at_least = counted(totals.num_jobs_with_savings, "job"), totals.saved_at_least.cost
-    if at_least > 0:
-        return f"total: saves at least {joules(at_least)} of cost in {jobs}, losses included"
+def _total_headline(totals: v1.Totals, savings: v1.Savings) -> str:
+    jobs, cost = number_of(totals.num_jobs_with_savings, "job"), savings.cost
+    match savings.verdict:
+        case v1.SAVINGS_VERDICT_SAVING:
+            return f"total: saves at least {joules(cost.at_least)} of cost in {jobs}, losses included"
+        case v1.SAVINGS_VERDICT_LOSS:
+            return (
+                f"total: costs about {joules(-cost.uncorrected)} MORE in {jobs}, savings included, than the default "
+                "batch sizes would have"
+            )
+        case v1.SAVINGS_VERDICT_NO_BASELINE:
+            return "total: no claim yet: no job can be compared with its default batch size"
     return f"total: no claim yet: {jobs} together do not show whether they save anything"
 
 
@@ -407,7 +487,7 @@ JOB_SAVINGS_COLUMNS: Sequence[Column[v1.Job]] = (
 )
 """Of a list of jobs with their summaries; costs in joules."""
 
-_ESTIMATES = Mark[v1.Job](
+SAVINGS_ESTIMATES = Mark[v1.Job](
     ("saved at least", "estimate", "spent"),
     mark_of,
     "~",
@@ -442,7 +522,7 @@ def figures_of(client: Client, job: v1.Job) -> Figures:
         factors = client.get_server_info().factors
         lines.extend(_money_facts(statistics, factors))
         if has_prices(factors):
-            found = mean_money(statistics.trials)
+            found = mean_money(statistics.trials, factors)
             moneys = {size: money(value, factors.currency) for size, value in found.items()}
         choices = client.preview_next(job_id).choices
         if choices:

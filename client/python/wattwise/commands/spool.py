@@ -17,7 +17,7 @@ from wattwise.commands.actions import print_json
 from wattwise.commands.columns import (
     Column,
     add_table_options,
-    arranged,
+    arrange,
     numbers,
     print_table,
     table_options,
@@ -147,7 +147,7 @@ COMMAND = SpoolCommand()
 def _list(args: argparse.Namespace) -> int:
     found, options = _found(args), table_options(args)
     if args.json:
-        print_json([each.document() for each in arranged(COLUMNS, found, options)[0]])
+        print_json([each.document() for each in arrange(COLUMNS, found, options)[0]])
         return 0
     print_table(COLUMNS, found, options, empty="no trials", notes=_notes)
     return 0

@@ -154,7 +154,7 @@ class JobTrial(NamedTuple):
 def print_trials(job: v1.Job, trials: Iterable[v1.Trial], options: TableOptions | None = None) -> None:
     """One row per trial of a job."""
     rows = (JobTrial(job, trial) for trial in trials)
-    marks = [_USAGE_ESTIMATES, _COMPUTED_COSTS]
+    marks = [USAGE_ESTIMATES, COMPUTED_COSTS]
     print_table(TRIAL_COLUMNS, rows, options, empty="no trials", marks=marks, notes=_trial_notes)
 
 
@@ -362,7 +362,7 @@ def _warnings(job: v1.Job) -> Iterable[tuple[str, str]]:
         yield "warning", f"trial {warning.trial_number}, {warning.field}: {warning.message}"
 
 
-def _pinned(job: v1.Job) -> int | None:
+def _pinned_size(job: v1.Job) -> int | None:
     """The batch size that a person has pinned."""
     # An older server sends the states instead, also in lists.
     return job.pinned_batch_size or next(iter(with_status(job, v1.BATCH_SIZE_STATUS_PINNED)), None)
@@ -370,7 +370,7 @@ def _pinned(job: v1.Job) -> int | None:
 
 def _mode(job: v1.Job) -> str:
     """The stage, and whether a person has paused the search or pinned a batch size."""
-    size = _pinned(job)
+    size = _pinned_size(job)
     pinned = f"pinned to {size}" if size else ""
     by_person = pinned or ("paused" if job.paused else "")
     return ", ".join(part for part in (stage(job), by_person) if part and (part != "-" or not by_person))
@@ -392,7 +392,7 @@ def job_state(job: v1.Job) -> str:
     """What the job does, in a word or two."""
     if stuck(job):
         return "stuck"
-    if size := _pinned(job):
+    if size := _pinned_size(job):
         return f"pinned to {size}"
     if job.paused:
         return "paused"
@@ -405,7 +405,7 @@ def job_state(job: v1.Job) -> str:
 
 def batch_size_in_use(job: v1.Job) -> int | None:
     """The pinned batch size, or else the best known one."""
-    return _pinned(job) or _best(job)
+    return _pinned_size(job) or _best(job)
 
 
 def _best(job: v1.Job) -> int | None:
@@ -443,7 +443,7 @@ def _cost(row: JobTrial) -> float | None:
     return row.trial.cost if row.trial.HasField("cost") else None
 
 
-def _started(row: JobTrial) -> int | None:
+def _start_nanoseconds(row: JobTrial) -> int | None:
     """In nanoseconds of Unix time; None if it is unknown."""
     return row.trial.start_time.ToNanoseconds() if row.trial.HasField("start_time") else None
 
@@ -500,16 +500,16 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     Column("monitor", lambda row: monitor_text(row.trial.monitor), priority=8),
     Column(
         "started",
-        lambda row: "unknown" if _started(row) is None else moment(row.trial.start_time),
-        exact=lambda row: "unknown" if _started(row) is None else exact_moment(row.trial.start_time),
-        order=_started,
+        lambda row: "unknown" if _start_nanoseconds(row) is None else moment(row.trial.start_time),
+        exact=lambda row: "unknown" if _start_nanoseconds(row) is None else exact_moment(row.trial.start_time),
+        order=_start_nanoseconds,
         priority=10,
     ),
     Column(
         "age",
-        lambda row: "" if _started(row) is None else age(seconds_since(row.trial.start_time)),
+        lambda row: "" if _start_nanoseconds(row) is None else age(seconds_since(row.trial.start_time)),
         right=True,
-        order=lambda row: None if (started := _started(row)) is None else -started,
+        order=lambda row: None if (started := _start_nanoseconds(row)) is None else -started,
         priority=6,
         appended=True,
     ),
@@ -524,8 +524,11 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
 )
 """Of a list of a job's trials."""
 
-_USAGE_ESTIMATES = Mark[JobTrial](
-    ("energy", "cost"),
+COST_AND_BOUND = "cost / bound"
+"""The column of a watch with both."""
+
+USAGE_ESTIMATES = Mark[JobTrial](
+    ("energy", "cost", COST_AND_BOUND),
     lambda row: estimate_mark(row.trial.monitor),
     "~",
     ESTIMATE_NOTE,
@@ -534,8 +537,8 @@ _USAGE_ESTIMATES = Mark[JobTrial](
         " (partly estimate)": "Energies and costs are estimates in part.",
     },
 )
-_COMPUTED_COSTS = Mark[JobTrial](
-    ("cost",),
+COMPUTED_COSTS = Mark[JobTrial](
+    ("cost", COST_AND_BOUND),
     lambda row: COMPUTED_MARK if row.trial.HasField("computed") else "",
     "*",
     f"costs {COMPUTED_NOTE}",

@@ -18,15 +18,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from wattwise import v1
 from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain
-from wattwise.commands.columns import Column, drawn, live_console
-from wattwise.commands.humanize import age, enum_name, instant, joules, printable
+from wattwise.commands.columns import Column, Mark, Row, drawn, live_console
+from wattwise.commands.humanize import age, enum_name, estimate_mark, instant, joules, printable
 from wattwise.commands.main import complain
-from wattwise.commands.savings import JOB_SAVINGS_COLUMNS
+from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import (
+    COMPUTED_COSTS,
+    COST_AND_BOUND,
     TRIAL_COLUMNS,
+    USAGE_ESTIMATES,
     JobTrial,
     batch_size_in_use,
     job_state,
+    mark_of,
     next_launch,
     seconds_since,
 )
@@ -74,29 +78,29 @@ def _watch(client: Client, args: argparse.Namespace) -> int:
     with newer_calls(client, "watch"):
         if args.job_id is None:
             client.get_totals(job_id_prefix=args.prefix)
-            show = _show_jobs(args)
-            changes = _followed([lambda: _job_changes(client, args.prefix)])
+            display = _show_jobs(args)
+            changes = _changes_of([lambda: _job_changes(client, args.prefix)])
         else:
             job = client.get_job(args.job_id)
-            show = _show_trials(client, args, job)
+            display = _show_trials(client, args, job)
             running: set[int] = set()
-            changes = _followed(
+            changes = _changes_of(
                 [lambda: client.watch_job(args.job_id), lambda: _trial_changes(client, args.job_id, running)]
             )
-        with show as shown:
-            _show_all(shown, changes, args.job_id)
+        with display as show:
+            _show_all(show, changes, args.job_id)
     return 0
 
 
-def _show_all(shown: Show, changes: Iterator[Change], job_id: str | None) -> None:
+def _show_all(show: Show, changes: Iterator[Change], job_id: str | None) -> None:
     """Shows changes until the watched job is deleted."""
     try:
         for change in changes:
-            shown(change)
+            show(change)
     except JobNotFoundError:
         if job_id is None:
             raise
-        shown(Deleted(job_id))
+        show(Deleted(job_id))
 
 
 def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v1.Trial]:
@@ -137,7 +141,7 @@ def _job_changes(client: Client, prefix: str) -> Iterator[v1.Job | Deleted]:
                 running.add(job.spec.job_id)
                 yield job
         for job_id in sorted(changed):
-            found = _summarized(client, job_id)
+            found = _with_summary(client, job_id)
             if found is not None and found.summary.num_running_trials:
                 running.add(job_id)
             else:
@@ -145,7 +149,7 @@ def _job_changes(client: Client, prefix: str) -> Iterator[v1.Job | Deleted]:
             yield Deleted(job_id) if found is None else found
 
 
-def _summarized(client: Client, job_id: str) -> v1.Job | None:
+def _with_summary(client: Client, job_id: str) -> v1.Job | None:
     """A job with its summary, which only lists have; None if there is none."""
     # Of the ids that begin with an id, it is the first one.
     jobs = client.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, with_summaries=True, page_size=1)
@@ -153,7 +157,7 @@ def _summarized(client: Client, job_id: str) -> v1.Job | None:
     return first if first is not None and first.spec.job_id == job_id else None
 
 
-def _followed(streams: Sequence[Callable[[], Iterator[v1.Job | v1.Trial | Deleted]]]) -> Iterator[Change]:
+def _changes_of(streams: Sequence[Callable[[], Iterator[v1.Job | v1.Trial | Deleted]]]) -> Iterator[Change]:
     """The changes of several streams as they come; a stream whose server is away is opened again until it answers.
 
     Raises:
@@ -236,7 +240,7 @@ class _Lines:
             case v1.Trial():
                 if self._is_new(f"trial {change.id.trial_number}", change):
                     facts = _trial_facts(change, self._spec or v1.JobSpec())
-                    self._print({"trial": plain(change)}, instant(_changed(change)), "trial", facts)
+                    self._print({"trial": plain(change)}, instant(_time_of(change)), "trial", facts)
 
     def _is_new(self, key: str, value: object) -> bool:
         if self._known.get(key) == value:
@@ -252,12 +256,12 @@ class _Lines:
             line = json.dumps(document, allow_nan=False)
         else:
             line = " ".join(
-                (moment, kind, *(f"{name}={_quoted(value)}" for name, value in facts.items() if value is not None))
+                (moment, kind, *(f"{name}={_word(value)}" for name, value in facts.items() if value is not None))
             )
         print(printable(line), flush=True)  # noqa: T201 - the command's answer
 
 
-def _quoted(value: object) -> str:
+def _word(value: object) -> str:
     """A value of a line; texts with other characters than those of words are quoted as in JSON."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     plain_text = text and not set(text) & set(" \"'=\\") and text.isprintable()
@@ -269,7 +273,7 @@ def _now() -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest // 10**6:03}Z"
 
 
-def _changed(trial: v1.Trial) -> Timestamp:
+def _time_of(trial: v1.Trial) -> Timestamp:
     """When a trial ended, reported, or else was dispatched."""
     for name in ("end_time", "last_report_time"):
         if trial.HasField(name):
@@ -285,6 +289,7 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         "batch_size": batch_size_in_use(job),
         "trials": job.num_trials,
         "min_cost_j": job.min_cost if job.HasField("min_cost") else None,
+        "estimate": _estimate(mark_of(job)),
         "advice": job.advice or None,
     }
     if job.HasField("summary"):
@@ -296,6 +301,11 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         facts["saved_at_least_j"] = cost.at_least if cost.HasField("at_least") else None
         facts["attention"] = "yes" if summary.needs_attention else None
     return facts
+
+
+def _estimate(mark: str) -> str | None:
+    """Whether joules with this mark are estimates: "yes", "partly", or None."""
+    return ("partly" if "partly" in mark else "yes") if mark else None
 
 
 def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
@@ -316,6 +326,7 @@ def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
         "time_s": trial.time_seconds if reported else None,
         "energy_j": trial.energy_joules if reported else None,
         "cost_j": trial.cost if trial.HasField("cost") else None,
+        "estimate": _estimate(estimate_mark(trial.monitor)),
         "bound_j": trial.cost_bound if trial.HasField("cost_bound") else None,
         "host": trial.labels.get("host") or None,
     }
@@ -346,8 +357,8 @@ class _TrialTable:
             self._trials = {trial.id.trial_number: trial for trial in self._newest()[:_KEPT_ROWS]}
 
     def _newest(self) -> list[v1.Trial]:
-        ended = v1.TRIAL_STATUS_DISPATCHED
-        return sorted(self._trials.values(), key=lambda each: (each.status != ended, -each.id.trial_number))
+        running = v1.TRIAL_STATUS_DISPATCHED
+        return sorted(self._trials.values(), key=lambda each: (each.status != running, -each.id.trial_number))
 
     def lines(self, width: int, height: int) -> Iterable[str]:
         job, spec = self._job, self._job.spec
@@ -355,9 +366,8 @@ class _TrialTable:
         target = f"metric {sign} {spec.target_metric:g}"
         yield f"{printable(spec.job_id)}: {job_state(job)}, {job.num_trials} trials, target: {target}"
         yield printable(f"next launch: {next_launch(job)}")
-        newest = self._newest()
-        table = drawn(_TRIAL_TABLE, [JobTrial(job, trial) for trial in newest[:height]], width)
-        yield from (*table.heading, *table.body) if newest else ("no trials",)
+        rows = [JobTrial(job, trial) for trial in self._newest()]
+        yield from _lines_of(_TRIAL_TABLE, rows, width, height, _TRIAL_MARKS) if rows else ("no trials",)
 
 
 class _JobTable:
@@ -371,9 +381,9 @@ class _JobTable:
             self._jobs.pop(change.job_id, None)
         elif isinstance(change, v1.Job):
             self._jobs[change.spec.job_id] = change
-            self._jobs = {job.spec.job_id: job for job in self._ordered()[:_KEPT_ROWS]}
+            self._jobs = {job.spec.job_id: job for job in self._by_activity()[:_KEPT_ROWS]}
 
-    def _ordered(self) -> list[v1.Job]:
+    def _by_activity(self) -> list[v1.Job]:
         return sorted(
             self._jobs.values(),
             key=lambda job: (
@@ -384,11 +394,20 @@ class _JobTable:
         )
 
     def lines(self, width: int, height: int) -> Iterable[str]:
-        jobs = self._ordered()
+        jobs = self._by_activity()
         running = sum(bool(job.summary.num_running_trials) for job in jobs)
         yield f"{running} {'job runs' if running == 1 else 'jobs run'}"
-        table = drawn(_JOB_TABLE, jobs[:height], width)
-        yield from (*table.heading, *table.body) if jobs else ()
+        yield from _lines_of(_JOB_TABLE, jobs, width, height, (SAVINGS_ESTIMATES,)) if jobs else ()
+
+
+def _lines_of(
+    columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, height: int, marks: Sequence[Mark[Row]]
+) -> Iterator[str]:
+    """The lines of a table with at most so many rows and notes."""
+    table = drawn(columns, rows[:height], width, marks=marks)
+    if table.notes:
+        table = drawn(columns, rows[: max(1, height - len(table.notes))], width, marks=marks)
+    yield from (*table.heading, *table.body, *table.notes)
 
 
 def _of(
@@ -396,12 +415,12 @@ def _of(
 ) -> Callable[[JobTrial], str]:
     """A text such as "12.0 kJ / 30.0 kJ"; of what is known."""
 
-    def shown(row: JobTrial) -> str:
+    def both(row: JobTrial) -> str:
         first, second = value(row), other(row)
         parts = ["-" if first is None else text(first)] + ([] if second is None else [text(second)])
         return "" if first is None and second is None else " / ".join(parts)
 
-    return shown
+    return both
 
 
 def _cost(row: JobTrial) -> float | None:
@@ -420,7 +439,7 @@ def _target(row: JobTrial) -> float | None:
     return row.job.spec.target_metric
 
 
-def _reported(row: JobTrial) -> str:
+def _report_age(row: JobTrial) -> str:
     trial = row.trial
     return age(seconds_since(trial.last_report_time)) if trial.HasField("last_report_time") else ""
 
@@ -432,11 +451,12 @@ _TRIAL_TABLE: Sequence[Column[JobTrial]] = (
     _BY_NAME["result"],
     _BY_NAME["epochs"],
     Column("metric / target", _of(_metric, _target, "{:.4g}".format), right=True, priority=2),
-    Column("cost / bound", _of(_cost, _bound, joules), right=True, priority=3),
+    Column(COST_AND_BOUND, _of(_cost, _bound, joules), right=True, priority=3),
     _BY_NAME["age"],
-    Column("reported", _reported, right=True, priority=7),
+    Column("reported", _report_age, right=True, priority=7),
     Column("host", lambda row: row.trial.labels.get("host", ""), priority=8),
 )
+_TRIAL_MARKS = (USAGE_ESTIMATES, COMPUTED_COSTS)
 _JOB_TABLE = [
     column
     for column in JOB_SAVINGS_COLUMNS
@@ -482,7 +502,7 @@ class _Screen:
         return Text("\n".join(lines))
 
     @contextmanager
-    def shown(self) -> Iterator[Show]:
+    def display(self) -> Iterator[Show]:
         """Shows the table within the block, and leaves its last state on the terminal."""
         from rich.live import Live  # noqa: PLC0415 - not installed with the bare package
 
@@ -497,7 +517,7 @@ def _show_jobs(args: argparse.Namespace) -> Iterator[Show]:
     console = None if args.json else live_console()
     with ExitStack() as stack:
         lines = _Lines(None, as_json=args.json)
-        yield lines if console is None else stack.enter_context(_Screen(console, _JobTable()).shown())
+        yield lines if console is None else stack.enter_context(_Screen(console, _JobTable()).display())
 
 
 @contextmanager
@@ -507,5 +527,5 @@ def _show_trials(client: Client, args: argparse.Namespace, job: v1.Job) -> Itera
         yield _Lines(job.spec, as_json=args.json)
         return
     newest = islice(client.list_trials(args.job_id, newest_first=True, page_size=_FIRST_TRIALS), _FIRST_TRIALS)
-    with _Screen(console, _TrialTable(job, newest)).shown() as shown:
-        yield shown
+    with _Screen(console, _TrialTable(job, newest)).display() as show:
+        yield show

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from wattwise.commands.columns import print_text
 from wattwise.commands.main import MISUSED, complain
 from wattwise.commands.options import add_credential_options, credentials_of
+from wattwise.commands.savings import headline
 from wattwise.driver.folder import RunFolder
 from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.jobfile import JobFile, JobFileError, read
@@ -20,13 +22,22 @@ from wattwise.driver.loop import drive
 from wattwise.driver.output import Board, summary
 from wattwise.driver.own_server import OwnServer
 from wattwise.driver.preflight import dry_run, monitor_fault, open_monitor
-from wattwise.errors import CredentialsError, InvalidAddressError, MonitorError, NoBatchSizeConvergedError
+from wattwise.errors import (
+    CredentialsError,
+    InvalidAddressError,
+    MonitorError,
+    NoBatchSizeConvergedError,
+    UnsupportedCallError,
+    WattwiseError,
+)
 from wattwise.monitor.named import name_of
 from wattwise.monitor.window import WindowMonitor
 from wattwise.rpc.address import check_address
+from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
 
+_CLAIM_SECONDS = 10.0
 _EPILOG = """exit status: 0 every recurrence has reached the target; 1 the run cannot continue; 2 the arguments or the
 job file are invalid, or name something that is missing, and nothing was launched; 129, 130 or 143 the run was stopped
 by SIGHUP, Ctrl-C or SIGTERM, and continues when it is started again."""
@@ -131,8 +142,20 @@ def _drive(
         # The run's own server has another port each time.
         name = server or f"sqlite:///{folder.path.resolve() / 'wattwise.db'}"
         drive(RecurringRun(file, folder, spec, address, name, credentials, monitor, board, interruption))
-    for line in summary(folder.history.read(), file.job.default_batch_size, monitor_name):
-        board.say(line)
+        claim = savings_claim(address, credentials, folder.job_id)
+    for line in summary(folder.history.read(), claim, monitor_name):
+        print_text(line, 2)
+
+
+def savings_claim(server: str, credentials: Credentials, job_id: str) -> str:
+    """What a job saved or lost by the server's figures, or why they are not known, which is no fault of the run."""
+    try:
+        with Client(server, timeout=_CLAIM_SECONDS, retry=False, credentials=credentials) as client:
+            return headline(client.get_job(job_id), client.get_job_statistics(job_id).savings)
+    except UnsupportedCallError:
+        return "unknown: the server is too old for `wattwise jobs savings`"
+    except WattwiseError as error:
+        return f"unknown: {error}"
 
 
 @contextmanager

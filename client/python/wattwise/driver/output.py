@@ -210,39 +210,24 @@ def _live() -> Live | None:
     return Live(console=console, refresh_per_second=4)
 
 
-def summary(records: Sequence[TrialRecord], default_batch_size: int, monitor: str) -> Iterator[str]:
-    """The closing lines: what a run used, compared with the default batch size.
+def summary(records: Sequence[TrialRecord], claim: str, monitor: str) -> Iterator[str]:
+    """The closing lines: what a run used, and what the server's figures show of its savings.
 
     Args:
         records: the history of the run.
-        default_batch_size: what it is compared with.
+        claim: what the job saved or lost compared with its default batch size, or why that is not known.
         monitor: describes the driver's monitor.
     """
     mark = estimate_mark(*(record.monitor for record in records))
     recurrences = len({record.recurrence for record in records if record.reached})
     yield f"{_counted(recurrences, 'recurrence')} reached the target, in {_counted(len(records), 'trial')}:"
-    used = _sums(records)
-    rows = [("all trials", *_amounts(used))]
-    notes = []
-    if unknown := sum(record.cost is None for record in records):
-        notes.append(f"Not included: {_counted(unknown, 'trial')} of unknown time and energy.")
-    default = [r for r in records if r.batch_size == default_batch_size and r.reached and r.cost is not None]
-    if not default:
-        notes.append(f"No comparison: no trial of the default batch size {default_batch_size} reached the target.")
-    else:
-        factor = recurrences / len(default)
-        mean = "its only trial" if len(default) == 1 else f"the mean of its {len(default)} trials"
-        energy, time_seconds, cost = (factor * value for value in _sums(default))
-        expected = (energy, time_seconds, cost)
-        rows.append((f"default batch size {default_batch_size} alone", *_amounts(expected)))
-        energy_change, time_change, cost_change = map(_change, used, expected)
-        rows.append(("compared with it", energy_change, time_change, cost_change))
-        notes.append(f"The default alone: {mean} that reached the target, times {recurrences}.")
-    if mark:
-        notes.append(_MARKS[0].every[mark])
-    table = drawn(_SUMMARY, rows, None)
+    table = drawn(_SUMMARY, [("all trials", *_amounts(_sums(records)))], None)
     yield from (f"  {line}" for line in (*table.heading, *table.body))
-    yield from notes
+    if unknown := sum(record.cost is None for record in records):
+        yield f"Not included: {_counted(unknown, 'trial')} of unknown time and energy."
+    if mark:
+        yield _MARKS[0].every[mark]
+    yield f"Compared with the default batch size: {claim}"
     yield f"Energy monitor: {monitor}"
 
 
@@ -266,13 +251,6 @@ def _sums(records: Sequence[TrialRecord]) -> tuple[float, float, float]:
 def _amounts(sums: tuple[float, float, float]) -> tuple[str, str, str]:
     energy, seconds, cost = sums
     return joules(energy), duration(seconds), joules(cost)
-
-
-def _change(used: float, expected: float) -> str:
-    if expected <= 0:
-        return "unknown"
-    share = 1 - used / expected
-    return f"{abs(share):.0%} {'less' if share >= 0 else 'MORE'}"
 
 
 def _counted(number: int, noun: str) -> str:
