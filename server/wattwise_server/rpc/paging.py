@@ -59,7 +59,8 @@ class PageTokens:
 
     def token(self, request: ListRequest, place: Place) -> str:
         """The token of the place behind which the next page of a list begins."""
-        numbers = b"".join(number.to_bytes(_NUMBER_BYTES, "big") for number in place)
+        # A time is negative before 1970.
+        numbers = b"".join(number.to_bytes(_NUMBER_BYTES, "big", signed=True) for number in place)
         code = self._code(request, numbers)
         return base64.urlsafe_b64encode(code + self._encrypted(code, numbers)).decode()
 
@@ -79,7 +80,9 @@ class PageTokens:
         fits = len(data) == _CODE_BYTES + len(numbers) and len(numbers) in _PLACE_SIZES
         if fits and hmac.compare_digest(code, self._code(request, numbers)):
             starts = range(0, len(numbers), _NUMBER_BYTES)
-            return tuple(int.from_bytes(numbers[start : start + _NUMBER_BYTES], "big") for start in starts)
+            return tuple(
+                int.from_bytes(numbers[start : start + _NUMBER_BYTES], "big", signed=True) for start in starts
+            )
         fault = (
             "is not a page token of this list; pass next_page_token as received, with the same token and the other "
             "fields unchanged, or nothing for the first page"

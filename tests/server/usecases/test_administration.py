@@ -87,6 +87,27 @@ def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: v1.JobAdmin
     assert seen == [1, 2, 3, 4, 5]
 
 
+def test_pages_begin_behind_a_start_before_1970(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """Imported trials that started before 1970 are listed once each, over pages of one."""
+    job = Trainer(grpc_stub, job_id_prefix="ancient", job_id="ancient-1")
+    for seconds in (86_400, -86_400, -2 * 86_400):
+        measured = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=100.0, metric=0.95)
+        imported = v1.ImportTrialRequest(
+            job_id=job.job_id, request_id=str(seconds), batch_size=16, measurements=[measured]
+        )
+        imported.start_time.FromSeconds(seconds)
+        grpc_stub.ImportTrial(imported)
+    request = v1.ListTrialsRequest(job_id_prefix="ancient-", page_size=1)
+    seen = []
+    while True:
+        page = admin.ListTrials(request)
+        seen += [trial.start_time.seconds for trial in page.trials]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert seen == [-2 * 86_400, -86_400, 86_400]
+
+
 @pytest.mark.parametrize("token", ["nonsense", "am9iczp4", "dHJpYWxzOjE=", "\u00e4", "am9iczotMQ=="])
 def test_foreign_page_token_is_refused(admin: v1.JobAdminStub, token: str) -> None:
     """A page token that this list did not return is refused."""
