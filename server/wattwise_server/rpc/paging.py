@@ -80,9 +80,7 @@ class PageTokens:
         fits = len(data) == _CODE_BYTES + len(numbers) and len(numbers) in _PLACE_SIZES
         if fits and hmac.compare_digest(code, self._code(request, numbers)):
             starts = range(0, len(numbers), _NUMBER_BYTES)
-            return tuple(
-                int.from_bytes(numbers[start : start + _NUMBER_BYTES], "big", signed=True) for start in starts
-            )
+            return tuple(int.from_bytes(numbers[start : start + _NUMBER_BYTES], "big", signed=True) for start in starts)
         fault = (
             "is not a page token of this list; pass next_page_token as received, with the same token and the other "
             "fields unchanged, or nothing for the first page"

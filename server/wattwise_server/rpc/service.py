@@ -151,11 +151,11 @@ class JobAdminService(v1.JobAdminServicer):
             page.total_size = await self._administration.count_trials(wanted)
         while len(page.trials) < size and page.ByteSize() < PAGE_BYTES:
             asked = min(size - len(page.trials), TRIALS_AT_A_TIME)
-            found = await self._administration.trials(wanted, after, asked + 1)
-            page.trials.extend(map(convert.shown_trial, found[:asked]))
-            if len(found) <= asked:
+            found = await self._administration.trials(wanted, after, asked)
+            page.trials.extend(map(convert.shown_trial, found.trials))
+            after = found.end
+            if not after:
                 return page
-            after = found[asked - 1].place
         page.next_page_token = self._tokens.token(request, after)
         return page
 

@@ -35,13 +35,23 @@ class ShownTrial(NamedTuple):
         trial: The trial, with its current cost and bound.
         decision: The message of the decision that its trainer gets.
         recurrence: Which need for a model it served, from 1; 0 if that is unknown.
-        place: Its place in a list.
     """
 
     trial: Trial
     decision: str
     recurrence: int = 0
-    place: Place = ()
+
+
+class TrialPage(NamedTuple):
+    """A page of trials.
+
+    Attributes:
+        trials: The trials; fewer than were asked for where a job was deleted meanwhile.
+        end: The place behind which the next page begins; empty if this is the last one.
+    """
+
+    trials: Sequence[ShownTrial]
+    end: Place
 
 
 class TrialDetails(NamedTuple):
@@ -79,9 +89,9 @@ class Preview(NamedTuple):
     num_samples: int
 
 
-def shown_trial(job: Job, trial: Trial, recurrence: int = 0, place: Place = ()) -> ShownTrial:
+def shown_trial(job: Job, trial: Trial, recurrence: int = 0) -> ShownTrial:
     """A trial as people see it."""
-    return ShownTrial(with_current_cost(job, trial), decision_for(job, trial).message, recurrence, place)
+    return ShownTrial(with_current_cost(job, trial), decision_for(job, trial).message, recurrence)
 
 
 class Administration:
@@ -109,8 +119,8 @@ class Administration:
         """How many jobs a list has."""
         return await self._store.count_jobs(wanted)
 
-    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ShownTrial]:
-        """A page of trials; only those behind the place `after`.
+    async def trials(self, wanted: TrialList, after: Place, limit: int) -> TrialPage:
+        """A page of at most `limit` trials; only those behind the place `after`.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -118,18 +128,19 @@ class Administration:
         jobs: dict[str, Job] = {}
         if wanted.job_id is not None:
             jobs[wanted.job_id] = await self.job(wanted.job_id)
-        listed = await self._store.trials(wanted, after, limit)
+        found = await self._store.trials(wanted, after, limit + 1)
+        listed = found[:limit]
         recurrences = await self._recurrences(wanted.job_id, [each.trial for each in listed])
         shown = []
-        for place, trial in listed:
+        for _, trial in listed:
             if trial.job_id not in jobs:
                 try:
                     jobs[trial.job_id] = await self.job(trial.job_id)
                 except JobNotFoundError:
                     # It was deleted since the list was read.
                     continue
-            shown.append(shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number, 0), place))
-        return shown
+            shown.append(shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number, 0)))
+        return TrialPage(shown, listed[-1].place if len(found) > limit else ())
 
     async def count_trials(self, wanted: TrialList) -> int:
         """How many trials a list has."""

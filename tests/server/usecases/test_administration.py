@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from wattwise import v1
 from wattwise_server.domain import ComputedUsage, Measurement
 from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.store.base import TrialList
+from wattwise_server.store.base import ListedTrial, Place, TrialList
 from wattwise_server.usecases.job_spec import resolve
 from wattwise_server.usecases.report import LARGEST_COST, number_faults
 
@@ -230,12 +231,40 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     running, _ = await site.optimizer.next_trial("j", "")
     await report(site, running.key, 1)
     await report(site, running.key, 2)
-    listed = await site.administration.trials(TrialList("j"), (), 10)
+    listed, _ = await site.administration.trials(TrialList("j"), (), 10)
     assert [(each.trial.cost, each.trial.cost_bound) for each in listed] == [(30.0, None), (20.0, 60.0)]
     job = await site.administration.job("j")
     assert (job.num_trials, job.num_observations, job.num_events) == (2, 1, 3)
     shown, epochs, _, _ = await site.administration.trial(running.key)
     assert (shown.trial.cost, shown.trial.cost_bound, len(epochs)) == (20.0, 60.0, 2)
+    await site.close()
+
+
+async def test_list_goes_on_behind_a_job_that_is_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is deleted after a page was read takes no trials of other jobs from the list."""
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    for job_id in ("j-a", "j-b", "j-c", "j-d"):
+        await site.optimizer.register(draft(job_id))
+        await site.optimizer.next_trial(job_id, "")
+    read = site.store.trials
+
+    async def read_and_delete(wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
+        found = await read(wanted, after, limit)
+        if not after:
+            await site.administration.delete_job("j-b")
+        return found
+
+    monkeypatch.setattr(site.store, "trials", read_and_delete)
+    wanted, seen = TrialList(prefix="j-"), []
+    page = await site.administration.trials(wanted, (), 2)
+    seen += [each.trial.job_id for each in page.trials]
+    while page.end:
+        page = await site.administration.trials(wanted, page.end, 2)
+        seen += [each.trial.job_id for each in page.trials]
+    assert seen == ["j-a", "j-c", "j-d"]
     await site.close()
 
 
