@@ -74,9 +74,10 @@ _ATTENTION = f"""(
               AND NOT t.excluded
             ORDER BY t.end_time DESC LIMIT {_FAILURES_IN_A_ROW}
         ) AS newest WHERE status = 'FAILED' AND end_reason != 'PREEMPTED'))"""  # noqa: S608 - a number
+# A trial that has ended did so after its start.
 _ACTIVE_TIME = f"""{{largest}}(
     coalesce((SELECT max(t.end_time) FROM trials t WHERE t.job_key = j.job_key), 0),
-    coalesce((SELECT t.start_time FROM trials t WHERE t.job_key = j.job_key AND t.trial_number = j.num_trials), 0),
+    coalesce((SELECT max(t.start_time) FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED'), 0),
     coalesce((
         SELECT max(m.report_time) FROM trials t
         JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number

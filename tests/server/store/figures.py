@@ -100,9 +100,12 @@ async def save(store: Store, job: Job, *trials: Trial) -> int:
     return (await store.job_versions("", job_id))[0].key
 
 
-def running_trial(number: int, batch_size: int = 8, last: Measurement | None = None) -> Trial:
-    """A trial that runs since the minute of its number."""
-    return Trial("j", number, batch_size, TrialType.MAB, 0, minutes(number), f"request {number}", last=last)
+def running_trial(
+    number: int, batch_size: int = 8, last: Measurement | None = None, start_time: datetime | None = None
+) -> Trial:
+    """A trial that runs since the minute of its number, or since a start."""
+    start = start_time or minutes(number)
+    return Trial("j", number, batch_size, TrialType.MAB, 0, start, f"request {number}", last=last)
 
 
 def only(groups: Sequence[TrialGroup], **wanted: object) -> TrialGroup:
@@ -324,6 +327,16 @@ class FigureTests:
             assert by_id["stuck"].activity == (0, None, True)
             attentive = {each.key for each in await store.job_versions("") if each.needs_attention}
             assert attentive == {by_id[name].key for name in ("fails", "warned", "stuck")}
+
+    async def test_an_import_hides_no_activity(self, opener: Opener) -> None:
+        """A job was last active when its running trial was dispatched, whatever has been imported since."""
+        old = ended_trial(2, type=TrialType.IMPORTED, start_time=minutes(-99), end_time=minutes(-98))
+        async with opener() as store:
+            await save(store, figured_job("later", num_trials=1), ended_trial(1, end_time=minutes(3)))
+            await save(store, figured_job("j", num_trials=2), running_trial(1, start_time=minutes(5)), old)
+            by_activity = JobList(order=JobOrder.LAST_ACTIVITY, with_activity=True)
+            found = [(each.job.spec.job_id, each.activity) for each in await store.jobs(by_activity, 0, 9)]
+            assert found == [("j", (1, minutes(5), False)), ("later", (0, minutes(3), False))]
 
     async def test_deliveries_are_counted_by_time(self, opener: Opener) -> None:
         """Those that had ended at a time, and the ends of those after it."""
