@@ -405,7 +405,7 @@ class Store(Protocol):
         """The ended trials of a job that count, in ranges of `width` numbers from `first` on."""
 
     async def deliveries_since(self, key: int, time: datetime) -> int:
-        """How many trials of a job have delivered a model after a time."""
+        """How many own trials of a job that count have delivered a model after a time."""
 
     async def break_even(self, key: int, baseline: float) -> int | None:
         """The trial from which the deliveries times `baseline` have exceeded the cost of all trials; None: not yet."""

@@ -358,7 +358,7 @@ class CachedStore(ABC):
         return await self.queries.buckets(key, first, width)
 
     async def deliveries_since(self, key: int, time: datetime) -> int:
-        """How many trials have delivered a model after a time."""
+        """How many own trials have delivered a model after a time."""
         return await self.queries.deliveries_since(key, time)
 
     async def break_even(self, key: int, baseline: float) -> int | None:

@@ -298,9 +298,9 @@ class Queries(ABC):
         )
 
     async def deliveries_since(self, key: int, time: datetime) -> int:
-        """How many trials have delivered a model after a time."""
-        sql = "SELECT count(*) AS found FROM trials WHERE job_key = $1 AND target_reached AND end_time > $2"
-        return await self._count(Query(sql, (key, to_micros(time))))
+        """How many own trials have delivered a model after a time."""
+        ((found,),) = await self._figures(aggregates.DELIVERIES_SINCE, key, to_micros(time))
+        return int(found)
 
     async def break_even(self, key: int, baseline: float) -> int | None:
         """The trial from which the deliveries have been worth more than they cost."""

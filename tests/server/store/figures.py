@@ -222,7 +222,7 @@ class FigureTests:
             assert await store.break_even(key, 1000.0) == 1
 
     async def test_profiles_are_the_newest_of_each_batch_size(self, opener: Opener) -> None:
-        """All samples of a trial are kept, by limit; a newer trial's profile takes their place, unless excluded."""
+        """All samples of a trial are kept, by limit; those of a newer trial that counts take their place."""
         high, low = PowerSample(300.0, 1.0, 100.0, 10), PowerSample(200.0, 1.5, 90.0, 10)
         async with opener() as store:
             trials = [ended_trial(1), ended_trial(2), ended_trial(3, 16), ended_trial(4, excluded=True)]
@@ -237,6 +237,8 @@ class FigureTests:
             async with store.transaction("j") as tx:
                 assert await tx.samples(2) == [low, high]
                 assert await tx.samples(9) == []
+                tx.save_job(figured_job(num_trials=4, reset_after=2))
+            assert await store.profiles(key) == [(3, 16, [low])]
 
     async def test_trials_are_listed_in_both_directions(self, opener: Opener) -> None:
         """One job's by number, from a place on; by end reason too."""
@@ -343,13 +345,27 @@ class FigureTests:
         trials = [ended_trial(1), ended_trial(2, end=EndReason.MAX_EPOCHS), ended_trial(3), ended_trial(4)]
         async with opener() as store:
             await save(store, figured_job(num_trials=4), *trials)
-            (job,) = await store.job_versions("")
-            assert await store.deliveries_since(job.key, minutes(2)) == 2
             assert await store.deliveries_before("j", minutes(2), minutes(4)) == (1, [minutes(4)])
             assert await store.deliveries_before("j", minutes(0), minutes(9)) == (
                 0,
                 [minutes(2), minutes(4), minutes(5)],
             )
+
+    async def test_only_deliveries_that_count_age_a_baseline(self, opener: Opener) -> None:
+        """Deliveries from before a reset, excluded ones and history from before the job are not among those counted."""
+        trials = [
+            ended_trial(1, end_time=minutes(20)),
+            ended_trial(2),
+            ended_trial(3),
+            ended_trial(4, end=EndReason.MAX_EPOCHS),
+            ended_trial(5, excluded=True),
+            ended_trial(6, type=TrialType.IMPORTED, start_time=BEGIN - MINUTE),
+            ended_trial(7, type=TrialType.IMPORTED),
+        ]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
+            assert await store.deliveries_since(key, minutes(3)) == 2
+            assert await store.deliveries_since(key, minutes(8)) == 0
 
     async def test_history_outlives_its_job(self, opener: Opener) -> None:
         """Entries are listed newest first, by job, prefix and kind; old ones are forgotten."""
