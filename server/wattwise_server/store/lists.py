@@ -99,8 +99,19 @@ _ORDERS = {
     JobOrder.ATTENTION: "attention DESC, active_time DESC, job_key DESC",
     JobOrder.ID: "job_id",
 }
+_BY_ACTIVITY = frozenset({JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION})
 BY_KEY = frozenset({JobOrder.OLDEST, JobOrder.NEWEST})
 """Orders in which the place of a page is a job's key; in the others it is a number of jobs."""
+
+
+def is_quick(wanted: JobList | TrialList) -> bool:
+    """Whether an index leads to a page of a list: the others may read all jobs, or all trials of a job."""
+    if isinstance(wanted, JobList):
+        filtered = wanted.contains or wanted.state is not None
+        return not (filtered or wanted.with_activity or wanted.order in _BY_ACTIVITY)
+    filtered = wanted.end_reason or wanted.batch_size or wanted.status not in (None, TrialStatus.DISPATCHED)
+    return wanted.job_id is not None and not filtered
+
 
 # The arrays only of the jobs of the page.
 _JOBS = """
@@ -121,8 +132,7 @@ def jobs(wanted: JobList, after: int, limit: int, dialect: Dialect) -> Query:
     conditions = _jobs(wanted, dialect)
     if wanted.order in BY_KEY and after:
         conditions.add("j.job_key > {}" if wanted.order is JobOrder.OLDEST else "j.job_key < {}", after)
-    orders_by_activity = wanted.order in (JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION)
-    active = wanted.with_activity or orders_by_activity
+    active = wanted.with_activity or wanted.order in _BY_ACTIVITY
     attentive = wanted.with_activity or wanted.order is JobOrder.ATTENTION
     where = str(conditions)
     limited = conditions.parameter(limit)

@@ -210,7 +210,8 @@ class Queries(ABC):
     async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
         """A page of jobs."""
         sql, parameters = lists.jobs(wanted, after, limit, self.dialect)
-        found = await self._all(sql, *parameters)
+        read = self._all if lists.is_quick(wanted) else self._figures
+        found = await read(sql, *parameters)
         by_key = wanted.order in lists.BY_KEY
         return [_listed(row, row["job_key"] if by_key else place) for place, row in enumerate(found, after + 1)]
 
@@ -245,7 +246,8 @@ class Queries(ABC):
         sql, parameters = lists.trials(
             wanted, after, limit, columns=self.trial_columns, tables=OF_TRIALS, dialect=self.dialect
         )
-        rows = await self._all(sql, *parameters)
+        read = self._all if lists.is_quick(wanted) else self._figures
+        rows = await read(sql, *parameters)
         if wanted.job_id is not None:
             return [ListedTrial((row["trial_number"],), self._trial(row, wanted.job_id)) for row in rows]
         return [ListedTrial(tuple(row[name] for name in _PLACE), self._trial(row, row["job_id"])) for row in rows]
@@ -265,7 +267,7 @@ class Queries(ABC):
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
         """A page of the history."""
         sql, parameters = lists.history(wanted, after, limit, self.dialect)
-        return [ListedEntry((row["entry"],), read_history(row)) for row in await self._all(sql, *parameters)]
+        return [ListedEntry((row["entry"],), read_history(row)) for row in await self._figures(sql, *parameters)]
 
     async def has_history(self, before: datetime) -> bool:
         """Whether the history has entries from before a time."""
@@ -322,7 +324,7 @@ class Queries(ABC):
         return [sample for row in await self._all(sql, key, trial_number) for sample in read_samples(row)]
 
     async def _count(self, query: Query) -> int:
-        return int((await self._all(query.sql, *query.parameters))[0]["found"])
+        return int((await self._figures(query.sql, *query.parameters))[0]["found"])
 
     async def events(self, job_id: str, key: int) -> Sequence[JobEvent]:
         """All events of a job in their order."""

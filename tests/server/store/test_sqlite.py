@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, TrialKey, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import cache, queries, rows
-from wattwise_server.store.base import JobList, Store
+from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Store, TrialList
 from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import explain
@@ -51,6 +52,46 @@ class TestSqliteStore(StoreConformance):
     async def pass_time(self, store: Store | None, seconds: float) -> None:  # noqa: ARG002 - other backends need it
         """Advances the clock."""
         self.passed += timedelta(seconds=seconds)
+
+    async def test_lists_that_may_read_everything_have_a_connection_apart(self, opener: Opener) -> None:
+        """Pages to which an index leads are read where jobs are read; other lists, and numbers of items, are not."""
+        quick: list[JobList | TrialList] = [
+            *(JobList("j", order=order) for order in (JobOrder.OLDEST, JobOrder.NEWEST, JobOrder.ID)),
+            TrialList("j"),
+            TrialList("j", status=TrialStatus.DISPATCHED, newest_first=True),
+        ]
+        slow: list[JobList | TrialList] = [
+            *(JobList(order=order) for order in (JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION)),
+            *(JobList(state=state) for state in JobState),
+            JobList(contains="j"),
+            JobList(with_activity=True),
+            TrialList(),
+            TrialList("j", status=TrialStatus.FAILED),
+            TrialList("j", end_reason=EndReason.ERROR),
+            TrialList("j", batch_size=8),
+        ]
+
+        async def page(store: SqliteStore, wanted: JobList | TrialList) -> Sequence[object]:
+            return await (store.jobs(wanted, 0, 9) if isinstance(wanted, JobList) else store.trials(wanted, (), 9))
+
+        async def count(store: SqliteStore, wanted: JobList | TrialList) -> int:
+            return await (store.count_jobs(wanted) if isinstance(wanted, JobList) else store.count_trials(wanted))
+
+        for closed, read, refused in (("_slow", quick, slow), ("_connection", slow, quick)):
+            async with opener() as store:
+                assert isinstance(store, SqliteStore)
+                async with store.transaction("j") as tx:
+                    if tx.job is None:
+                        tx.save_job(a_job())
+                await getattr(store.queries, closed).close()
+                for wanted in read:
+                    await page(store, wanted)
+                for wanted in refused:
+                    with pytest.raises(StorageUnavailableError):
+                        await page(store, wanted)
+                if closed == "_connection":
+                    assert [await count(store, wanted) for wanted in (*quick, *slow)][:3] == [1, 1, 1]
+                    assert await store.history(HistoryList(), (), 9) == []
 
     async def test_jobs_beyond_those_cached_are_read_again(
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
