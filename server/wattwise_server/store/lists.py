@@ -63,17 +63,21 @@ _OF_JOB = "t.job_key BETWEEN j.job_key AND j.job_key"
 _RUNNING = f"EXISTS (SELECT 1 FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - a text of ours
 _NUM_RUNNING = f"(SELECT count(*) FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - as above
 _FAILURES_IN_A_ROW = 3
-# The sign keeps SQLite from the primary key, too.
+_NEWEST_ENDS = f"""
+    SELECT count(*) FROM (
+        SELECT t.status, t.end_reason FROM trials t
+        WHERE t.job_key = j.job_key AND t.end_time IS NOT NULL AND {{counted}} AND NOT t.excluded
+        ORDER BY {{end_time}} DESC LIMIT {_FAILURES_IN_A_ROW}
+    ) AS newest WHERE status = 'FAILED' AND end_reason != 'PREEMPTED'"""  # noqa: S608 - a number
+_FEW_TRIALS = 100
+# In the order of their ends; the sign keeps SQLite from the primary key. Soon after a reset that order begins with all
+# trials from before it: the few since then are found by number, and the sum keeps both databases from the order.
 _ATTENTION = f"""(
     NOT EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND NOT (a.pruned OR a.excluded OR a.banned))
     OR j.warnings NOT IN ('', '[]')
-    OR {_FAILURES_IN_A_ROW} = (
-        SELECT count(*) FROM (
-            SELECT t.status, t.end_reason FROM trials t
-            WHERE t.job_key = j.job_key AND t.end_time IS NOT NULL AND +t.trial_number > j.reset_after
-              AND NOT t.excluded
-            ORDER BY t.end_time DESC LIMIT {_FAILURES_IN_A_ROW}
-        ) AS newest WHERE status = 'FAILED' AND end_reason != 'PREEMPTED'))"""  # noqa: S608 - a number
+    OR {_FAILURES_IN_A_ROW} = CASE WHEN j.reset_after > 0 AND j.num_trials < j.reset_after + {_FEW_TRIALS}
+        THEN ({_NEWEST_ENDS.format(counted="t.trial_number > j.reset_after", end_time="t.end_time + 0")})
+        ELSE ({_NEWEST_ENDS.format(counted="+t.trial_number > j.reset_after", end_time="t.end_time")}) END)"""  # noqa: S608 - as above
 # A trial that has ended did so after its start.
 _ACTIVE_TIME = f"""{{largest}}(
     coalesce((SELECT max(t.end_time) FROM trials t WHERE t.job_key = j.job_key), 0),

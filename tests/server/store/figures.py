@@ -330,6 +330,33 @@ class FigureTests:
             attentive = {each.key for each in await store.job_versions("") if each.needs_attention}
             assert attentive == {by_id[name].key for name in ("fails", "warned", "stuck")}
 
+    @pytest.mark.parametrize("num_more", [0, 100])
+    async def test_failures_before_a_reset_need_no_attention(self, opener: Opener, num_more: int) -> None:
+        """Only the newest three ends since the reset count, whether few trials or many came since."""
+        crashed = [ended_trial(number, end=EndReason.ERROR) for number in (1, 2, 3)]
+        old = {"type": TrialType.IMPORTED, "end": EndReason.ERROR, "end_time": minutes(-1)}
+        since = [ended_trial(number, **old) for number in range(4, 5 + num_more)]  # type: ignore[arg-type]
+        last = since[-1].number
+        reset = figured_job("j", num_trials=last, reset_after=3)
+        more = figured_job("j", num_trials=last + 2, reset_after=3)
+        async with opener() as store:
+
+            async def needs_attention() -> bool:
+                (found,) = await store.jobs(JobList(with_activity=True), 0, 9)
+                assert found.activity is not None
+                return found.activity.needs_attention
+
+            await save(store, figured_job("j", num_trials=3), *crashed)
+            assert await needs_attention()
+            delivered = [each._replace(status=TrialStatus.SUCCEEDED, end_reason=EndReason.MAX_EPOCHS) for each in since]
+            await save(store, reset, *delivered)
+            assert not await needs_attention()
+            newest = [ended_trial(number, end=EndReason.ERROR) for number in (last + 1, last + 2)]
+            await save(store, more, *newest)
+            assert not await needs_attention()
+            await save(store, more, *since)
+            assert await needs_attention()
+
     async def test_an_import_hides_no_activity(self, opener: Opener) -> None:
         """A job was last active when its running trial was dispatched, whatever has been imported since."""
         old = ended_trial(2, type=TrialType.IMPORTED, start_time=minutes(-99), end_time=minutes(-98))

@@ -34,6 +34,7 @@ from tests.server.store.conformance import (
     save_with_trial,
     with_trials,
 )
+from tests.server.store.figures import ended_trial, figured_job, save
 
 
 class TestSqliteStore(StoreConformance):
@@ -92,6 +93,25 @@ class TestSqliteStore(StoreConformance):
                 if closed == "_connection":
                     assert [await count(store, wanted) for wanted in (*quick, *slow)][:3] == [1, 1, 1]
                     assert await store.history(HistoryList(), (), 9) == []
+
+    async def test_a_list_after_a_reset_reads_no_trial_from_before_it(self, opener: Opener) -> None:
+        """What a list of jobs that need attention takes does not grow with the trials from before a reset."""
+        numbers, steps = {"few": 10, "many": 1000}, [0]
+
+        def step() -> None:
+            steps[-1] += 1
+
+        async with opener() as store:
+            assert isinstance(store, SqliteStore)
+            for job_id, count in numbers.items():
+                trials = [ended_trial(number) for number in range(1, count + 1)]
+                await save(store, figured_job(job_id, num_trials=count, reset_after=count), *trials)
+            await store.queries._slow.set_progress_handler(step, 1)
+            for job_id in numbers:
+                assert await store.jobs(JobList(job_id, state=JobState.ATTENTION), 0, 9) == []
+                steps.append(0)
+        few, many, _ = steps
+        assert 0 < many < 2 * few
 
     async def test_jobs_beyond_those_cached_are_read_again(
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
