@@ -63,6 +63,9 @@ from wattwise_server.store.subscriptions import JobsSubscription, Subscription
 Place: TypeAlias = tuple[int, ...]
 """Where an item is in a list; empty is before the first one."""
 
+JobPlace: TypeAlias = int | str
+"""Where a job is in a list: by its key or its id, or how many jobs come up to it; 0 is before the first one."""
+
 
 class JobOrder(Enum):
     """The order of a list of jobs."""
@@ -372,8 +375,12 @@ class Store(Protocol):
         With `started`, also whether a job of this id existed at that time and was deleted since.
         """
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
-        """A page of jobs behind the place `after`, which is 0 for the first page."""
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
+        """A page of jobs behind the place `after`.
+
+        In an order by activity or attention places change with the jobs: what a page shows may come again on the next
+        one, or be missed, when a job is deleted or changes in between.
+        """
 
     async def count_jobs(self, wanted: JobList) -> int:
         """How many jobs a list has."""

@@ -42,6 +42,7 @@ from wattwise_server.store.base import (
     Bucket,
     HistoryList,
     JobList,
+    JobPlace,
     JobVersion,
     ListedEntry,
     ListedTrial,
@@ -312,7 +313,7 @@ class CachedStore(ABC):
             await cached.durable()
         return await self.queries.was_launch_deleted(job_id, request_id, started)
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs."""
         self.check_calls()
         return await self.queries.jobs(wanted, after, limit)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wattwise_server.domain import TrialStatus
-from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
+from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobPlace, JobState, Place, TrialList
 
 
 class Dialect(NamedTuple):
@@ -104,17 +104,8 @@ _ORDERS = {
     JobOrder.ID: "job_id",
 }
 _BY_ACTIVITY = frozenset({JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION})
-BY_KEY = frozenset({JobOrder.OLDEST, JobOrder.NEWEST})
-"""Orders in which the place of a page is a job's key; in the others it is a number of jobs."""
-
-
-def is_quick(wanted: JobList | TrialList) -> bool:
-    """Whether an index leads to a page of a list: the others may read all jobs, or all trials of a job."""
-    if isinstance(wanted, JobList):
-        filtered = wanted.contains or wanted.state is not None
-        return not (filtered or wanted.with_activity or wanted.order in _BY_ACTIVITY)
-    filtered = wanted.end_reason or wanted.batch_size or wanted.status not in (None, TrialStatus.DISPATCHED)
-    return wanted.job_id is not None and not filtered
+PLACES = {JobOrder.OLDEST: "job_key", JobOrder.NEWEST: "job_key", JobOrder.ID: "job_id"}
+"""The columns by which a page begins behind a job; in the other orders it begins behind a number of jobs."""
 
 
 # The arrays only of the jobs of the page.
@@ -131,16 +122,17 @@ _JOBS = """
 """
 
 
-def jobs(wanted: JobList, after: int, limit: int, dialect: Dialect) -> Query:
+def jobs(wanted: JobList, after: JobPlace, limit: int, dialect: Dialect) -> Query:
     """A page of jobs."""
     conditions = _jobs(wanted, dialect)
-    if wanted.order in BY_KEY and after:
-        conditions.add("j.job_key > {}" if wanted.order is JobOrder.OLDEST else "j.job_key < {}", after)
+    column = PLACES.get(wanted.order)
+    if column and after:
+        conditions.add(f"j.{column} {'<' if wanted.order is JobOrder.NEWEST else '>'} {{}}", after)
     active = wanted.with_activity or wanted.order in _BY_ACTIVITY
     attentive = wanted.with_activity or wanted.order is JobOrder.ATTENTION
     where = str(conditions)
     limited = conditions.parameter(limit)
-    if wanted.order not in BY_KEY:
+    if column is None:
         limited += f" OFFSET {conditions.parameter(after)}"
     order = _ORDERS[wanted.order]
     sql = _JOBS.format(
@@ -193,6 +185,14 @@ _NEXT_TRIAL = {
         True: "(t.start_time, t.job_key, t.trial_number) < ({}, {}, {})",
     },
 }
+
+
+def is_quick(wanted: TrialList) -> bool:
+    """Whether an index leads to each trial of a page; a page of another list may need all trials of a job."""
+    filtered = wanted.end_reason or wanted.batch_size or wanted.status not in (None, TrialStatus.DISPATCHED)
+    return wanted.job_id is not None and not filtered
+
+
 _TRIAL_ORDER = {True: ("t.trial_number",), False: ("t.start_time", "t.job_key", "t.trial_number")}
 
 

@@ -32,6 +32,7 @@ from wattwise_server.store.base import (
     Bucket,
     HistoryList,
     JobList,
+    JobPlace,
     JobVersion,
     ListedEntry,
     ListedTrial,
@@ -90,6 +91,7 @@ _MEASUREMENTS = """
 """
 _PLACE = ("start_time", "job_key", "trial_number")
 _DELIVERIES = "FROM trials WHERE job_key = (SELECT job_key FROM jobs WHERE job_id = $1) AND target_reached"
+_JOBS_AT_A_STRETCH = 100
 _PIECES = 50
 _MEASUREMENTS_AT_A_TIME = LARGEST_EPOCHS_KEPT // _PIECES
 _METRIC_SPAN = """
@@ -148,7 +150,7 @@ def readable(job_id: str) -> Iterator[None]:
         ) from error
 
 
-def _listed(row: Row, position: int) -> ListedJob:
+def _listed(row: Row, position: JobPlace) -> ListedJob:
     with readable(row["job_id"]):
         return read_listed_job(row, position)
 
@@ -207,13 +209,19 @@ class Queries(ABC):
         job = read_job(row, await self._with_histories(row, list(map(read_arm, arms))), arms)
         return StoredJob(row["job_key"], row["version"], job)
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs."""
         sql, parameters = lists.jobs(wanted, after, limit, self.dialect)
-        read = self._all if lists.is_quick(wanted) else self._figures
-        found = await read(sql, *parameters)
-        by_key = wanted.order in lists.BY_KEY
-        return [_listed(row, row["job_key"] if by_key else place) for place, row in enumerate(found, after + 1)]
+        found = await self._figures(sql, *parameters)
+        column = lists.PLACES.get(wanted.order)
+        listed: list[ListedJob] = []
+        for row in found:
+            if len(listed) % _JOBS_AT_A_STRETCH == 0:
+                # Others go on meanwhile.
+                await asyncio.sleep(0)
+            place = row[column] if column else int(after) + len(listed) + 1
+            listed.append(_listed(row, place))
+        return listed
 
     async def count_listed_jobs(self, wanted: JobList) -> int:
         """How many jobs a list has."""

@@ -18,7 +18,7 @@ from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
 from wattwise_server.policy.thompson import generator
-from wattwise_server.store.base import HistoryList, JobList, ListedEntry, Place, Store, TrialList
+from wattwise_server.store.base import HistoryList, JobList, JobPlace, ListedEntry, Place, Store, TrialList
 from wattwise_server.store.subscriptions import JobsSubscription
 from wattwise_server.usecases.lifecycle import Lifecycle
 from wattwise_server.usecases.lookup import decision_for, find_job, find_trial, with_current_cost
@@ -111,7 +111,7 @@ class Administration:
         async with self._store.transaction(job_id) as tx:
             return find_job(tx, job_id)
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs; only those behind the place `after`."""
         return await self._store.jobs(wanted, after, limit)
 

@@ -330,6 +330,21 @@ class FigureTests:
             attentive = {each.key for each in await store.job_versions("") if each.needs_attention}
             assert attentive == {by_id[name].key for name in ("fails", "warned", "stuck")}
 
+    @pytest.mark.parametrize("order", [JobOrder.OLDEST, JobOrder.NEWEST, JobOrder.ID])
+    async def test_deletion_moves_no_other_job_of_a_list(self, opener: Opener, order: JobOrder) -> None:
+        """A page begins behind the last job of the page before, though jobs up to it were deleted, itself too."""
+        async with opener() as store:
+            for job_id in ("b", "a", "d", "c", "e"):
+                await save(store, figured_job(job_id))
+            wanted = JobList(order=order)
+            every = [each.job.spec.job_id for each in await store.jobs(wanted, 0, 9)]
+            page = await store.jobs(wanted, 0, 2)
+            for each in page:
+                async with store.transaction(each.job.spec.job_id) as tx:
+                    tx.delete_job()
+            rest = await store.jobs(wanted, page[-1].position, 9)
+            assert [each.job.spec.job_id for each in rest] == every[2:]
+
     @pytest.mark.parametrize("num_more", [0, 100])
     async def test_failures_before_a_reset_need_no_attention(self, opener: Opener, num_more: int) -> None:
         """Only the newest three ends since the reset count, whether few trials or many came since."""

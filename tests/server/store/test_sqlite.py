@@ -55,17 +55,14 @@ class TestSqliteStore(StoreConformance):
         self.passed += timedelta(seconds=seconds)
 
     async def test_lists_that_may_read_everything_have_a_connection_apart(self, opener: Opener) -> None:
-        """Pages to which an index leads are read where jobs are read; other lists, and numbers of items, are not."""
+        """One job's trials by number are read where jobs are read; other lists, and numbers of items, are not."""
         quick: list[JobList | TrialList] = [
-            *(JobList("j", order=order) for order in (JobOrder.OLDEST, JobOrder.NEWEST, JobOrder.ID)),
             TrialList("j"),
             TrialList("j", status=TrialStatus.DISPATCHED, newest_first=True),
         ]
         slow: list[JobList | TrialList] = [
-            *(JobList(order=order) for order in (JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION)),
-            *(JobList(state=state) for state in JobState),
-            JobList(contains="j"),
-            JobList(with_activity=True),
+            JobList(),
+            JobList(order=JobOrder.ATTENTION),
             TrialList(),
             TrialList("j", status=TrialStatus.FAILED),
             TrialList("j", end_reason=EndReason.ERROR),
@@ -91,7 +88,7 @@ class TestSqliteStore(StoreConformance):
                     with pytest.raises(StorageUnavailableError):
                         await page(store, wanted)
                 if closed == "_connection":
-                    assert [await count(store, wanted) for wanted in (*quick, *slow)][:3] == [1, 1, 1]
+                    assert [await count(store, wanted) for wanted in (*quick, *slow)] == [0, 0, 1, 1, 0, 0, 0, 0]
                     assert await store.history(HistoryList(), (), 9) == []
 
     async def test_a_list_after_a_reset_reads_no_trial_from_before_it(self, opener: Opener) -> None:

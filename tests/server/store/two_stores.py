@@ -13,6 +13,7 @@ from wattwise_server.store.base import (
     Bucket,
     HistoryList,
     JobList,
+    JobPlace,
     JobVersion,
     ListedEntry,
     ListedTrial,
@@ -88,7 +89,7 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).was_launch_deleted(job_id, request_id, started)
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """By the next store."""
         return await next(self._turns).jobs(wanted, after, limit)
 

@@ -8,15 +8,22 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import pytest
 from wattwise import v1
-from wattwise_server.domain import ComputedUsage, Measurement
+from wattwise_server.config import Factors
+from wattwise_server.domain import ComputedUsage, ListedJob, Measurement
 from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.store.base import ListedTrial, Place, TrialList
+from wattwise_server.rpc.calls import StreamLimit
+from wattwise_server.rpc.paging import PageTokens
+from wattwise_server.rpc.service import JobAdminService
+from wattwise_server.store.base import JobList, JobPlace, ListedTrial, Place, TrialList
+from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.job_spec import resolve
 from wattwise_server.usecases.report import LARGEST_COST, number_faults
+from wattwise_server.usecases.statistics import Statistics
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -107,6 +114,26 @@ def test_pages_begin_behind_a_start_before_1970(grpc_stub: Stub, admin: v1.JobAd
             break
         request.page_token = page.next_page_token
     assert seen == [-2 * 86_400, -86_400, 86_400]
+
+
+def test_jobs_are_paged_by_id(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """A token leads behind the longest ids, in any script; one that is far longer is refused."""
+    job_ids = [f"by_id_{sign * 190}" for sign in ("\U0001f680", "x", "\u00e9")]
+    for job_id in job_ids:
+        Trainer(grpc_stub, job_id_prefix="by_id", job_id=job_id)
+    request = v1.ListJobsRequest(page_size=1, job_id_prefix="by_id_", order=v1.JOB_ORDER_ID)
+    seen = []
+    while True:
+        page = admin.ListJobs(request)
+        seen += [job.spec.job_id for job in page.jobs]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert seen == sorted(job_ids)
+    request.page_token = "x" * 400_000
+    with refused() as refusal:
+        admin.ListJobs(request)
+    assert list(refusal.faults) == ["page_token"]
 
 
 @pytest.mark.parametrize("token", ["nonsense", "am9iczp4", "dHJpYWxzOjE=", "\u00e4", "am9iczotMQ=="])
@@ -265,6 +292,37 @@ async def test_list_goes_on_behind_a_job_that_is_deleted_meanwhile(
         page = await site.administration.trials(wanted, page.end, 2)
         seen += [each.trial.job_id for each in page.trials]
     assert seen == ["j-a", "j-c", "j-d"]
+    await site.close()
+
+
+async def test_page_of_jobs_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of many jobs that need attention is read at once: a job that is deleted meanwhile hides no other one."""
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    job_ids = [f"j-{number}" for number in range(120)]
+    for job_id in job_ids:
+        await site.optimizer.register(draft(job_id))
+    read = site.store.jobs
+
+    async def read_and_delete(wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
+        found = await read(wanted, after, limit)
+        if not after:
+            await site.administration.delete_job(found[0].job.spec.job_id)
+        return found
+
+    monkeypatch.setattr(site.store, "jobs", read_and_delete)
+    service = JobAdminService(
+        site.administration,
+        Control(site.store, lambda: site.now),
+        Statistics(site.store, Factors()),
+        streams=StreamLimit(0),
+        tokens=PageTokens(site.store.page_token_key),
+        start_time=site.now,
+    )
+    request = v1.ListJobsRequest(page_size=110, order=v1.JOB_ORDER_ATTENTION, with_summaries=True)
+    page = await service.ListJobs(request, cast("Any", None))
+    assert [job.spec.job_id for job in page.jobs] == job_ids[:9:-1]
+    assert page.next_page_token
     await site.close()
 
 
