@@ -391,8 +391,8 @@ class Store(Protocol):
     async def count_trials(self, wanted: TrialList) -> int:
         """How many trials a list has."""
 
-    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
-        """How many trials of a job had delivered a model at a time, and when others did from then until another one."""
+    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
+        """How many trials of a job had delivered a model at each of several times, which ascend."""
 
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
         """A page of the history, newest first."""

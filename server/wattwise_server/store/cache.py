@@ -333,10 +333,10 @@ class CachedStore(ABC):
         self.check_calls()
         return await self.queries.count_trials(wanted)
 
-    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
-        """How many trials had delivered a model, and when others did."""
+    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
+        """How many trials had delivered a model at each of several times."""
         self.check_calls()
-        return await self.queries.deliveries_before(job_id, first, last)
+        return await self.queries.deliveries_before(job_id, times)
 
     async def job_versions(
         self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None

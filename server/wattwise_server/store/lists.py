@@ -188,7 +188,7 @@ _NEXT_TRIAL = {
 
 
 def is_quick(wanted: TrialList) -> bool:
-    """Whether an index leads to each trial of a page; a page of another list may need all trials of a job."""
+    """Whether an index leads to each trial of a page; others may be found only among all trials of a job."""
     filtered = wanted.end_reason or wanted.batch_size or wanted.status not in (None, TrialStatus.DISPATCHED)
     return wanted.job_id is not None and not filtered
 

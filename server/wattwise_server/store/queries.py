@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from itertools import accumulate
 from typing import NamedTuple
 
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
@@ -45,7 +46,6 @@ from wattwise_server.store.base import (
 from wattwise_server.store.lists import Dialect, Query
 from wattwise_server.store.rows import (
     Row,
-    from_micros,
     read_arm,
     read_events,
     read_history,
@@ -90,7 +90,14 @@ _MEASUREMENTS = """
     SELECT * FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch < $3 ORDER BY epoch DESC LIMIT $4
 """
 _PLACE = ("start_time", "job_key", "trial_number")
-_DELIVERIES = "FROM trials WHERE job_key = (SELECT job_key FROM jobs WHERE job_id = $1) AND target_reached"
+# Each delivery is counted once, in the gap between two times, by the index of ends.
+_DELIVERIES = """
+    WITH gaps (after, until) AS (VALUES {gaps})
+    SELECT (SELECT count(*) FROM trials t WHERE t.job_key = j.job_key AND t.end_time > g.after AND t.end_time <= g.until
+            AND t.target_reached) AS found
+    FROM jobs j CROSS JOIN gaps g WHERE j.job_id = $1 ORDER BY g.until
+"""
+_LEAST_MICROS = -(2**63)
 _JOBS_AT_A_STRETCH = 100
 _PIECES = 50
 _MEASUREMENTS_AT_A_TIME = LARGEST_EPOCHS_KEPT // _PIECES
@@ -264,13 +271,16 @@ class Queries(ABC):
         """How many trials a list has."""
         return await self._count(lists.count_trials(wanted, self.dialect))
 
-    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
-        """How many trials of a job had delivered a model at a time, and when others did until another one."""
-        begin, end = to_micros(first), to_micros(last)
-        ((count,),) = await self._all(f"SELECT count(*) {_DELIVERIES} AND end_time <= $2", job_id, begin)
-        between = f"SELECT end_time {_DELIVERIES} AND end_time > $2 AND end_time <= $3 ORDER BY end_time"
-        rows = await self._all(between, job_id, begin, end)
-        return int(count), [from_micros(row["end_time"]) for row in rows]
+    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
+        """How many trials of a job had delivered a model at each of several times, which ascend."""
+        if not times:
+            return []
+        gaps = ", ".join(
+            f"(CAST(${number} AS bigint), CAST(${number + 1} AS bigint))" for number in range(2, len(times) + 2)
+        )
+        rows = await self._figures(_DELIVERIES.format(gaps=gaps), job_id, _LEAST_MICROS, *map(to_micros, times))
+        # Of a job that was deleted there are none.
+        return list(accumulate(row["found"] for row in rows)) or [0] * len(times)
 
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
         """A page of the history."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -171,9 +170,9 @@ class Administration:
         starts = {trial.number: trial.start_time for trial in trials if trial.start_time is not None}
         if job_id is None or not starts:
             return {}
-        first, last = min(starts.values()), max(starts.values())
-        before, delivered = await self._store.deliveries_before(job_id, first, last)
-        return {number: before + bisect_right(delivered, start) + 1 for number, start in starts.items()}
+        times = sorted(set(starts.values()))
+        delivered = dict(zip(times, await self._store.deliveries_before(job_id, times), strict=True))
+        return {number: delivered[start] + 1 for number, start in starts.items()}
 
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
         """A page of the history, newest first; only entries behind the place `after`."""

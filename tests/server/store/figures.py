@@ -383,15 +383,15 @@ class FigureTests:
             assert found == [("j", (1, minutes(5), False)), ("later", (0, minutes(3), False))]
 
     async def test_deliveries_are_counted_by_time(self, opener: Opener) -> None:
-        """Those that had ended at a time, and the ends of those after it."""
+        """Those that had ended at each of several times."""
         trials = [ended_trial(1), ended_trial(2, end=EndReason.MAX_EPOCHS), ended_trial(3), ended_trial(4)]
         async with opener() as store:
             await save(store, figured_job(num_trials=4), *trials)
-            assert await store.deliveries_before("j", minutes(2), minutes(4)) == (1, [minutes(4)])
-            assert await store.deliveries_before("j", minutes(0), minutes(9)) == (
-                0,
-                [minutes(2), minutes(4), minutes(5)],
-            )
+            times = [minutes(-1e6), minutes(1.5), minutes(2), minutes(4), minutes(4.5), minutes(9)]
+            assert await store.deliveries_before("j", times) == [0, 0, 1, 2, 2, 3]
+            assert await store.deliveries_before("j", [minutes(4)]) == [2]
+            assert await store.deliveries_before("j", []) == []
+            assert await store.deliveries_before("other", times[:2]) == [0, 0]
 
     async def test_only_deliveries_that_count_age_a_baseline(self, opener: Opener) -> None:
         """Deliveries from before a reset, excluded ones and history from before the job are not among those counted."""

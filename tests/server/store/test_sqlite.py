@@ -26,6 +26,7 @@ from wattwise_server.store.statements import Sql
 
 from tests.server.site import writing_connection
 from tests.server.store.conformance import (
+    NOW,
     Opener,
     StoreConformance,
     a_job,
@@ -90,6 +91,7 @@ class TestSqliteStore(StoreConformance):
                 if closed == "_connection":
                     assert [await count(store, wanted) for wanted in (*quick, *slow)] == [0, 0, 1, 1, 0, 0, 0, 0]
                     assert await store.history(HistoryList(), (), 9) == []
+                    assert await store.deliveries_before("j", [NOW]) == [0]
 
     async def test_a_list_after_a_reset_reads_no_trial_from_before_it(self, opener: Opener) -> None:
         """What a list of jobs that need attention takes does not grow with the trials from before a reset."""

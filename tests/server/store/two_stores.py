@@ -105,9 +105,9 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).count_trials(wanted)
 
-    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
+    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
         """By the next store."""
-        return await next(self._turns).deliveries_before(job_id, first, last)
+        return await next(self._turns).deliveries_before(job_id, times)
 
     async def job_versions(
         self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
