@@ -386,3 +386,10 @@ def test_sqlite_errors_are_explained(tmp_path: Path, trouble: str, statement: st
 def test_other_errors_are_not_shown() -> None:
     """What is not an error of SQLite's may say anything, which the log has: a caller is not shown it."""
     assert "secret" not in explain(ValueError("secret"))
+
+
+def test_statements_with_keys_of_jobs_are_forgotten() -> None:
+    """The texts of statements that have been run do not become more and more."""
+    for key in range(2000):
+        assert numbered(f"SELECT {key}, $1") == f"SELECT {key}, ?1"
+    assert numbered.cache_info().currsize <= 1000
