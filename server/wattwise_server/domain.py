@@ -452,14 +452,14 @@ class ListedJob(NamedTuple):
     """A job as a list shows it.
 
     Attributes:
-        position: Its place in the list.
+        position: Its place in the list, behind which the next page begins.
         key: Its key in the store, by which its figures are found.
         job: The job; its search has no arms, and no power limits are known.
         surviving: The batch sizes that are neither pruned, excluded nor banned, ascending.
         activity: What its trials are doing; None if the list was not asked for it.
     """
 
-    position: int
+    position: int | str
     key: int
     job: Job
     surviving: tuple[int, ...]

@@ -15,8 +15,8 @@ _FILE = "wattwise.tokens"
 _ROLES = tuple(role.name.lower() for role in Role)
 _DAYS = whole_number("DAYS", 1, 36_500)
 _PREFIX_HELP = (
-    "the start of the job ids that it may access, such as team-a- (team-a also matches team-abc); only an admin token "
-    "may have none"
+    "the start of the job ids that it may access, such as team-a- (team-a also matches team-abc); only an admin or "
+    "viewer token may have none"
 )
 
 

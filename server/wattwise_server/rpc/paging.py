@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import copy
+import hashlib
 import hmac
 from typing import TypeAlias
 
 from wattwise import v1
 
+from wattwise_server.domain import MAX_ID_LENGTH
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.call import current_call
-from wattwise_server.store.base import Place
+from wattwise_server.store.base import JobPlace, Place
 
 ListRequest: TypeAlias = v1.ListJobsRequest | v1.ListTrialsRequest | v1.ListEventsRequest
 
@@ -21,10 +23,9 @@ LARGEST_PAGE = 1000
 PAGE_BYTES = 2 * 1024 * 1024
 """A page ends at this size; with the jobs that were read last it stays below the 4 MiB that clients accept."""
 _CODE_BYTES, _NUMBER_BYTES = 16, 8
-_MOST_NUMBERS = 3
-"""In a place: a time, a job's key and a trial's number."""
+_MOST_BYTES = 4 * MAX_ID_LENGTH
+"""Of a place: those of the longest id."""
 
-_PLACE_SIZES = range(_NUMBER_BYTES, _MOST_NUMBERS * _NUMBER_BYTES + 1, _NUMBER_BYTES)
 JOBS_AT_A_TIME = 100
 """So many that other calls need not wait long: a job of an older server may have a thousand batch sizes."""
 TRIALS_AT_A_TIME = 100
@@ -48,7 +49,7 @@ class PageTokens:
     """Makes page tokens, which say nothing to anyone else and are good for one caller and one list.
 
     A token is a code of the caller, the request and the place, followed by the place, encrypted with that code as its
-    nonce: a synthetic initialization vector, as in RFC 5297, from HMAC.
+    nonce: a synthetic initialization vector, as in RFC 5297, from HMAC. A place is numbers, or the id of a job.
 
     Args:
         key: Of the database, so that tokens outlive the server.
@@ -59,9 +60,16 @@ class PageTokens:
 
     def token(self, request: ListRequest, place: Place) -> str:
         """The token of the place behind which the next page of a list begins."""
-        numbers = b"".join(number.to_bytes(_NUMBER_BYTES, "big") for number in place)
-        code = self._code(request, numbers)
-        return base64.urlsafe_b64encode(code + self._encrypted(code, numbers)).decode()
+        # A time is negative before 1970.
+        return self._token(request, b"".join(number.to_bytes(_NUMBER_BYTES, "big", signed=True) for number in place))
+
+    def job_token(self, request: v1.ListJobsRequest, place: JobPlace) -> str:
+        """As `token`, for a list of jobs."""
+        return self._token(request, place.encode()) if isinstance(place, str) else self.token(request, (place,))
+
+    def _token(self, request: ListRequest, place: bytes) -> str:
+        code = self._code(request, place)
+        return base64.urlsafe_b64encode(code + self._encrypted(code, place)).decode()
 
     def place(self, request: ListRequest) -> Place:
         """The place behind which the page of a request begins; empty for the first one.
@@ -69,35 +77,47 @@ class PageTokens:
         Raises:
             InvalidRequestError: its page token is not one of this list and this caller.
         """
+        place = self._place(request)
+        starts = range(0, len(place), _NUMBER_BYTES)
+        return tuple(int.from_bytes(place[start : start + _NUMBER_BYTES], "big", signed=True) for start in starts)
+
+    def job_place(self, request: v1.ListJobsRequest) -> JobPlace:
+        """As `place`, for a list of jobs; 0 for the first page."""
+        if request.order == v1.JOB_ORDER_ID:
+            return self._place(request).decode()
+        return next(iter(self.place(request)), 0)
+
+    def _place(self, request: ListRequest) -> bytes:
         if not request.page_token:
-            return ()
+            return b""
         try:
             data = base64.b64decode(request.page_token, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             data = b""
-        code, numbers = data[:_CODE_BYTES], self._encrypted(data[:_CODE_BYTES], data[_CODE_BYTES:])
-        fits = len(data) == _CODE_BYTES + len(numbers) and len(numbers) in _PLACE_SIZES
-        if fits and hmac.compare_digest(code, self._code(request, numbers)):
-            starts = range(0, len(numbers), _NUMBER_BYTES)
-            return tuple(int.from_bytes(numbers[start : start + _NUMBER_BYTES], "big") for start in starts)
+        code = data[:_CODE_BYTES]
+        place = self._encrypted(code, data[_CODE_BYTES:]) if len(data) <= _CODE_BYTES + _MOST_BYTES else b""
+        # What has the code is as it was made.
+        if place and hmac.compare_digest(code, self._code(request, place)):
+            return place
         fault = (
             "is not a page token of this list; pass next_page_token as received, with the same token and the other "
             "fields unchanged, or nothing for the first page"
         )
         raise InvalidRequestError(Violation("page_token", fault))
 
-    def _code(self, request: ListRequest, numbers: bytes) -> bytes:
+    def _code(self, request: ListRequest, place: bytes) -> bytes:
         listed = copy.deepcopy(request)
         # Pages of one list may have different sizes.
         listed.ClearField("page_token")
         listed.ClearField("page_size")
         call = current_call.get()
         caller = call.token_id.encode() if call is not None else b""
-        parts = (type(request).__name__.encode(), caller, listed.SerializeToString(deterministic=True), numbers)
+        parts = (type(request).__name__.encode(), caller, listed.SerializeToString(deterministic=True), place)
         content = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hmac.digest(self._code_key, content, "sha256")[:_CODE_BYTES]
 
-    def _encrypted(self, code: bytes, numbers: bytes) -> bytes:
-        """Encrypts a place, or decrypts it again; a place has no more bytes than the digest."""
-        stream = hmac.digest(self._place_key, code, "sha256")
-        return bytes(one ^ other for one, other in zip(numbers, stream, strict=False))
+    def _encrypted(self, code: bytes, place: bytes) -> bytes:
+        """Encrypts a place, or decrypts it again."""
+        blocks = -(-len(place) // hashlib.sha256().digest_size)
+        stream = b"".join(hmac.digest(self._place_key, code + bytes(block), "sha256") for block in range(blocks))
+        return bytes(one ^ other for one, other in zip(place, stream, strict=False))

@@ -125,21 +125,19 @@ class JobAdminService(v1.JobAdminServicer):
 
     async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
         """A page of jobs."""
-        size, place = page_size(request.page_size), self._tokens.place(request)
-        after = place[0] if place else 0
-        wanted, page = convert.job_list(request), v1.ListJobsResponse()
+        size, wanted, page = page_size(request.page_size), convert.job_list(request), v1.ListJobsResponse()
+        after = self._tokens.job_place(request)
         if request.with_total_size:
             page.total_size = await self._administration.count_jobs(wanted)
-        while len(page.jobs) < size and page.ByteSize() < PAGE_BYTES:
-            asked = min(size - len(page.jobs), JOBS_AT_A_TIME)
-            found = await self._administration.jobs(wanted, after, asked + 1)
-            listed = found[:asked]
+        found = await self._administration.jobs(wanted, after, size + 1)
+        while len(page.jobs) < min(size, len(found)) and page.ByteSize() < PAGE_BYTES:
+            listed = found[len(page.jobs) : min(size, len(page.jobs) + JOBS_AT_A_TIME)]
             summaries = await self._statistics.summaries(listed) if wanted.with_activity else [None] * len(listed)
             page.jobs.extend(map(convert.listed_job, listed, summaries))
-            if len(found) <= asked:
-                return page
-            after = found[asked - 1].position
-        page.next_page_token = self._tokens.token(request, (after,))
+            # Others go on meanwhile.
+            await asyncio.sleep(0)
+        if len(page.jobs) < len(found):
+            page.next_page_token = self._tokens.job_token(request, found[len(page.jobs) - 1].position)
         return page
 
     async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
@@ -151,11 +149,11 @@ class JobAdminService(v1.JobAdminServicer):
             page.total_size = await self._administration.count_trials(wanted)
         while len(page.trials) < size and page.ByteSize() < PAGE_BYTES:
             asked = min(size - len(page.trials), TRIALS_AT_A_TIME)
-            found = await self._administration.trials(wanted, after, asked + 1)
-            page.trials.extend(map(convert.shown_trial, found[:asked]))
-            if len(found) <= asked:
+            found = await self._administration.trials(wanted, after, asked)
+            page.trials.extend(map(convert.shown_trial, found.trials))
+            after = found.end
+            if not after:
                 return page
-            after = found[asked - 1].place
         page.next_page_token = self._tokens.token(request, after)
         return page
 

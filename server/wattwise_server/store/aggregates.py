@@ -100,10 +100,20 @@ BREAK_EVEN = f"""
 """  # noqa: S608 - as above
 """The trial from which the deliveries times $4 have exceeded what was spent."""
 
+DELIVERIES_SINCE = f"""
+    SELECT count(*) AS found FROM jobs j JOIN trials t ON t.job_key = j.job_key
+    WHERE j.job_key = $1 AND t.end_time > $2 AND t.target_reached AND +t.trial_number > j.reset_after AND NOT t.excluded
+      AND {_OWN}
+"""  # noqa: S608 - as above
+"""How many own trials of the job $1 have delivered a model after $2. The sign keeps SQLite from the primary key, which
+reads every trial since the reset."""
+
 PROFILES = """
-    SELECT t.trial_number, t.batch_size, s.samples FROM power_samples s
+    SELECT t.trial_number, t.batch_size, s.samples FROM jobs j
+    CROSS JOIN power_samples s
     CROSS JOIN trials t
-    WHERE s.job_key = $1 AND t.job_key = s.job_key AND t.trial_number = s.trial_number AND NOT t.excluded
+    WHERE j.job_key = $1 AND s.job_key = j.job_key AND s.trial_number > j.reset_after
+      AND t.job_key = s.job_key AND t.trial_number = s.trial_number AND NOT t.excluded
       AND t.trial_number = (
         SELECT max(o.trial_number) FROM power_samples o
         JOIN trials u ON u.job_key = o.job_key AND u.trial_number = o.trial_number

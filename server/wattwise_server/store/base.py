@@ -63,6 +63,9 @@ from wattwise_server.store.subscriptions import JobsSubscription, Subscription
 Place: TypeAlias = tuple[int, ...]
 """Where an item is in a list; empty is before the first one."""
 
+JobPlace: TypeAlias = int | str
+"""Where a job is in a list: by its key or its id, or how many jobs come up to it; 0 is before the first one."""
+
 
 class JobOrder(Enum):
     """The order of a list of jobs."""
@@ -373,8 +376,12 @@ class Store(Protocol):
         With `started`, also whether a job of this id existed at that time and was deleted since.
         """
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
-        """A page of jobs behind the place `after`, which is 0 for the first page."""
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
+        """A page of jobs behind the place `after`.
+
+        In an order by activity or attention places change with the jobs: what a page shows may come again on the next
+        one, or be missed, when a job is deleted or changes in between.
+        """
 
     async def count_jobs(self, wanted: JobList) -> int:
         """How many jobs a list has."""
@@ -385,8 +392,8 @@ class Store(Protocol):
     async def count_trials(self, wanted: TrialList) -> int:
         """How many trials a list has."""
 
-    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
-        """How many trials of a job had delivered a model at a time, and when others did from then until another one."""
+    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
+        """How many trials of a job had delivered a model at each of several times, which ascend."""
 
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
         """A page of the history, newest first."""
@@ -406,7 +413,7 @@ class Store(Protocol):
         """The ended trials of a job that count, in ranges of `width` numbers from `first` on."""
 
     async def deliveries_since(self, key: int, time: datetime) -> int:
-        """How many trials of a job have delivered a model after a time."""
+        """How many own trials of a job that count have delivered a model after a time."""
 
     async def break_even(self, key: int, baseline: float) -> int | None:
         """The trial from which the deliveries times `baseline` have exceeded the cost of all trials; None: not yet."""

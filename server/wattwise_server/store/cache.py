@@ -42,6 +42,7 @@ from wattwise_server.store.base import (
     Bucket,
     HistoryList,
     JobList,
+    JobPlace,
     JobVersion,
     ListedEntry,
     ListedTrial,
@@ -312,7 +313,7 @@ class CachedStore(ABC):
             await cached.durable()
         return await self.queries.was_launch_deleted(job_id, request_id, started)
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs."""
         self.check_calls()
         return await self.queries.jobs(wanted, after, limit)
@@ -332,10 +333,10 @@ class CachedStore(ABC):
         self.check_calls()
         return await self.queries.count_trials(wanted)
 
-    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
-        """How many trials had delivered a model, and when others did."""
+    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
+        """How many trials had delivered a model at each of several times."""
         self.check_calls()
-        return await self.queries.deliveries_before(job_id, first, last)
+        return await self.queries.deliveries_before(job_id, times)
 
     async def job_versions(
         self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
@@ -358,7 +359,7 @@ class CachedStore(ABC):
         return await self.queries.buckets(key, first, width)
 
     async def deliveries_since(self, key: int, time: datetime) -> int:
-        """How many trials have delivered a model after a time."""
+        """How many own trials have delivered a model after a time."""
         return await self.queries.deliveries_since(key, time)
 
     async def break_even(self, key: int, baseline: float) -> int | None:

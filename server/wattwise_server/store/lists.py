@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wattwise_server.domain import TrialStatus
-from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
+from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobPlace, JobState, Place, TrialList
 
 
 class Dialect(NamedTuple):
@@ -63,20 +63,25 @@ _OF_JOB = "t.job_key BETWEEN j.job_key AND j.job_key"
 _RUNNING = f"EXISTS (SELECT 1 FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - a text of ours
 _NUM_RUNNING = f"(SELECT count(*) FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - as above
 _FAILURES_IN_A_ROW = 3
-# The sign keeps SQLite from the primary key, too.
+_NEWEST_ENDS = f"""
+    SELECT count(*) FROM (
+        SELECT t.status, t.end_reason FROM trials t
+        WHERE t.job_key = j.job_key AND t.end_time IS NOT NULL AND {{counted}} AND NOT t.excluded
+        ORDER BY {{end_time}} DESC LIMIT {_FAILURES_IN_A_ROW}
+    ) AS newest WHERE status = 'FAILED' AND end_reason != 'PREEMPTED'"""  # noqa: S608 - a number
+_FEW_TRIALS = 100
+# In the order of their ends; the sign keeps SQLite from the primary key. Soon after a reset that order begins with all
+# trials from before it: the few since then are found by number, and the sum keeps both databases from the order.
 _ATTENTION = f"""(
     NOT EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND NOT (a.pruned OR a.excluded OR a.banned))
     OR j.warnings NOT IN ('', '[]')
-    OR {_FAILURES_IN_A_ROW} = (
-        SELECT count(*) FROM (
-            SELECT t.status, t.end_reason FROM trials t
-            WHERE t.job_key = j.job_key AND t.end_time IS NOT NULL AND +t.trial_number > j.reset_after
-              AND NOT t.excluded
-            ORDER BY t.end_time DESC LIMIT {_FAILURES_IN_A_ROW}
-        ) AS newest WHERE status = 'FAILED' AND end_reason != 'PREEMPTED'))"""  # noqa: S608 - a number
+    OR {_FAILURES_IN_A_ROW} = CASE WHEN j.reset_after > 0 AND j.num_trials < j.reset_after + {_FEW_TRIALS}
+        THEN ({_NEWEST_ENDS.format(counted="t.trial_number > j.reset_after", end_time="t.end_time + 0")})
+        ELSE ({_NEWEST_ENDS.format(counted="+t.trial_number > j.reset_after", end_time="t.end_time")}) END)"""  # noqa: S608 - as above
+# A trial that has ended did so after its start.
 _ACTIVE_TIME = f"""{{largest}}(
     coalesce((SELECT max(t.end_time) FROM trials t WHERE t.job_key = j.job_key), 0),
-    coalesce((SELECT t.start_time FROM trials t WHERE t.job_key = j.job_key AND t.trial_number = j.num_trials), 0),
+    coalesce((SELECT max(t.start_time) FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED'), 0),
     coalesce((
         SELECT max(m.report_time) FROM trials t
         JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number
@@ -98,8 +103,10 @@ _ORDERS = {
     JobOrder.ATTENTION: "attention DESC, active_time DESC, job_key DESC",
     JobOrder.ID: "job_id",
 }
-BY_KEY = frozenset({JobOrder.OLDEST, JobOrder.NEWEST})
-"""Orders in which the place of a page is a job's key; in the others it is a number of jobs."""
+_BY_ACTIVITY = frozenset({JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION})
+PLACES = {JobOrder.OLDEST: "job_key", JobOrder.NEWEST: "job_key", JobOrder.ID: "job_id"}
+"""The columns by which a page begins behind a job; in the other orders it begins behind a number of jobs."""
+
 
 # The arrays only of the jobs of the page.
 _JOBS = """
@@ -115,17 +122,17 @@ _JOBS = """
 """
 
 
-def jobs(wanted: JobList, after: int, limit: int, dialect: Dialect) -> Query:
+def jobs(wanted: JobList, after: JobPlace, limit: int, dialect: Dialect) -> Query:
     """A page of jobs."""
     conditions = _jobs(wanted, dialect)
-    if wanted.order in BY_KEY and after:
-        conditions.add("j.job_key > {}" if wanted.order is JobOrder.OLDEST else "j.job_key < {}", after)
-    orders_by_activity = wanted.order in (JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION)
-    active = wanted.with_activity or orders_by_activity
+    column = PLACES.get(wanted.order)
+    if column and after:
+        conditions.add(f"j.{column} {'<' if wanted.order is JobOrder.NEWEST else '>'} {{}}", after)
+    active = wanted.with_activity or wanted.order in _BY_ACTIVITY
     attentive = wanted.with_activity or wanted.order is JobOrder.ATTENTION
     where = str(conditions)
     limited = conditions.parameter(limit)
-    if wanted.order not in BY_KEY:
+    if column is None:
         limited += f" OFFSET {conditions.parameter(after)}"
     order = _ORDERS[wanted.order]
     sql = _JOBS.format(
@@ -178,6 +185,14 @@ _NEXT_TRIAL = {
         True: "(t.start_time, t.job_key, t.trial_number) < ({}, {}, {})",
     },
 }
+
+
+def is_quick(wanted: TrialList) -> bool:
+    """Whether an index leads to each trial of a page; others may be found only among all trials of a job."""
+    filtered = wanted.end_reason or wanted.batch_size or wanted.status not in (None, TrialStatus.DISPATCHED)
+    return wanted.job_id is not None and not filtered
+
+
 _TRIAL_ORDER = {True: ("t.trial_number",), False: ("t.start_time", "t.job_key", "t.trial_number")}
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from itertools import accumulate
 from typing import NamedTuple
 
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
@@ -32,6 +33,7 @@ from wattwise_server.store.base import (
     Bucket,
     HistoryList,
     JobList,
+    JobPlace,
     JobVersion,
     ListedEntry,
     ListedTrial,
@@ -44,7 +46,6 @@ from wattwise_server.store.base import (
 from wattwise_server.store.lists import Dialect, Query
 from wattwise_server.store.rows import (
     Row,
-    from_micros,
     read_arm,
     read_events,
     read_history,
@@ -89,7 +90,15 @@ _MEASUREMENTS = """
     SELECT * FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch < $3 ORDER BY epoch DESC LIMIT $4
 """
 _PLACE = ("start_time", "job_key", "trial_number")
-_DELIVERIES = "FROM trials WHERE job_key = (SELECT job_key FROM jobs WHERE job_id = $1) AND target_reached"
+# Each delivery is counted once, in the gap between two times, by the index of ends.
+_DELIVERIES = """
+    WITH gaps (after, until) AS (VALUES {gaps})
+    SELECT (SELECT count(*) FROM trials t WHERE t.job_key = j.job_key AND t.end_time > g.after AND t.end_time <= g.until
+            AND t.target_reached) AS found
+    FROM jobs j CROSS JOIN gaps g WHERE j.job_id = $1 ORDER BY g.until
+"""
+_LEAST_MICROS = -(2**63)
+_JOBS_AT_A_STRETCH = 100
 _PIECES = 50
 _MEASUREMENTS_AT_A_TIME = LARGEST_EPOCHS_KEPT // _PIECES
 _METRIC_SPAN = """
@@ -148,7 +157,7 @@ def readable(job_id: str) -> Iterator[None]:
         ) from error
 
 
-def _listed(row: Row, position: int) -> ListedJob:
+def _listed(row: Row, position: JobPlace) -> ListedJob:
     with readable(row["job_id"]):
         return read_listed_job(row, position)
 
@@ -207,12 +216,19 @@ class Queries(ABC):
         job = read_job(row, await self._with_histories(row, list(map(read_arm, arms))), arms)
         return StoredJob(row["job_key"], row["version"], job)
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs."""
         sql, parameters = lists.jobs(wanted, after, limit, self.dialect)
-        found = await self._all(sql, *parameters)
-        by_key = wanted.order in lists.BY_KEY
-        return [_listed(row, row["job_key"] if by_key else place) for place, row in enumerate(found, after + 1)]
+        found = await self._figures(sql, *parameters)
+        column = lists.PLACES.get(wanted.order)
+        listed: list[ListedJob] = []
+        for row in found:
+            if len(listed) % _JOBS_AT_A_STRETCH == 0:
+                # Others go on meanwhile.
+                await asyncio.sleep(0)
+            place = row[column] if column else int(after) + len(listed) + 1
+            listed.append(_listed(row, place))
+        return listed
 
     async def count_listed_jobs(self, wanted: JobList) -> int:
         """How many jobs a list has."""
@@ -245,7 +261,8 @@ class Queries(ABC):
         sql, parameters = lists.trials(
             wanted, after, limit, columns=self.trial_columns, tables=OF_TRIALS, dialect=self.dialect
         )
-        rows = await self._all(sql, *parameters)
+        read = self._all if lists.is_quick(wanted) else self._figures
+        rows = await read(sql, *parameters)
         if wanted.job_id is not None:
             return [ListedTrial((row["trial_number"],), self._trial(row, wanted.job_id)) for row in rows]
         return [ListedTrial(tuple(row[name] for name in _PLACE), self._trial(row, row["job_id"])) for row in rows]
@@ -254,18 +271,21 @@ class Queries(ABC):
         """How many trials a list has."""
         return await self._count(lists.count_trials(wanted, self.dialect))
 
-    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
-        """How many trials of a job had delivered a model at a time, and when others did until another one."""
-        begin, end = to_micros(first), to_micros(last)
-        ((count,),) = await self._all(f"SELECT count(*) {_DELIVERIES} AND end_time <= $2", job_id, begin)
-        between = f"SELECT end_time {_DELIVERIES} AND end_time > $2 AND end_time <= $3 ORDER BY end_time"
-        rows = await self._all(between, job_id, begin, end)
-        return int(count), [from_micros(row["end_time"]) for row in rows]
+    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
+        """How many trials of a job had delivered a model at each of several times, which ascend."""
+        if not times:
+            return []
+        gaps = ", ".join(
+            f"(CAST(${number} AS bigint), CAST(${number + 1} AS bigint))" for number in range(2, len(times) + 2)
+        )
+        rows = await self._figures(_DELIVERIES.format(gaps=gaps), job_id, _LEAST_MICROS, *map(to_micros, times))
+        # Of a job that was deleted there are none.
+        return list(accumulate(row["found"] for row in rows)) or [0] * len(times)
 
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
         """A page of the history."""
         sql, parameters = lists.history(wanted, after, limit, self.dialect)
-        return [ListedEntry((row["entry"],), read_history(row)) for row in await self._all(sql, *parameters)]
+        return [ListedEntry((row["entry"],), read_history(row)) for row in await self._figures(sql, *parameters)]
 
     async def has_history(self, before: datetime) -> bool:
         """Whether the history has entries from before a time."""
@@ -298,9 +318,9 @@ class Queries(ABC):
         )
 
     async def deliveries_since(self, key: int, time: datetime) -> int:
-        """How many trials have delivered a model after a time."""
-        sql = "SELECT count(*) AS found FROM trials WHERE job_key = $1 AND target_reached AND end_time > $2"
-        return await self._count(Query(sql, (key, to_micros(time))))
+        """How many own trials have delivered a model after a time."""
+        ((found,),) = await self._figures(aggregates.DELIVERIES_SINCE, key, to_micros(time))
+        return int(found)
 
     async def break_even(self, key: int, baseline: float) -> int | None:
         """The trial from which the deliveries have been worth more than they cost."""
@@ -322,7 +342,7 @@ class Queries(ABC):
         return [sample for row in await self._all(sql, key, trial_number) for sample in read_samples(row)]
 
     async def _count(self, query: Query) -> int:
-        return int((await self._all(query.sql, *query.parameters))[0]["found"])
+        return int((await self._figures(query.sql, *query.parameters))[0]["found"])
 
     async def events(self, job_id: str, key: int) -> Sequence[JobEvent]:
         """All events of a job in their order."""

@@ -465,7 +465,7 @@ def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
     return replace(job, power_limits=tuple(map(_read_power_limit, known)))
 
 
-def read_listed_job(row: Row, position: int) -> ListedJob:
+def read_listed_job(row: Row, position: int | str) -> ListedJob:
     """A job of a list from its row and the columns `batch_sizes`, `surviving` and those of its activity."""
     batch_sizes, surviving = (tuple(sorted(json.loads(row[name] or "[]"))) for name in ("batch_sizes", "surviving"))
     activity = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
 from wattwise_server.policy.thompson import generator
-from wattwise_server.store.base import HistoryList, JobList, ListedEntry, Place, Store, TrialList
+from wattwise_server.store.base import HistoryList, JobList, JobPlace, ListedEntry, Place, Store, TrialList
 from wattwise_server.store.subscriptions import JobsSubscription
 from wattwise_server.usecases.lifecycle import Lifecycle
 from wattwise_server.usecases.lookup import decision_for, find_job, find_trial, with_current_cost
@@ -39,13 +38,23 @@ class ShownTrial(NamedTuple):
         trial: The trial, with its current cost and bound.
         decision: The message of the decision that its trainer gets.
         recurrence: Which need for a model it served, from 1; 0 if that is unknown.
-        place: Its place in a list.
     """
 
     trial: Trial
     decision: str
     recurrence: int = 0
-    place: Place = ()
+
+
+class TrialPage(NamedTuple):
+    """A page of trials.
+
+    Attributes:
+        trials: The trials; fewer than were asked for where a job was deleted meanwhile.
+        end: The place behind which the next page begins; empty if this is the last one.
+    """
+
+    trials: Sequence[ShownTrial]
+    end: Place
 
 
 class TrialDetails(NamedTuple):
@@ -83,9 +92,9 @@ class Preview(NamedTuple):
     num_samples: int
 
 
-def shown_trial(job: Job, trial: Trial, recurrence: int = 0, place: Place = ()) -> ShownTrial:
+def shown_trial(job: Job, trial: Trial, recurrence: int = 0) -> ShownTrial:
     """A trial as people see it."""
-    return ShownTrial(with_current_cost(job, trial), decision_for(job, trial).message, recurrence, place)
+    return ShownTrial(with_current_cost(job, trial), decision_for(job, trial).message, recurrence)
 
 
 class Administration:
@@ -105,7 +114,7 @@ class Administration:
         async with self._store.transaction(job_id) as tx:
             return find_job(tx, job_id)
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs; only those behind the place `after`."""
         return await self._store.jobs(wanted, after, limit)
 
@@ -113,8 +122,8 @@ class Administration:
         """How many jobs a list has."""
         return await self._store.count_jobs(wanted)
 
-    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ShownTrial]:
-        """A page of trials; only those behind the place `after`.
+    async def trials(self, wanted: TrialList, after: Place, limit: int) -> TrialPage:
+        """A page of at most `limit` trials; only those behind the place `after`.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -122,18 +131,19 @@ class Administration:
         jobs: dict[str, Job] = {}
         if wanted.job_id is not None:
             jobs[wanted.job_id] = await self.job(wanted.job_id)
-        listed = await self._store.trials(wanted, after, limit)
+        found = await self._store.trials(wanted, after, limit + 1)
+        listed = found[:limit]
         recurrences = await self._recurrences(wanted.job_id, [each.trial for each in listed])
         shown = []
-        for place, trial in listed:
+        for _, trial in listed:
             if trial.job_id not in jobs:
                 try:
                     jobs[trial.job_id] = await self.job(trial.job_id)
                 except JobNotFoundError:
                     # It was deleted since the list was read.
                     continue
-            shown.append(shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number, 0), place))
-        return shown
+            shown.append(shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number, 0)))
+        return TrialPage(shown, listed[-1].place if len(found) > limit else ())
 
     async def count_trials(self, wanted: TrialList) -> int:
         """How many trials a list has."""
@@ -164,9 +174,9 @@ class Administration:
         starts = {trial.number: trial.start_time for trial in trials if trial.start_time is not None}
         if job_id is None or not starts:
             return {}
-        first, last = min(starts.values()), max(starts.values())
-        before, delivered = await self._store.deliveries_before(job_id, first, last)
-        return {number: before + bisect_right(delivered, start) + 1 for number, start in starts.items()}
+        times = sorted(set(starts.values()))
+        delivered = dict(zip(times, await self._store.deliveries_before(job_id, times), strict=True))
+        return {number: delivered[start] + 1 for number, start in starts.items()}
 
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
         """A page of the history, newest first; only entries behind the place `after`."""

@@ -100,9 +100,12 @@ async def save(store: Store, job: Job, *trials: Trial) -> int:
     return (await store.job_versions("", job_id))[0].key
 
 
-def running_trial(number: int, batch_size: int = 8, last: Measurement | None = None) -> Trial:
-    """A trial that runs since the minute of its number."""
-    return Trial("j", number, batch_size, TrialType.MAB, 0, minutes(number), f"request {number}", last=last)
+def running_trial(
+    number: int, batch_size: int = 8, last: Measurement | None = None, start_time: datetime | None = None
+) -> Trial:
+    """A trial that runs since the minute of its number, or since a start."""
+    start = start_time or minutes(number)
+    return Trial("j", number, batch_size, TrialType.MAB, 0, start, f"request {number}", last=last)
 
 
 def only(groups: Sequence[TrialGroup], **wanted: object) -> TrialGroup:
@@ -228,7 +231,7 @@ class FigureTests:
             assert await store.break_even(key, 1000.0) == 1
 
     async def test_profiles_are_the_newest_of_each_batch_size(self, opener: Opener) -> None:
-        """All samples of a trial are kept, by limit; a newer trial's profile takes their place, unless excluded."""
+        """All samples of a trial are kept, by limit; those of a newer trial that counts take their place."""
         high, low = PowerSample(300.0, 1.0, 100.0, 10), PowerSample(200.0, 1.5, 90.0, 10)
         async with opener() as store:
             trials = [ended_trial(1), ended_trial(2), ended_trial(3, 16), ended_trial(4, excluded=True)]
@@ -243,6 +246,8 @@ class FigureTests:
             async with store.transaction("j") as tx:
                 assert await tx.samples(2) == [low, high]
                 assert await tx.samples(9) == []
+                tx.save_job(figured_job(num_trials=4, reset_after=2))
+            assert await store.profiles(key) == [(3, 16, [low])]
 
     async def test_trials_are_listed_in_both_directions(self, opener: Opener) -> None:
         """One job's by number, from a place on; by end reason too."""
@@ -334,18 +339,84 @@ class FigureTests:
             attentive = {each.key for each in await store.job_versions("") if each.needs_attention}
             assert attentive == {by_id[name].key for name in ("fails", "warned", "stuck")}
 
+    @pytest.mark.parametrize("order", [JobOrder.OLDEST, JobOrder.NEWEST, JobOrder.ID])
+    async def test_deletion_moves_no_other_job_of_a_list(self, opener: Opener, order: JobOrder) -> None:
+        """A page begins behind the last job of the page before, though jobs up to it were deleted, itself too."""
+        async with opener() as store:
+            for job_id in ("b", "a", "d", "c", "e"):
+                await save(store, figured_job(job_id))
+            wanted = JobList(order=order)
+            every = [each.job.spec.job_id for each in await store.jobs(wanted, 0, 9)]
+            page = await store.jobs(wanted, 0, 2)
+            for each in page:
+                async with store.transaction(each.job.spec.job_id) as tx:
+                    tx.delete_job()
+            rest = await store.jobs(wanted, page[-1].position, 9)
+            assert [each.job.spec.job_id for each in rest] == every[2:]
+
+    @pytest.mark.parametrize("num_more", [0, 100])
+    async def test_failures_before_a_reset_need_no_attention(self, opener: Opener, num_more: int) -> None:
+        """Only the newest three ends since the reset count, whether few trials or many came since."""
+        crashed = [ended_trial(number, end=EndReason.ERROR) for number in (1, 2, 3)]
+        old = {"type": TrialType.IMPORTED, "end": EndReason.ERROR, "end_time": minutes(-1)}
+        since = [ended_trial(number, **old) for number in range(4, 5 + num_more)]  # type: ignore[arg-type]
+        last = since[-1].number
+        reset = figured_job("j", num_trials=last, reset_after=3)
+        more = figured_job("j", num_trials=last + 2, reset_after=3)
+        async with opener() as store:
+
+            async def needs_attention() -> bool:
+                (found,) = await store.jobs(JobList(with_activity=True), 0, 9)
+                assert found.activity is not None
+                return found.activity.needs_attention
+
+            await save(store, figured_job("j", num_trials=3), *crashed)
+            assert await needs_attention()
+            delivered = [each._replace(status=TrialStatus.SUCCEEDED, end_reason=EndReason.MAX_EPOCHS) for each in since]
+            await save(store, reset, *delivered)
+            assert not await needs_attention()
+            newest = [ended_trial(number, end=EndReason.ERROR) for number in (last + 1, last + 2)]
+            await save(store, more, *newest)
+            assert not await needs_attention()
+            await save(store, more, *since)
+            assert await needs_attention()
+
+    async def test_an_import_hides_no_activity(self, opener: Opener) -> None:
+        """A job was last active when its running trial was dispatched, whatever has been imported since."""
+        old = ended_trial(2, type=TrialType.IMPORTED, start_time=minutes(-99), end_time=minutes(-98))
+        async with opener() as store:
+            await save(store, figured_job("later", num_trials=1), ended_trial(1, end_time=minutes(3)))
+            await save(store, figured_job("j", num_trials=2), running_trial(1, start_time=minutes(5)), old)
+            by_activity = JobList(order=JobOrder.LAST_ACTIVITY, with_activity=True)
+            found = [(each.job.spec.job_id, each.activity) for each in await store.jobs(by_activity, 0, 9)]
+            assert found == [("j", (1, minutes(5), False)), ("later", (0, minutes(3), False))]
+
     async def test_deliveries_are_counted_by_time(self, opener: Opener) -> None:
-        """Those that had ended at a time, and the ends of those after it."""
+        """Those that had ended at each of several times."""
         trials = [ended_trial(1), ended_trial(2, end=EndReason.MAX_EPOCHS), ended_trial(3), ended_trial(4)]
         async with opener() as store:
             await save(store, figured_job(num_trials=4), *trials)
-            (job,) = await store.job_versions("")
-            assert await store.deliveries_since(job.key, minutes(2)) == 2
-            assert await store.deliveries_before("j", minutes(2), minutes(4)) == (1, [minutes(4)])
-            assert await store.deliveries_before("j", minutes(0), minutes(9)) == (
-                0,
-                [minutes(2), minutes(4), minutes(5)],
-            )
+            times = [minutes(-1e6), minutes(1.5), minutes(2), minutes(4), minutes(4.5), minutes(9)]
+            assert await store.deliveries_before("j", times) == [0, 0, 1, 2, 2, 3]
+            assert await store.deliveries_before("j", [minutes(4)]) == [2]
+            assert await store.deliveries_before("j", []) == []
+            assert await store.deliveries_before("other", times[:2]) == [0, 0]
+
+    async def test_only_deliveries_that_count_age_a_baseline(self, opener: Opener) -> None:
+        """Deliveries from before a reset, excluded ones and history from before the job are not among those counted."""
+        trials = [
+            ended_trial(1, end_time=minutes(20)),
+            ended_trial(2),
+            ended_trial(3),
+            ended_trial(4, end=EndReason.MAX_EPOCHS),
+            ended_trial(5, excluded=True),
+            ended_trial(6, type=TrialType.IMPORTED, start_time=BEGIN - MINUTE),
+            ended_trial(7, type=TrialType.IMPORTED),
+        ]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
+            assert await store.deliveries_since(key, minutes(3)) == 2
+            assert await store.deliveries_since(key, minutes(8)) == 0
 
     async def test_history_outlives_its_job(self, opener: Opener) -> None:
         """Entries are listed newest first, by job, prefix and kind; old ones are forgotten."""

@@ -11,10 +11,12 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
-from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, TrialKey, TrialStatus
+from wattwise_server.clock import steady_clock
+from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, PowerSample, TrialKey, TrialStatus
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
 from wattwise_server.store.base import JobList, TrialList
 from wattwise_server.store.cache import CachedJob
+from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.notices import Notice, Notices
 from wattwise_server.store.postgres.saving import LEASE, GroupCall
@@ -33,6 +35,7 @@ from tests.server.store.conformance import (
     save_with_trial,
     with_trials,
 )
+from tests.server.store.test_writer import Commits
 from tests.server.store.two_stores import open_postgres_store, refresh, two_stores
 
 
@@ -124,6 +127,44 @@ async def test_job_created_elsewhere_is_found_behind_a_block_that_found_none(pos
             while other._cache["j"].users < 2:  # noqa: ASYNC110 - until it waits
                 await asyncio.sleep(0)
         assert await late is not None
+
+
+async def test_dispatch_and_deletion_of_one_job_in_one_group(postgres_url: str) -> None:
+    """A group that dispatches a trial with a launch and a profile, and then deletes its job, commits at once."""
+    commits = Commits()
+    async with open_store(postgres_url, steady_clock(), commits) as store:
+        assert isinstance(store, PostgresStore)
+        await save_with_trial(store, "j")
+
+        async def dispatch() -> None:
+            async with store.transaction("j") as tx:
+                assert tx.job is not None
+                trial = a_trial(2, request_id="another")
+                tx.save_job(with_trials(tx.job, 2))
+                tx.save_trial(trial)
+                tx.add_launch(trial)
+                tx.save_samples(trial, [PowerSample(300.0, 1.0, 100.0, 10)])
+
+        async def delete() -> None:
+            async with store.transaction("j") as tx:
+                assert tx.running_trial(2) is not None
+                tx.delete_job()
+
+        async with store._saver._using:
+            # Both wait for the first, so that they are one group.
+            groups = len(store._writer._groups)
+            first = asyncio.create_task(refresh(store, "j"))
+            while len(store._writer._groups) == groups:  # noqa: ASYNC110 - until it is on its way
+                await asyncio.sleep(0)
+            group = asyncio.gather(dispatch(), delete())
+            while len(store._writer._waiting) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            before = len(commits.done)
+        await first
+        await group
+        assert (len(commits.done) - before, commits.failed) == (1, 0)
+        assert await store.jobs(JobList(), 0, 10) == []
+        assert await store.was_launch_deleted("j", "another", None)
 
 
 async def test_creations_and_changes_in_one_group_take_their_locks_in_order(postgres_url: str) -> None:

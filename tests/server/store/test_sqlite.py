@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, TrialKey, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import cache, queries, rows
-from wattwise_server.store.base import JobList, Store
+from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Store, TrialList
 from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import explain
@@ -25,6 +26,7 @@ from wattwise_server.store.statements import Sql
 
 from tests.server.site import writing_connection
 from tests.server.store.conformance import (
+    NOW,
     Opener,
     StoreConformance,
     a_job,
@@ -33,6 +35,7 @@ from tests.server.store.conformance import (
     save_with_trial,
     with_trials,
 )
+from tests.server.store.figures import ended_trial, figured_job, save
 
 
 class TestSqliteStore(StoreConformance):
@@ -51,6 +54,63 @@ class TestSqliteStore(StoreConformance):
     async def pass_time(self, store: Store | None, seconds: float) -> None:  # noqa: ARG002 - other backends need it
         """Advances the clock."""
         self.passed += timedelta(seconds=seconds)
+
+    async def test_lists_that_may_read_everything_have_a_connection_apart(self, opener: Opener) -> None:
+        """One job's trials by number are read where jobs are read; other lists, and numbers of items, are not."""
+        quick: list[JobList | TrialList] = [
+            TrialList("j"),
+            TrialList("j", status=TrialStatus.DISPATCHED, newest_first=True),
+        ]
+        slow: list[JobList | TrialList] = [
+            JobList(),
+            JobList(order=JobOrder.ATTENTION),
+            TrialList(),
+            TrialList("j", status=TrialStatus.FAILED),
+            TrialList("j", end_reason=EndReason.ERROR),
+            TrialList("j", batch_size=8),
+        ]
+
+        async def page(store: SqliteStore, wanted: JobList | TrialList) -> Sequence[object]:
+            return await (store.jobs(wanted, 0, 9) if isinstance(wanted, JobList) else store.trials(wanted, (), 9))
+
+        async def count(store: SqliteStore, wanted: JobList | TrialList) -> int:
+            return await (store.count_jobs(wanted) if isinstance(wanted, JobList) else store.count_trials(wanted))
+
+        for closed, read, refused in (("_slow", quick, slow), ("_connection", slow, quick)):
+            async with opener() as store:
+                assert isinstance(store, SqliteStore)
+                async with store.transaction("j") as tx:
+                    if tx.job is None:
+                        tx.save_job(a_job())
+                await getattr(store.queries, closed).close()
+                for wanted in read:
+                    await page(store, wanted)
+                for wanted in refused:
+                    with pytest.raises(StorageUnavailableError):
+                        await page(store, wanted)
+                if closed == "_connection":
+                    assert [await count(store, wanted) for wanted in (*quick, *slow)] == [0, 0, 1, 1, 0, 0, 0, 0]
+                    assert await store.history(HistoryList(), (), 9) == []
+                    assert await store.deliveries_before("j", [NOW]) == [0]
+
+    async def test_a_list_after_a_reset_reads_no_trial_from_before_it(self, opener: Opener) -> None:
+        """What a list of jobs that need attention takes does not grow with the trials from before a reset."""
+        numbers, steps = {"few": 10, "many": 1000}, [0]
+
+        def step() -> None:
+            steps[-1] += 1
+
+        async with opener() as store:
+            assert isinstance(store, SqliteStore)
+            for job_id, count in numbers.items():
+                trials = [ended_trial(number) for number in range(1, count + 1)]
+                await save(store, figured_job(job_id, num_trials=count, reset_after=count), *trials)
+            await store.queries._slow.set_progress_handler(step, 1)
+            for job_id in numbers:
+                assert await store.jobs(JobList(job_id, state=JobState.ATTENTION), 0, 9) == []
+                steps.append(0)
+        few, many, _ = steps
+        assert 0 < many < 2 * few
 
     async def test_jobs_beyond_those_cached_are_read_again(
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
@@ -326,3 +386,10 @@ def test_sqlite_errors_are_explained(tmp_path: Path, trouble: str, statement: st
 def test_other_errors_are_not_shown() -> None:
     """What is not an error of SQLite's may say anything, which the log has: a caller is not shown it."""
     assert "secret" not in explain(ValueError("secret"))
+
+
+def test_statements_with_keys_of_jobs_are_forgotten() -> None:
+    """The texts of statements that have been run do not become more and more."""
+    for key in range(2000):
+        assert numbered(f"SELECT {key}, $1") == f"SELECT {key}, ?1"
+    assert numbered.cache_info().currsize <= 1000

@@ -13,6 +13,7 @@ from wattwise_server.store.base import (
     Bucket,
     HistoryList,
     JobList,
+    JobPlace,
     JobVersion,
     ListedEntry,
     ListedTrial,
@@ -88,7 +89,7 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).was_launch_deleted(job_id, request_id, started)
 
-    async def jobs(self, wanted: JobList, after: int, limit: int) -> Sequence[ListedJob]:
+    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """By the next store."""
         return await next(self._turns).jobs(wanted, after, limit)
 
@@ -104,9 +105,9 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).count_trials(wanted)
 
-    async def deliveries_before(self, job_id: str, first: datetime, last: datetime) -> tuple[int, Sequence[datetime]]:
+    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
         """By the next store."""
-        return await next(self._turns).deliveries_before(job_id, first, last)
+        return await next(self._turns).deliveries_before(job_id, times)
 
     async def job_versions(
         self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import pytest
 from wattwise import v1
-from wattwise_server.domain import ComputedUsage, Measurement
+from wattwise_server.config import Factors
+from wattwise_server.domain import ComputedUsage, ListedJob, Measurement
 from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.store.base import TrialList
+from wattwise_server.rpc.calls import StreamLimit
+from wattwise_server.rpc.paging import PageTokens
+from wattwise_server.rpc.service import JobAdminService
+from wattwise_server.store.base import JobList, JobPlace, ListedTrial, Place, TrialList
+from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.job_spec import resolve
 from wattwise_server.usecases.report import LARGEST_COST, number_faults
+from wattwise_server.usecases.statistics import Statistics
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -85,6 +93,47 @@ def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: v1.JobAdmin
             break
         request.page_token = page.next_page_token
     assert seen == [1, 2, 3, 4, 5]
+
+
+def test_pages_begin_behind_a_start_before_1970(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """Imported trials that started before 1970 are listed once each, over pages of one."""
+    job = Trainer(grpc_stub, job_id_prefix="ancient", job_id="ancient-1")
+    for seconds in (86_400, -86_400, -2 * 86_400):
+        measured = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=100.0, metric=0.95)
+        imported = v1.ImportTrialRequest(
+            job_id=job.job_id, request_id=str(seconds), batch_size=16, measurements=[measured]
+        )
+        imported.start_time.FromSeconds(seconds)
+        grpc_stub.ImportTrial(imported)
+    request = v1.ListTrialsRequest(job_id_prefix="ancient-", page_size=1)
+    seen = []
+    while True:
+        page = admin.ListTrials(request)
+        seen += [trial.start_time.seconds for trial in page.trials]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert seen == [-2 * 86_400, -86_400, 86_400]
+
+
+def test_jobs_are_paged_by_id(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """A token leads behind the longest ids, in any script; one that is far longer is refused."""
+    job_ids = [f"by_id_{sign * 190}" for sign in ("\U0001f680", "x", "\u00e9")]
+    for job_id in job_ids:
+        Trainer(grpc_stub, job_id_prefix="by_id", job_id=job_id)
+    request = v1.ListJobsRequest(page_size=1, job_id_prefix="by_id_", order=v1.JOB_ORDER_ID)
+    seen = []
+    while True:
+        page = admin.ListJobs(request)
+        seen += [job.spec.job_id for job in page.jobs]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert seen == sorted(job_ids)
+    request.page_token = "x" * 400_000
+    with refused() as refusal:
+        admin.ListJobs(request)
+    assert list(refusal.faults) == ["page_token"]
 
 
 @pytest.mark.parametrize("token", ["nonsense", "am9iczp4", "dHJpYWxzOjE=", "\u00e4", "am9iczotMQ=="])
@@ -209,12 +258,71 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     running, _ = await site.optimizer.next_trial("j", "")
     await report(site, running.key, 1)
     await report(site, running.key, 2)
-    listed = await site.administration.trials(TrialList("j"), (), 10)
+    listed, _ = await site.administration.trials(TrialList("j"), (), 10)
     assert [(each.trial.cost, each.trial.cost_bound) for each in listed] == [(30.0, None), (20.0, 60.0)]
     job = await site.administration.job("j")
     assert (job.num_trials, job.num_observations, job.num_events) == (2, 1, 3)
     shown, epochs, _, _ = await site.administration.trial(running.key)
     assert (shown.trial.cost, shown.trial.cost_bound, len(epochs)) == (20.0, 60.0, 2)
+    await site.close()
+
+
+async def test_list_goes_on_behind_a_job_that_is_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is deleted after a page was read takes no trials of other jobs from the list."""
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    for job_id in ("j-a", "j-b", "j-c", "j-d"):
+        await site.optimizer.register(draft(job_id))
+        await site.optimizer.next_trial(job_id, "")
+    read = site.store.trials
+
+    async def read_and_delete(wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
+        found = await read(wanted, after, limit)
+        if not after:
+            await site.administration.delete_job("j-b")
+        return found
+
+    monkeypatch.setattr(site.store, "trials", read_and_delete)
+    wanted, seen = TrialList(prefix="j-"), []
+    page = await site.administration.trials(wanted, (), 2)
+    seen += [each.trial.job_id for each in page.trials]
+    while page.end:
+        page = await site.administration.trials(wanted, page.end, 2)
+        seen += [each.trial.job_id for each in page.trials]
+    assert seen == ["j-a", "j-c", "j-d"]
+    await site.close()
+
+
+async def test_page_of_jobs_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of many jobs that need attention is read at once: a job that is deleted meanwhile hides no other one."""
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    job_ids = [f"j-{number}" for number in range(120)]
+    for job_id in job_ids:
+        await site.optimizer.register(draft(job_id))
+    read = site.store.jobs
+
+    async def read_and_delete(wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
+        found = await read(wanted, after, limit)
+        if not after:
+            await site.administration.delete_job(found[0].job.spec.job_id)
+        return found
+
+    monkeypatch.setattr(site.store, "jobs", read_and_delete)
+    service = JobAdminService(
+        site.administration,
+        Control(site.store, lambda: site.now),
+        Statistics(site.store, Factors()),
+        streams=StreamLimit(0),
+        tokens=PageTokens(site.store.page_token_key),
+        start_time=site.now,
+    )
+    request = v1.ListJobsRequest(page_size=110, order=v1.JOB_ORDER_ATTENTION, with_summaries=True)
+    page = await service.ListJobs(request, cast("Any", None))
+    assert [job.spec.job_id for job in page.jobs] == job_ids[:9:-1]
+    assert page.next_page_token
     await site.close()
 
 

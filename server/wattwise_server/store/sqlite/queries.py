@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 import aiosqlite
 
@@ -24,7 +24,8 @@ _RUNNING_LEASES = """
 _CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'DISPATCHED')"
 
 
-@cache
+# Some texts have the keys of jobs.
+@lru_cache(1000)
 def numbered(sql: str) -> str:
     """The text with parameters as SQLite spells them."""
     return re.sub(r"\$(\d+)", r"?\1", sql)

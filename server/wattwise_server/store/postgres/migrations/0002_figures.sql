@@ -65,14 +65,16 @@ BEGIN
     IF moved IS NOT NULL THEN
         RETURN moved;
     END IF;
+    -- save_1 has deleted the jobs that the group deletes.
     IF launches_rows IS NOT NULL THEN
         INSERT INTO launches (job_key, trial_number, reason, labels, token_id)
         SELECT job_key, trial_number, reason, labels, token_id
-        FROM json_populate_recordset(NULL::launches, launches_rows);
+        FROM json_populate_recordset(NULL::launches, launches_rows) JOIN jobs USING (job_key);
     END IF;
     IF power_samples_rows IS NOT NULL THEN
         INSERT INTO power_samples (job_key, trial_number, samples)
-        SELECT job_key, trial_number, samples FROM json_populate_recordset(NULL::power_samples, power_samples_rows)
+        SELECT job_key, trial_number, samples
+        FROM json_populate_recordset(NULL::power_samples, power_samples_rows) JOIN jobs USING (job_key)
         ON CONFLICT (job_key, trial_number) DO UPDATE SET samples = excluded.samples;
     END IF;
     IF history_rows IS NOT NULL THEN
