@@ -394,23 +394,6 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
     measured = totals.spent.energy_joules > 0
     field = "energy_joules" if measured else "time_seconds"
     text = amounts.energy if measured else amounts.span
-    saved: Values | None = None
-    if totals.HasField("saved_at_least"):
-        least, lost = getattr(totals.saved_at_least, field), -getattr(totals.uncorrected, field)
-        kind = "gain" if least > 0 else "loss" if lost > 0 else "uncertain"
-        figures = {"gain": text(least), "loss": text(lost), "uncertain": "not certain"}
-        labels = {"gain": "saved at least", "loss": "lost", "uncertain": f"saved yet: at least {text(least)}"}
-        part = totals.uncorrected if kind == "loss" else totals.saved_at_least
-        sign = -1.0 if kind == "loss" else 1.0
-        saved = {
-            "figure": figures[kind],
-            "label": labels[kind],
-            "kind": kind,
-            "estimate": text(getattr(totals.saved, field)),
-            "jobs": totals.num_jobs_with_savings,
-            "money": amounts.money(sign * part.money, factors.currency) if part.HasField("money") else "",
-            "carbon": amounts.carbon(sign * part.carbon_grams) if part.HasField("carbon_grams") else "",
-        }
     return {
         "jobs": totals.num_jobs,
         "running": totals.num_running_trials,
@@ -418,7 +401,7 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
         "spent": text(getattr(totals.spent, field)),
         "measured": measured,
         "time": amounts.span(totals.spent.time_seconds),
-        "saved": saved,
+        "saved": savings.total_saved(totals, factors),
         "attention": totals.num_jobs_needing_attention,
     }
 

@@ -235,7 +235,8 @@ class ListJobsResponse(_message.Message):
     TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Pass it as page_token to get the next page. Empty: this is the last page. In an order by activity or attention, a job
-    that changes between two pages may be on both or on none.
+    that changes or is deleted between two pages moves others, which may then be on both pages or on none. One page is of
+    one moment.
     """
     total_size: _builtins.int
     """How many jobs match, on all pages. Unset: with_total_size was not set."""

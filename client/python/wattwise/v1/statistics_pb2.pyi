@@ -641,7 +641,9 @@ class JobStatistics(_message.Message):
     SAVINGS_POINTS_FIELD_NUMBER: _builtins.int
     POWER_PROFILES_FIELD_NUMBER: _builtins.int
     num_excluded: _builtins.int
-    """Number of trials that a person has excluded."""
+    """Number of trials after the newest reset that are excluded: by a person, or from their import because they had started
+    before the reset.
+    """
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialStatistics]:
         """By ascending batch size, then by type. Empty: no trial."""
@@ -660,7 +662,9 @@ class JobStatistics(_message.Message):
 
     @_builtins.property
     def savings_points(self) -> _containers.RepeatedCompositeFieldContainer[Global___SavingsPoint]:
-        """One for each range of the buckets. Empty: no buckets were requested, or no trial."""
+        """One for each range of the buckets in which a trial has ended that counts. Empty: no buckets were requested, or no such
+        trial.
+        """
 
     @_builtins.property
     def power_profiles(self) -> _containers.RepeatedCompositeFieldContainer[Global___PowerProfile]:

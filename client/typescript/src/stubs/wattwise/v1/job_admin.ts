@@ -269,7 +269,8 @@ export interface ListJobsResponse {
   jobs: Job[];
   /**
    * Pass it as page_token to get the next page. Empty: this is the last page. In an order by activity or attention, a job
-   * that changes between two pages may be on both or on none.
+   * that changes or is deleted between two pages moves others, which may then be on both pages or on none. One page is of
+   * one moment.
    */
   nextPageToken: string;
   /** How many jobs match, on all pages. Unset: with_total_size was not set. */

@@ -347,11 +347,17 @@ export interface JobStatistics {
   savings:
     | Savings
     | undefined;
-  /** Number of trials that a person has excluded. */
+  /**
+   * Number of trials after the newest reset that are excluded: by a person, or from their import because they had started
+   * before the reset.
+   */
   numExcluded: number;
   /** For charts, by ascending trial number, then by batch size. Empty: no buckets were requested, or nothing was reported. */
   buckets: TrialBucket[];
-  /** One for each range of the buckets. Empty: no buckets were requested, or no trial. */
+  /**
+   * One for each range of the buckets in which a trial has ended that counts. Empty: no buckets were requested, or no such
+   * trial.
+   */
   savingsPoints: SavingsPoint[];
   /** The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile. */
   powerProfiles: PowerProfile[];
