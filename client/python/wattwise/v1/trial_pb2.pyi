@@ -557,9 +557,9 @@ class TrainingResult(_message.Message):
     COMPUTED_FIELD_NUMBER: _builtins.int
     POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
     time_seconds: _builtins.float
-    """Seconds of training in this trial so far. Finite, above 0, and not less than reported before."""
+    """Seconds of training in this trial so far. Above 0, at most 1e100, and not less than reported before."""
     energy_joules: _builtins.float
-    """Joules of all GPUs of this trial so far. Finite, 0 or more, and not less than reported before. 0: no energy was
+    """Joules of all GPUs of this trial so far. 0 or more, at most 1e100, and not less than reported before. 0: no energy was
     measured.
     """
     metric: _builtins.float

@@ -481,10 +481,10 @@ export interface TrainingResult {
   trial:
     | TrialId
     | undefined;
-  /** Seconds of training in this trial so far. Finite, above 0, and not less than reported before. */
+  /** Seconds of training in this trial so far. Above 0, at most 1e100, and not less than reported before. */
   timeSeconds: number;
   /**
-   * Joules of all GPUs of this trial so far. Finite, 0 or more, and not less than reported before. 0: no energy was
+   * Joules of all GPUs of this trial so far. 0 or more, at most 1e100, and not less than reported before. 0: no energy was
    * measured.
    */
   energyJoules: number;
