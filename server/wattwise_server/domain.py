@@ -653,7 +653,7 @@ class Trial(NamedTuple):
         start_time: When it was dispatched, or started if it was imported; None if that is unknown.
         observation: Its position among the job's succeeded trials, from 1.
         best_known: If it had no bound, whether because its batch size was the best known one; stored once it has ended.
-        excluded: Whether a person excluded it from the search.
+        excluded: Whether the search ignores it: a person excluded it, or it was imported from before a reset.
         dispatch_event: Number of the event of its dispatch.
         end_event: Number of the event of its end; None while it runs.
         cost: Of its newest measurement, like `cost_bound`, `converged` and `target_reached`. Stored once it has ended;

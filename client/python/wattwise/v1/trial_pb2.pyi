@@ -316,7 +316,7 @@ class Trial(_message.Message):
     power_limit_watts: _builtins.float
     """The GPU power limit of its newest report that had one, in watts. Unset: unknown."""
     excluded: _builtins.bool
-    """Whether the job's search ignores the trial, as SetTrialExcluded requested."""
+    """Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset."""
     reason: _builtins.str
     """One sentence that explains the choice of the batch size, as GetNextBatchSize answered it. Empty: the trial was
     imported, or dispatched by an older server.

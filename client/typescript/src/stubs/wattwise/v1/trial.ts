@@ -388,7 +388,7 @@ export interface Trial {
   powerLimitWatts?:
     | number
     | undefined;
-  /** Whether the job's search ignores the trial, as SetTrialExcluded requested. */
+  /** Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset. */
   excluded: boolean;
   /** What looks wrong about the trial, in every answer for it too. Empty: nothing. */
   warnings: TrialWarning[];
