@@ -95,13 +95,13 @@ belief: $(VENV)/.dev ## draw docs/belief.svg: what the default policy believes a
 	$(BIN)/wattwise replay --synthetic large-optimum --recurrences 12 --belief docs/belief.svg
 
 decisions: $(VENV)/.dev ## print what the policies cost beside the best possible, and whether limits are met (TRACES=folder for measured rows)
-	$(BIN)/python -m wattwise_replay.decisions $(if $(TRACES),--traces '$(TRACES)') $(DECISIONS)
+	$(BIN)/python -m benchmarks.decisions $(if $(TRACES),--traces '$(TRACES)') $(DECISIONS)
 
 ablation: $(VENV)/.dev ## print what each part of POLICY_KNOWLEDGE_GRADIENT brings (TRACES=folder for measured columns)
-	$(BIN)/python -m wattwise_replay.ablation $(if $(TRACES),--traces '$(TRACES)') $(ABLATION)
+	$(BIN)/python -m benchmarks.decisions.ablation $(if $(TRACES),--traces '$(TRACES)') $(ABLATION)
 
 savings: $(VENV)/.dev ## print whether claims of what a job has saved hold where the truth is known (TRACES=folder for measured lines)
-	$(BIN)/python -m wattwise_replay.savings $(if $(TRACES),--traces '$(TRACES)') $(SAVINGS)
+	$(BIN)/python -m benchmarks.savings $(if $(TRACES),--traces '$(TRACES)') $(SAVINGS)
 
 conformance: $(VENV)/.test ## replay the behaviour tables with the clients of all languages
 	$(BIN)/python -m tests.conformance

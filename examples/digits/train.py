@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
@@ -20,21 +22,33 @@ from examples.digits.job import TARGET_MISSED, job_spec
 from examples.digits.monitor import energy_monitor
 
 
+def split(seed: int) -> Sequence[np.ndarray]:
+    """The images for training and for validation, then their digits."""
+    images, digits = load_digits(return_X_y=True)
+    return train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
+
+
+def losses(data: Sequence[np.ndarray], batch_size: int, seed: int) -> Iterator[float]:
+    """Trains on and on; yields the validation loss after each epoch."""
+    x, x_val, y, y_val = data
+    # Adam's learning rate scales with the square root of the batch size.
+    rate = 0.001 * (batch_size / 32) ** 0.5
+    model = MLPClassifier((512,), batch_size=batch_size, learning_rate_init=rate, random_state=seed)
+    while True:
+        model.partial_fit(x, y, classes=range(10))
+        yield float(log_loss(y_val, model.predict_proba(x_val)))
+
+
 def train(server: str, spec: JobSpec, seed: int, timeout: float) -> int:
     """Trains once; returns the exit status. Waits up to `timeout` seconds for the server."""
-    images, digits = load_digits(return_X_y=True)
-    x, x_val, y, y_val = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
+    data = split(seed)
     with BatchSizeOptimizer(server, spec, monitor=energy_monitor(), timeout=timeout) as bso:
-        batch_size = bso.get_batch_size()
+        epochs = losses(data, bso.get_batch_size(), seed)
         print(bso.trial.reason, flush=True)
-        # Adam's learning rate scales with the square root of the batch size.
-        rate = 0.001 * (batch_size / 32) ** 0.5
-        model = MLPClassifier((512,), batch_size=batch_size, learning_rate_init=rate, random_state=seed)
         bso.on_train_begin()
         try:
             while not bso.training_finished:
-                model.partial_fit(x, y, classes=range(10))
-                bso.on_evaluate(log_loss(y_val, model.predict_proba(x_val)))
+                bso.on_evaluate(next(epochs))
         except TrainFailError:
             return TARGET_MISSED
         return 0 if bso.target_reached else TARGET_MISSED

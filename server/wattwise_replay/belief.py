@@ -72,8 +72,7 @@ def snapshots(
         beliefs = engine.beliefs
         best = _best(beliefs, trials)
         bounds = [engine.bound(each.batch_size) for each in beliefs if each.batch_size != best]
-        drifted = world.drift_at is not None and number > world.drift_at
-        workload = world.workload.mirrored() if drifted else world.workload
+        workload = world.workload_at(number - 1)
         costs = [_cost(workload, size, world.eta) for size in workload.sizes]
         bound = max((each for each in bounds if each is not None), default=None)
         yield Snapshot(number, beliefs, trials, costs, engine.upcoming(), bound)

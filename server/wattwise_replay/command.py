@@ -299,7 +299,7 @@ def _prior(args: argparse.Namespace, workload: Workload) -> Workload:
 
 
 def _world(args: argparse.Namespace, workload: Workload) -> World:
-    return World(workload, args.eta, workload.drift_at if args.drift_at is None else args.drift_at)
+    return World(workload if args.drift_at is None else workload.drifting(args.drift_at), args.eta)
 
 
 def _draw_belief(args: argparse.Namespace, workload: Workload, make: MakeEngine) -> int:

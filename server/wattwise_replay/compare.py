@@ -117,9 +117,8 @@ def compare(
 def _hindsight(
     world: World, recurrences: int, fixed: dict[int, Sequence[Ledger]]
 ) -> tuple[Sequence[int], Sequence[Ledger]]:
-    """The batch size with the lowest cost over all seeds, of those that deliver; before and after the drift."""
-    drift = recurrences if world.drift_at is None else min(world.drift_at, recurrences)
-    stretches = [slice(0, drift), slice(drift, recurrences)] if drift < recurrences else [slice(0, recurrences)]
+    """The batch size with the lowest cost over all seeds, of those that deliver; between two changes."""
+    stretches = [stretch for stretch, _ in world.workload.stages(recurrences)]
 
     def order(size: int, stretch: slice) -> tuple[int, float]:
         undelivered = sum((~ledger.delivered[stretch]).sum() for ledger in fixed[size])

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
-from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialStatus
+from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialStatus, TrialType
 from wattwise_server.domain import JobSpec as DomainSpec
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import (
@@ -67,11 +67,16 @@ class InProcess:
             raise ReplayError(str(error)) from error
         self._policy = Guarded(*variant) if variant else policies[self._spec.policy]
         known = [prior_of(each.beliefs, each.ended) for each in priors]
-        self._search: Search = self._policy.register(self._spec, known)
+        self._search = self._policy.register(self._spec, known)
         self.ended: list[Trial] = []
         self._running: dict[int, Trial] = {}
         self._number = 0
         self._observations = 0
+
+    @property
+    def search(self) -> Search:
+        """The state of the search."""
+        return self._search
 
     @property
     def beliefs(self) -> Sequence[ArmBelief]:
@@ -93,6 +98,13 @@ class InProcess:
         choice = self.upcoming()
         if choice is None:
             raise NoBatchSizeLeftError(no_batch_size_left(self._spec.max_epochs))
+        return self._dispatched(choice)
+
+    def dispatch_baseline(self) -> Dispatch:
+        """The default batch size, as for a person who requests a baseline."""
+        return self._dispatched(Choice(TrialType.REQUESTED, self._spec.default_batch_size, "requested"))
+
+    def _dispatched(self, choice: Choice) -> Dispatch:
         number = self._number + 1
         round_ = self._search.pruning_round
         trial = Trial(self._spec.job_id, number, choice.batch_size, choice.type, round_, _TIME)

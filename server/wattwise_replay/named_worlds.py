@@ -30,7 +30,7 @@ _PLACE = np.arange(10)
 _NEVER = math.inf
 
 
-class _Course(NamedTuple):
+class Course(NamedTuple):
     """What a world states.
 
     Attributes:
@@ -52,49 +52,49 @@ class _Course(NamedTuple):
     missing: float = 0.0
 
 
-_LARGE_OPTIMUM = _Course(_DOUBLING, 3, 4.4 * (1 + 0.05 * _PLACE), 1 + 40 / _DOUBLING, 0.2, 30)
-_VALLEY = _Course(_DOUBLING, 5, 20 * (1 + _DOUBLING / 200), 1 + 40 / _DOUBLING, 0.1, 200)
+_LARGE_OPTIMUM = Course(_DOUBLING, 3, 4.4 * (1 + 0.05 * _PLACE), 1 + 40 / _DOUBLING, 0.2, 30)
+_VALLEY = Course(_DOUBLING, 5, 20 * (1 + _DOUBLING / 200), 1 + 40 / _DOUBLING, 0.1, 200)
 """The optimum lies between 64 and 128; the default, 256, costs a quarter more."""
 
 
-def _flat_noisy(rng: np.random.Generator) -> _Course:
-    return _Course(_DOUBLING, 5, 20 * np.exp(0.03 * rng.standard_normal(10)), np.ones(10), 0.4, 100)
+def _flat_noisy(rng: np.random.Generator) -> Course:
+    return Course(_DOUBLING, 5, 20 * np.exp(0.03 * rng.standard_normal(10)), np.ones(10), 0.4, 100)
 
 
-def _large_optimum(_: np.random.Generator) -> _Course:
+def _large_optimum(_: np.random.Generator) -> Course:
     return _LARGE_OPTIMUM
 
 
-def _small_optimum(_: np.random.Generator) -> _Course:
-    return _Course(_DOUBLING, 6, 20 * (1 + _DOUBLING / 300), 1 + 0.02 * _PLACE, 0.1, 100)
+def _small_optimum(_: np.random.Generator) -> Course:
+    return Course(_DOUBLING, 6, 20 * (1 + _DOUBLING / 300), 1 + 0.02 * _PLACE, 0.1, 100)
 
 
-def _two_humps(_: np.random.Generator) -> _Course:
+def _two_humps(_: np.random.Generator) -> Course:
     epochs = 20 * np.array([1.8, 1.5, 1.3, 1.6, 1.7, 1.6, 1.2, 1.0, 1.2, 1.7])
-    return _Course(_DOUBLING, 2, epochs, np.ones(10), 0.08, 60)
+    return Course(_DOUBLING, 2, epochs, np.ones(10), 0.08, 60)
 
 
-def _small_diverge(_: np.random.Generator) -> _Course:
-    return _Course(_DOUBLING, 5, np.array([_NEVER] * 4 + [24, 20, 22, 26, 33, 45]), 1 + 20 / _DOUBLING, 0.1, 60)
+def _small_diverge(_: np.random.Generator) -> Course:
+    return Course(_DOUBLING, 5, np.array([_NEVER] * 4 + [24, 20, 22, 26, 33, 45]), 1 + 20 / _DOUBLING, 0.1, 60)
 
 
-def _edge_of_divergence(_: np.random.Generator) -> _Course:
-    return _Course(_DOUBLING, 5, np.array([_NEVER] * 4 + [16, 20, 26, 36, 50, 70]), 1 + 0.01 * _PLACE, 0.1, 100)
+def _edge_of_divergence(_: np.random.Generator) -> Course:
+    return Course(_DOUBLING, 5, np.array([_NEVER] * 4 + [16, 20, 26, 36, 50, 70]), 1 + 0.01 * _PLACE, 0.1, 100)
 
 
-def _one_converges(_: np.random.Generator) -> _Course:
-    return _Course(_DOUBLING, 5, np.array([_NEVER] * 7 + [20] + [_NEVER] * 2), np.ones(10), 0.1, 60)
+def _one_converges(_: np.random.Generator) -> Course:
+    return Course(_DOUBLING, 5, np.array([_NEVER] * 7 + [20] + [_NEVER] * 2), np.ones(10), 0.1, 60)
 
 
-def _all_fail(_: np.random.Generator) -> _Course:
-    return _Course(_DOUBLING, 5, 20 * (1 + _DOUBLING / 500), 1 + 60 / _DOUBLING, 0.1, 60, missing=0.2)
+def _all_fail(_: np.random.Generator) -> Course:
+    return Course(_DOUBLING, 5, 20 * (1 + _DOUBLING / 500), 1 + 60 / _DOUBLING, 0.1, 60, missing=0.2)
 
 
-def _steep_noisy(_: np.random.Generator) -> _Course:
-    return _Course(_DOUBLING, 6, 20 * (1 + _DOUBLING / 200), 1 + 40 / _DOUBLING, 0.4, 200)
+def _steep_noisy(_: np.random.Generator) -> Course:
+    return Course(_DOUBLING, 6, 20 * (1 + _DOUBLING / 200), 1 + 40 / _DOUBLING, 0.4, 200)
 
 
-_CASES: dict[str, Callable[[np.random.Generator], _Course]] = {
+CASES: dict[str, Callable[[np.random.Generator], Course]] = {
     "flat-noisy": _flat_noisy,
     "large-optimum": _large_optimum,
     "small-optimum": _small_optimum,
@@ -110,7 +110,7 @@ _CASES: dict[str, Callable[[np.random.Generator], _Course]] = {
 def _case(name: str) -> Workload:
     """One of the cases; all draw from one generator in turn."""
     rng = np.random.default_rng(5)
-    for each, course in _CASES.items():
+    for each, course in CASES.items():
         made = _workload(each, course(rng), rng)
         if each == name:
             return made
@@ -120,8 +120,8 @@ def _case(name: str) -> Workload:
 def _drift() -> Workload:
     """The costs are mirrored over the batch sizes after half of the recurrences."""
     sizes = _DOUBLING[:8]
-    course = _Course(sizes, 4, 20 * (1 + sizes / 60), 1 + 2 / sizes, 0.1, 900)
-    return replace(_workload("drift", course, np.random.default_rng(9)), usual_recurrences=120, drift_at=60)
+    course = Course(sizes, 4, 20 * (1 + sizes / 60), 1 + 2 / sizes, 0.1, 900)
+    return replace(_workload("drift", course, np.random.default_rng(9)), usual_recurrences=120).drifting(60)
 
 
 def _default_crashes() -> Workload:
@@ -165,7 +165,7 @@ def _spread(name: str, factors: _Factors, default: int = 5) -> Workload:
     rng = np.random.default_rng([23, *name.encode()])
     course = _VALLEY._replace(default=default, max_epochs=1000)
     drawn = [np.maximum(1, np.round(mean * factors(place, rng))) for place, mean in enumerate(course.epochs)]
-    return _assembled(name, course, [[RecordedRun(int(epoch)) for epoch in each] for each in drawn])
+    return assembled(name, course, [[RecordedRun(int(epoch)) for epoch in each] for each in drawn])
 
 
 def _noise(rng: np.random.Generator, deviation: float) -> np.ndarray:
@@ -212,7 +212,7 @@ def _best_default_noisy() -> Workload:
     return _spread("best-default-noisy", lambda _, rng: _noise(rng, 0.4), default=3)
 
 
-_OTHERS = {
+OTHERS = {
     "drift": _drift,
     "bimodal": _bimodal,
     "lucky": _lucky,
@@ -228,7 +228,7 @@ _OTHERS = {
 }
 
 
-def _random_course(rng: np.random.Generator) -> _Course:
+def _random_course(rng: np.random.Generator) -> Course:
     """Epochs and epoch costs of random shape; the default costs at most four times the best."""
     count = int(rng.integers(4, 15))
     octaves = 3 + rng.choice([1.0, 1.0, 0.58]) * np.arange(count)
@@ -257,7 +257,7 @@ def _random_course(rng: np.random.Generator) -> _Course:
         end = int(rng.integers(0, max(1, min(default, best) + 1)))
         diverging = slice(end) if rng.random() < 0.7 else slice(max(default, best) + 1, count)
         epochs[diverging] = _NEVER
-    return _Course(sizes, default, epochs, costs, float(rng.choice([0.03, 0.1, 0.1, 0.25])), max_epochs)
+    return Course(sizes, default, epochs, costs, float(rng.choice([0.03, 0.1, 0.1, 0.25])), max_epochs)
 
 
 def _random(number: int) -> Workload:
@@ -281,14 +281,14 @@ def _far(number: int) -> Workload:
         epochs = fewest * (1 + sizes / (sizes[default - way] * 2))
     costs = costs * np.exp(0.04 * rng.standard_normal(count))
     epochs = epochs * np.exp(0.06 * rng.standard_normal(count))
-    course = _Course(sizes, default, epochs, costs, math.nan, int(epochs[default] * 2 + 4))
+    course = Course(sizes, default, epochs, costs, math.nan, int(epochs[default] * 2 + 4))
     drawn = [np.round(mean * (1 + 0.3 * rng.exponential(0.7, _RUNS) ** 1.3)).clip(1) for mean in epochs]
-    return _assembled(f"far-{number}", course, [[RecordedRun(int(epoch)) for epoch in each] for each in drawn])
+    return assembled(f"far-{number}", course, [[RecordedRun(int(epoch)) for epoch in each] for each in drawn])
 
 
 _FAMILIES = {"random": _random, "far": _far}
 
-NAMES: Sequence[str] = (*_CASES, *_OTHERS, *(f"{family}-K" for family in _FAMILIES))
+NAMES: Sequence[str] = (*CASES, *OTHERS, *(f"{family}-K" for family in _FAMILIES))
 """The names; K is a number from 0."""
 
 
@@ -298,21 +298,21 @@ def named_world(name: str) -> Workload:
     Raises:
         ReplayError: there is none of that name.
     """
-    if name in _CASES:
+    if name in CASES:
         return _case(name)
-    if name in _OTHERS:
-        return _OTHERS[name]()
+    if name in OTHERS:
+        return OTHERS[name]()
     family, _, number = name.rpartition("-")
     if family in _FAMILIES and number.isdecimal():
         return _FAMILIES[family](int(number))
     raise ReplayError(f"no synthetic workload is named {name!r}; use a seed from 0 or one of {', '.join(NAMES)}")
 
 
-def _workload(name: str, course: _Course, rng: np.random.Generator) -> Workload:
-    return _assembled(name, course, [_runs(course, mean, rng) for mean in course.epochs])
+def _workload(name: str, course: Course, rng: np.random.Generator) -> Workload:
+    return assembled(name, course, [_runs(course, mean, rng) for mean in course.epochs])
 
 
-def _runs(course: _Course, mean: float, rng: np.random.Generator) -> Sequence[RecordedRun]:
+def _runs(course: Course, mean: float, rng: np.random.Generator) -> Sequence[RecordedRun]:
     if math.isinf(mean):
         epochs = np.full(_RUNS, _NEVER)
     else:
@@ -322,7 +322,7 @@ def _runs(course: _Course, mean: float, rng: np.random.Generator) -> Sequence[Re
     return [RecordedRun(None if math.isinf(epoch) else int(epoch)) for epoch in epochs]
 
 
-def _assembled(name: str, course: _Course, runs: Sequence[Sequence[RecordedRun]]) -> Workload:
+def assembled(name: str, course: Course, runs: Sequence[Sequence[RecordedRun]]) -> Workload:
     sizes = [int(size) for size in course.sizes]
     batch_sizes = (
         BatchSize(size, tuple(each), (_point(float(price)),))
@@ -350,7 +350,7 @@ def _point(price: float) -> PowerPoint:
 
 
 def _with_crashes(
-    name: str, course: _Course, crash: Callable[[int, RecordedRun, np.random.Generator], RecordedRun]
+    name: str, course: Course, crash: Callable[[int, RecordedRun, np.random.Generator], RecordedRun]
 ) -> Workload:
     """The world of a course, with the crashes of each batch size's runs by its place."""
     rng = np.random.default_rng([22, *name.encode()])

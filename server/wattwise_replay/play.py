@@ -52,7 +52,14 @@ class Ledger:
 
 
 def play(
-    engine: Engine, world: World, seed: int, recurrences: int, overlap: float = 0.0, *, max_tries: int = MAX_TRIES
+    engine: Engine,
+    world: World,
+    seed: int,
+    recurrences: int,
+    overlap: float = 0.0,
+    *,
+    at_once: int = 1,
+    max_tries: int = MAX_TRIES,
 ) -> Ledger:
     """Runs a job over its recurrences.
 
@@ -65,6 +72,7 @@ def play(
         seed: Seed of the world's draws; the same for all compared engines.
         recurrences: Number of recurrences.
         overlap: Share of recurrences that are submitted while the one before runs, in [0, 1).
+        at_once: Number of recurrences of which each is submitted before any of them ends.
         max_tries: Largest number of trials per recurrence.
 
     Raises:
@@ -72,6 +80,7 @@ def play(
     """
     drawn, joins = draws(seed, recurrences, max_tries), overlaps(seed, recurrences, overlap)
     trials: list[PlayedTrial] = []
+    joins |= np.arange(recurrences) % at_once > 0
     for together in _groups(joins):
         waiting = [(recurrence, 0, engine.dispatch()) for recurrence in together]
         while waiting:

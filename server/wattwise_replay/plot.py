@@ -121,8 +121,8 @@ def _panel(panel: Any, comparison: Comparison, unit: tuple[str, float]) -> None:
         if seeds > 1:
             half = regret.std(axis=0, ddof=1) / math.sqrt(seeds) * quantile(seeds - 1)
             panel.fill_between(places, mean - half, mean + half, color=_COLOURS.get(name), alpha=0.2, linewidth=0)
-    if comparison.world.drift_at is not None:
-        panel.axvline(comparison.world.drift_at + 0.5, color="black", linewidth=0.8, linestyle=":")
+    for change in comparison.world.workload.changes:
+        panel.axvline(change.at + 0.5, color="black", linewidth=0.8, linestyle=":")
     panel.set_title(comparison.world.workload.setting)
     panel.set_xlabel("recurrence")
     panel.set_ylabel(f"cumulative regret, {unit[0]}")

@@ -172,7 +172,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "workload": workload.name,
         "gpu": workload.gpu,
         "eta": comparison.world.eta,
-        "drift_at": comparison.world.drift_at,
+        "drift_at": next((change.at for change in workload.changes), None),
         "recurrences": comparison.recurrences,
         "seeds": _seeds(comparison),
         "best_batch_sizes": list(comparison.best_sizes),
@@ -222,16 +222,21 @@ def _interval(value: Mean | None) -> dict[str, float | None]:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    """What the numbers do not say: launches for which no batch size was left, and recurrences without a model."""
+    """What the numbers do not say: another default, launches without a batch size, recurrences without a model."""
+    workload = comparison.world.workload
+    if workload.unmeasured_default is not None:
+        yield (
+            f"the default batch size {workload.unmeasured_default} was not measured; "
+            f"{workload.default_batch_size} replaces it"
+        )
     recurrences = comparison.recurrences * _seeds(comparison)
     for name, ledgers in comparison.ledgers.items():
         fallbacks = comparison.fallbacks.get(name, ())
         if any(fallbacks):
             seeds = f"{sum(map(bool, fallbacks))} of {counted(len(fallbacks), 'seed')}"
-            default = comparison.world.workload.default_batch_size
             yield (
                 f"{name}: no batch size was left for {counted(sum(fallbacks), 'launch')} in {seeds}; they trained the "
-                f"default, {default}, without early stopping"
+                f"default, {workload.default_batch_size}, without early stopping"
             )
         if undelivered := sum(int((~ledger.delivered).sum()) for ledger in ledgers):
             yield f"{name}: {undelivered:,} of {counted(recurrences, 'recurrence')} ended without a model"

@@ -76,6 +76,8 @@ class Source:
         filter: The values that a line must have, by column; applies to each file with such a column.
         columns: What a column is called in the files, where it has another name.
         remedy: What to do where a file or column is missing.
+        nearest_default: Whether the nearest batch size replaces a default without measurements: the largest below it,
+            or the smallest if none is below.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Source:
     filter: Mapping[str, str | float] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     remedy: str = "--traces is the folder that contains it"
+    nearest_default: bool = False
 
 
 def gpus(folder: Path) -> Sequence[str]:
@@ -98,24 +101,31 @@ def gpus(folder: Path) -> Sequence[str]:
     return sorted(path.name[len(prefix) : -len(suffix)] for path in folder.glob(_POWER.format("*")))
 
 
-def load(folder: Path, workload: str, gpu: str, target_metric: float | None = None) -> Workload:
+def load(
+    folder: Path,
+    workload: str,
+    gpu: str,
+    target_metric: float | None = None,
+    known: Mapping[str, TraceOptions] = WORKLOADS,
+) -> Workload:
     """A workload on a GPU: the batch sizes that have both recorded runs and measured power.
 
     Args:
         folder: The folder of traces.
-        workload: One of `WORKLOADS`.
+        workload: One of `known`.
         gpu: One of `gpus(folder)`.
-        target_metric: The metric to reach; None for the paper's.
+        target_metric: The metric to reach; None for the workload's.
+        known: Workloads by name.
 
     Raises:
         ReplayError: the folder, the workload or the GPU does not exist, or a file is invalid.
     """
-    if workload not in WORKLOADS:
-        raise ReplayError(f"unknown workload {workload!r}; use one of {', '.join(WORKLOADS)}")
+    if workload not in known:
+        raise ReplayError(f"unknown workload {workload!r}; use one of {', '.join(known)}")
     if gpu not in gpus(folder):
-        known = f"there are {', '.join(gpus(folder))}" if gpus(folder) else f"there is no {_POWER.format('<gpu>')}"
-        raise ReplayError(f"no measurements of GPU {gpu!r} in {folder}: {known}")
-    options = WORKLOADS[workload]
+        there = f"there are {', '.join(gpus(folder))}" if gpus(folder) else f"there is no {_POWER.format('<gpu>')}"
+        raise ReplayError(f"no measurements of GPU {gpu!r} in {folder}: {there}")
+    options = known[workload]
     return read(
         Source(
             workload,
@@ -127,6 +137,7 @@ def load(folder: Path, workload: str, gpu: str, target_metric: float | None = No
             options.default_batch_size,
             options.max_epochs,
             filter={"dataset": workload, "network": options.network, "optimizer": options.optimizer},
+            nearest_default=True,
         )
     )
 
@@ -149,18 +160,27 @@ def read(source: Source) -> Workload:
         raise ReplayError("; ".join(faults))
     sizes = [BatchSize(size, tuple(runs[size]), tuple(points[size])) for size in sorted(set(runs) & set(points))]
     highest = max((point.power_limit_watts for each in points.values() for point in each), default=0.0)
+    default = _default(source, [each.size for each in sizes])
     return validated(
         Workload(
             source.name,
             source.gpu,
             tuple(sizes),
-            source.default_batch_size,
+            default,
             source.target_metric,
             source.higher_is_better,
             source.max_epochs,
             highest if source.max_power_watts is None else source.max_power_watts,
+            unmeasured_default=None if default == source.default_batch_size else source.default_batch_size,
         )
     )
+
+
+def _default(source: Source, sizes: Sequence[int]) -> int:
+    wanted = source.default_batch_size
+    if not source.nearest_default or not sizes:
+        return wanted
+    return max((size for size in sizes if size <= wanted), default=min(sizes))
 
 
 class _LineError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -68,6 +68,18 @@ class BatchSize:
     points: tuple[PowerPoint, ...]
 
 
+class Change(NamedTuple):
+    """What a workload becomes.
+
+    Attributes:
+        at: The recurrence, from 0, from which on it is another one.
+        workload: The other one, with the same batch sizes; its job stays the same.
+    """
+
+    at: int
+    workload: Workload
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A recurring training job as measured.
@@ -82,7 +94,8 @@ class Workload:
         max_epochs: Epochs after which a trial is over.
         max_power_watts: The GPU's highest power limit.
         usual_recurrences: Recurrences of a replay; None for the paper's horizon.
-        drift_at: The recurrence, from 0, from which the measurements are reversed over the batch sizes; None for never.
+        changes: What it becomes later, by ascending recurrence.
+        unmeasured_default: The usual default batch size, if it has no measurements and another one replaces it.
     """
 
     name: str
@@ -94,7 +107,8 @@ class Workload:
     max_epochs: int
     max_power_watts: float
     usual_recurrences: int | None = None
-    drift_at: int | None = None
+    changes: tuple[Change, ...] = ()
+    unmeasured_default: int | None = None
 
     @property
     def setting(self) -> str:
@@ -117,11 +131,25 @@ class Workload:
         """One batch size."""
         return next(each for each in self.batch_sizes if each.size == size)
 
+    def at(self, recurrence: int) -> Workload:
+        """What it is in a recurrence, from 0."""
+        return next((change.workload for change in reversed(self.changes) if change.at <= recurrence), self)
+
+    def stages(self, recurrences: int) -> Iterator[tuple[slice, Workload]]:
+        """The recurrences between two changes, and what it is there."""
+        starts = [0, *(change.at for change in self.changes if change.at < recurrences)]
+        for start, end in zip(starts, (*starts[1:], recurrences), strict=True):
+            yield slice(start, end), self.at(start)
+
+    def drifting(self, at: int) -> Workload:
+        """The same, with the measurements in reverse order over the batch sizes from a recurrence on."""
+        return replace(self, changes=(Change(at, self.mirrored()),))
+
     def mirrored(self) -> Workload:
         """The same batch sizes with the measurements in reverse order, so that cheap sizes become expensive."""
         others = reversed(self.batch_sizes)
         swapped = (replace(other, size=each.size) for each, other in zip(self.batch_sizes, others, strict=True))
-        return replace(self, batch_sizes=tuple(swapped))
+        return replace(self, batch_sizes=tuple(swapped), changes=())
 
 
 def validated(workload: Workload) -> Workload:
@@ -144,7 +172,7 @@ def validated(workload: Workload) -> Workload:
 
 
 def job_spec(
-    workload: Workload, job_id: str, *, policy: Policy, eta: float, beta: float, seed: int, window: int
+    workload: Workload, job_id: str, *, policy: Policy, eta: float, beta: float | None, seed: int, window: int
 ) -> JobSpec:
     """The job of a replay.
 
@@ -153,7 +181,7 @@ def job_spec(
         job_id: The job's id.
         policy: The policy that chooses.
         eta: Weight of energy against time, in [0, 1].
-        beta: Early-stopping factor.
+        beta: Early-stopping factor; None for no early stopping.
         seed: Seed of the policy's draws.
         window: Number of a batch size's newest costs to use; 0 for all.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -40,13 +39,11 @@ class World:
     Attributes:
         workload: The workload.
         eta: Weight of energy against time in the choice of power limits.
-        drift_at: The recurrence, from 0, from which the measurements are reversed over the batch sizes; None for never.
     """
 
     workload: Workload
     eta: float = 0.5
-    drift_at: int | None = None
-    _looked_up: dict[tuple[int, str, bool], tuple[Sequence[RecordedRun], PowerPoint]] = field(
+    _looked_up: dict[tuple[int, int, str], tuple[Sequence[RecordedRun], PowerPoint]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -59,19 +56,18 @@ class World:
             draw: In [0, 1): selects one of the recorded runs.
             power: "cheapest" for the cheapest power limit, "highest" for the highest.
         """
-        drifted = self.drift_at is not None and recurrence >= self.drift_at
-        runs, point = self._known(batch_size, power, drifted=drifted)
+        runs, point = self._known(self.workload_at(recurrence), batch_size, power)
         return course(runs[int(draw * len(runs))], point)
 
-    @cached_property
-    def _mirrored(self) -> Workload:
-        return self.workload.mirrored()
+    def workload_at(self, recurrence: int) -> Workload:
+        """The workload in a recurrence, from 0."""
+        return self.workload.at(recurrence)
 
-    def _known(self, size: int, power: str, *, drifted: bool) -> tuple[Sequence[RecordedRun], PowerPoint]:
+    def _known(self, workload: Workload, size: int, power: str) -> tuple[Sequence[RecordedRun], PowerPoint]:
         """The recorded runs and the epoch of a batch size, which are looked up once."""
-        key = (size, power, drifted)
+        # The world keeps its workloads, so that no other one gets their ids.
+        key = (id(workload), size, power)
         if key not in self._looked_up:
-            workload = self._mirrored if drifted else self.workload
             known = workload.of(size)
             cheap = cheapest(known.points, self.eta, workload.max_power_watts)
             self._looked_up[key] = known.runs, known.points[-1] if power == "highest" else cheap

@@ -1,6 +1,6 @@
 """Prints how honest the claim of what a job has saved is: whether it holds where the truth is known.
 
-    python -m wattwise_replay.savings --traces DIR
+    python -m benchmarks.savings --traces DIR
 
 Exits with 1 if in any case and after any number of recurrences the estimate overstates on average, or if a lower bound
 holds in less than 95% of the seeds by more than chance explains, or of all seeds and cases together.
@@ -26,9 +26,6 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from wattwise_server.policy.savings import Delivered, Savings, Verdict, savings
-
-from wattwise_replay.acceptance import Case
 from wattwise_replay.compare import POLICIES
 from wattwise_replay.engines import Dispatch, TrialEnd, WithFallback, to_the_end
 from wattwise_replay.errors import ReplayError
@@ -39,6 +36,9 @@ from wattwise_replay.tables import counted
 from wattwise_replay.traces import WORKLOADS
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
 from wattwise_replay.world import TrialCourse, World, course
+from wattwise_server.policy.savings import Delivered, Savings, Verdict, savings
+
+from benchmarks.decisions.cases import Case, Folders
 
 HORIZONS = (20, 40, 100)
 LEAST_COVERED = 0.95
@@ -155,16 +155,19 @@ def claims(
     """
     job = job_spec(workload, "replay-savings", policy=policy, eta=case.eta, beta=2.0, seed=seed, window=case.window)
     engine = _Recorded(InProcess(job), workload)
-    world = World(workload, case.eta, workload.drift_at)
+    world = World(workload, case.eta)
     ledger = play(engine, world, seed, max(horizons), case.overlap)
     trials = [trial for trial, known in zip(ledger.trials, engine.known, strict=True) if known]
-    costs = [default_cost(each, case.eta) for each in (workload, workload.mirrored())]
-    drift = max(horizons) if workload.drift_at is None else workload.drift_at
+    costs = [
+        default_cost(each, case.eta)
+        for stretch, each in workload.stages(max(horizons))
+        for _ in range(*stretch.indices(max(horizons)))
+    ]
     found = []
     for horizon in horizons:
         past = [trial for trial in trials if trial.recurrence < horizon]
         claim = claimed(past, workload.default_batch_size)
-        would = sum(costs[trial.recurrence >= drift] for trial in past if trial.target_reached)
+        would = sum(costs[trial.recurrence] for trial in past if trial.target_reached)
         found.append(_relative(claim, would))
     return found
 
@@ -200,7 +203,7 @@ class _Task(NamedTuple):
 
 def _played(task: _Task) -> list[list[Claim | None]]:
     """By seed and horizon."""
-    workload = task.case.load(task.folder)
+    workload = task.case.load(Folders(task.folder))
     return [claims(task.case, workload, task.policy, seed) for seed in task.seeds]
 
 
@@ -253,7 +256,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if args.seeds < 1:
         parser.error(f"--seeds is {args.seeds}; use a number from 1")
     wanted = [line for line in lines() if not args.lines or line.title.removesuffix(_CHANGES) in args.lines]
-    kept = [line for line in wanted if args.traces or not any(case.needs_traces for case in line.cases)]
+    kept = [line for line in wanted if args.traces or not any(case.needs for case in line.cases)]
     left_out = ", ".join(line.title for line in wanted if line not in kept)
     policies = args.policy or _USUAL
     tasks = [_Task(args.traces, case, policy, range(args.seeds)) for policy in policies for case in _cases(kept)]
@@ -263,7 +266,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with ProcessPoolExecutor(args.processes) as pool:
             found = list(pool.map(_played, tasks))
     except ReplayError as error:
-        print(f"savings: {error}", file=sys.stderr)  # noqa: T201 - the command's output
+        print(f"savings: {error}", file=sys.stderr)
         return 1
     played = {(task.policy, task.case): each for task, each in zip(tasks, found, strict=True)}
     console = Console(width=_WIDTH, highlight=False)
@@ -381,7 +384,7 @@ def _explanation(seeds: int) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m wattwise_replay.savings",
+        prog="python -m benchmarks.savings",
         description="Print whether claims of what a job has saved hold where the truth is known.",
     )
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of the traces; else no measured lines")

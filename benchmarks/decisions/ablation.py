@@ -1,8 +1,8 @@
 """Prints what each part of `POLICY_KNOWLEDGE_GRADIENT` brings: what decisions cost with the part switched off.
 
-    python -m wattwise_replay.ablation --traces DIR
+    python -m benchmarks.decisions.ablation --traces DIR
 
-The parts are also variants of the table of decisions: `--variants wattwise_replay.ablation:PARTS`.
+The parts are also variants of the table of decisions: `--variants benchmarks.decisions.ablation:PARTS`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.tables import Table, counted
 from wattwise_server.domain import JobSpec, Search
 from wattwise_server.policy.base import Choice, Exhausted, Policy
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.knowledge_gradient import Constants, Deviation, Floats, Knowledge, KnowledgeGradient
 
-from wattwise_replay.acceptance import RANDOM_WORLDS, Limit, Row, rows
-from wattwise_replay.compare import EARLY
-from wattwise_replay.decisions import Setup, play_all, playable, ratio_line
-from wattwise_replay.errors import ReplayError
-from wattwise_replay.tables import Table, counted
+from benchmarks.decisions.cases import Folders
+from benchmarks.decisions.figures import ALL, FIRST_40, WORST, WORST_40
+from benchmarks.decisions.playing import Setup, play_all
+from benchmarks.decisions.rows import RANDOM_WORLDS, Row, playable, rows, seeds_of
 
 _COMPLETE = "POLICY_KNOWLEDGE_GRADIENT"
 _COLUMNS = {
@@ -101,33 +102,36 @@ PARTS: Mapping[str, Callable[[], Policy]] = {
 def columns() -> Iterator[Row]:
     """What is played: the cases of some rows of the table of decisions, without limits."""
     for key, title in _COLUMNS.items():
-        cases = [case for row in rows() if key in (row.group, row.title) for case in row.cases]
-        yield Row(key, title, list(dict.fromkeys(cases)), Limit(None), Limit(None))
+        cases = [case for row in rows(Folders()) if key in (row.group, row.title) for case in row.cases]
+        yield Row(key, title, list(dict.fromkeys(cases)))
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Plays all columns and prints the table."""
     args = _parser().parse_args(words)
-    setup = Setup(args.traces, (_COMPLETE,), "wattwise_replay.ablation:PARTS")
+    folders = Folders(args.traces)
     names = [_COMPLETE, *PARTS]
     try:
-        chosen, left_out = playable(list(columns()), args.traces)
-        cases = list(dict.fromkeys(case for row in chosen for case in row.cases))
-        scores = play_all(setup, cases, names, args.seeds, args.processes)
+        chosen, left_out = playable(list(columns()), folders)
+        setup = Setup(folders, (_COMPLETE,), "benchmarks.decisions.ablation:PARTS")
+        scores = play_all(setup, seeds_of(chosen, args.seeds), names, args.processes)
     except ReplayError as error:
-        print(f"ablation: {error}", file=sys.stderr)  # noqa: T201 - the command's output
+        print(f"ablation: {error}", file=sys.stderr)
         return 1
-    print(  # noqa: T201 - the command's output
+    print(
         f"Total cost ÷ cost of the best batch size in hindsight, mean over {counted(args.seeds, 'seed')}: geometric "
-        f"mean over a column's cases (worst case), over all recurrences and over the first {EARLY}."
+        f"mean over a column's cases (worst case), over all recurrences and over the first 40."
     )
-    titles = [title for row in chosen for title in (row.title, f"first {EARLY}")]
-    lines = [ratio_line(row, names, scores, Limit(None), first) for row in chosen for first in (None, EARLY)]
-    table = Table("without", *(f"*{title}" for title in titles))
-    for place, name in enumerate(names):
-        table.add_row("(complete)" if name == _COMPLETE else name, *(line.cells[place].text for line in lines))
+    table = Table("without", *(f"*{title}" for row in chosen for title in (row.title, FIRST_40.title)))
+    for name in names:
+        cells = [
+            " ".join((mean.text(mean.value(of_row, {})), f"({worst.text(worst.value(of_row, {}))})"))
+            for of_row in ({case: scores[name][case] for case in row.cases} for row in chosen)
+            for mean, worst in ((ALL, WORST), (FIRST_40, WORST_40))
+        ]
+        table.add_row("(complete)" if name == _COMPLETE else name, *cells)
     table.print()
-    print(left_out, end="")  # noqa: T201 - the command's output
+    print(left_out)
     return 0
 
 

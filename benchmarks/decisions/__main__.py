@@ -1,0 +1,137 @@
+"""Prints the table of decisions: what the policies cost beside the best possible, and whether limits are met.
+
+    python -m benchmarks.decisions --traces DIR
+
+Exits with 1 if the first policy misses a limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from wattwise_replay.compare import POLICIES
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.tables import counted
+
+from benchmarks.decisions.cases import Folders
+from benchmarks.decisions.playing import Setup, contenders, play_all
+from benchmarks.decisions.report import (
+    PAPERS,
+    earlier_ratios,
+    lines,
+    print_details,
+    print_lines,
+    print_worse,
+    write,
+)
+from benchmarks.decisions.rows import REAL, SEEDS, Row, playable, rows, seeds_of
+from benchmarks.decisions.scores import MAX_TRIES
+
+_USUAL = ("POLICY_KNOWLEDGE_GRADIENT", PAPERS)
+_QUICK_SEEDS = 3
+_SLOW = ("humps",)
+"""Groups that a quick table leaves out."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Plays all rows and prints the table; returns 1 if a limit is missed."""
+    args = _parser().parse_args(words)
+    folders = Folders(args.traces, args.workloads or _beside(args.traces))
+    setup = Setup(folders, tuple(args.policy or _USUAL), args.variants)
+    seeds = args.seeds or (_QUICK_SEEDS if args.quick else SEEDS)
+    try:
+        earlier = earlier_ratios(args.baseline) if args.baseline else {}
+        names = list(contenders(setup))
+        chosen, left_out = playable(_chosen(args, folders), folders)
+        notes = [left_out, *_unmeasured_defaults(chosen, folders)]
+        scores = play_all(setup, seeds_of(chosen, seeds), names, args.processes)
+        found = lines(chosen, scores, seeds, earlier)
+        if args.json:
+            write(args.json, found, scores, seeds)
+    except ReplayError as error:
+        print(f"decisions: {error}", file=sys.stderr)
+        return 1
+    print(_explanation(seeds))
+    print_lines(found)
+    if args.details:
+        print_details(scores)
+    print_worse(found)
+    print("\n".join(note for note in notes if note))
+    return int(any(line.met is False for line in found if line.contender == names[0]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.decisions",
+        description="Print what the policies cost beside the best batch size in hindsight, and whether limits are met.",
+    )
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of the traces; without it, no measured rows")
+    parser.add_argument(
+        "--workloads",
+        type=Path,
+        metavar="DIR",
+        help="folder of recorded workloads: every DIR/*/*.toml is played (default: cpu in the folder of the traces)",
+    )
+    parser.add_argument(
+        "--policy", choices=POLICIES, action="append", help=f"repeatable; the first is judged (default: {_USUAL[0]})"
+    )
+    parser.add_argument(
+        "--variants",
+        metavar="MODULE:NAME",
+        help="a mapping from names to callables that create a policy, such as one for each constant switched off",
+    )
+    groups = dict.fromkeys([*(row.group for row in rows(Folders())), REAL])
+    parser.add_argument("--rows", choices=groups, action="append", help="rows to play; repeatable (default: all)")
+    parser.add_argument("--seeds", type=int, metavar="K", help=f"from 0 (default: {SEEDS}, or {_QUICK_SEEDS} if quick)")
+    parser.add_argument("--quick", action="store_true", help="few seeds, and few cases of each row")
+    parser.add_argument("--details", action="store_true", help="print each case as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, each case and seed included")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="what --json wrote earlier: names the cases that got worse"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one for each processor"
+    )
+    return parser
+
+
+def _beside(traces: Path | None) -> Path | None:
+    """The folder of recorded workloads in that of the traces."""
+    return traces / "cpu" if traces is not None and (traces / "cpu").is_dir() else None
+
+
+def _chosen(args: argparse.Namespace, folders: Folders) -> Sequence[Row]:
+    wanted = [row for row in rows(folders) if args.rows is None or row.group in args.rows]
+    if not args.quick:
+        return wanted
+    return [row.quick() for row in wanted if args.rows or row.group not in _SLOW]
+
+
+def _unmeasured_defaults(chosen: Sequence[Row], folders: Folders) -> Sequence[str]:
+    """Notes about settings whose default batch size was not measured."""
+    found = {case.workload: case.load(folders) for row in chosen for case in row.cases if case.needs == "traces"}
+    return [
+        f"{name}: the default batch size {workload.unmeasured_default} was not measured; "
+        f"{workload.default_batch_size} replaces it."
+        for name, workload in found.items()
+        if workload.unmeasured_default is not None
+    ]
+
+
+def _explanation(seeds: int) -> str:
+    return (
+        f"Total cost ÷ cost of the best batch size in hindsight, mean over {counted(seeds, 'seed')}: geometric mean over "
+        f"a row's cases (worst case),\nafter the first 5, 10 and 40 recurrences and over all. A recurrence ends after "
+        f"{MAX_TRIES} trials; without a model it counts at least {MAX_TRIES} times the best.\n"
+        "lose > 15%: seeds that cost more than 1.15 of the best. stuck: seeds whose most used batch size of the last 20 "
+        "recurrences is\nexpected to cost more than 1.15 of the best. launches: for each delivered model. no model: "
+        "recurrences without one.\nalarms: changes of the workload that the policy has noticed."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
