@@ -158,11 +158,9 @@ def claims(
     world = World(workload, case.eta)
     ledger = play(engine, world, seed, max(horizons), case.overlap)
     trials = [trial for trial, known in zip(ledger.trials, engine.known, strict=True) if known]
-    costs = [
-        default_cost(each, case.eta)
-        for stretch, each in workload.stages(max(horizons))
-        for _ in range(*stretch.indices(max(horizons)))
-    ]
+    costs = np.empty(max(horizons))
+    for stretch, stage in workload.stages(max(horizons)):
+        costs[stretch] = default_cost(stage, case.eta)
     found = []
     for horizon in horizons:
         past = [trial for trial in trials if trial.recurrence < horizon]

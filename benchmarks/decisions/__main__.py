@@ -10,24 +10,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from wattwise_replay.compare import POLICIES
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.tables import counted
 
-from benchmarks.decisions.cases import Folders
+from benchmarks.decisions.cases import NOWHERE, Folders
 from benchmarks.decisions.playing import Setup, contenders, play_all
-from benchmarks.decisions.report import (
-    PAPERS,
-    earlier_ratios,
-    lines,
-    print_details,
-    print_lines,
-    print_worse,
-    write,
-)
+from benchmarks.decisions.report import PAPERS, earlier_ratios, lines, print_details, print_lines, print_worse, write
 from benchmarks.decisions.rows import REAL, SEEDS, Row, playable, rows, seeds_of
 from benchmarks.decisions.scores import MAX_TRIES
 
@@ -44,23 +36,23 @@ def main(words: Sequence[str] | None = None) -> int:
     setup = Setup(folders, tuple(args.policy or _USUAL), args.variants)
     seeds = args.seeds or (_QUICK_SEEDS if args.quick else SEEDS)
     try:
+        _check_writable(args.json)
         earlier = earlier_ratios(args.baseline) if args.baseline else {}
         names = list(contenders(setup))
         chosen, left_out = playable(_chosen(args, folders), folders)
-        notes = [left_out, *_unmeasured_defaults(chosen, folders)]
         scores = play_all(setup, seeds_of(chosen, seeds), names, args.processes)
-        found = lines(chosen, scores, seeds, earlier)
-        if args.json:
-            write(args.json, found, scores, seeds)
     except ReplayError as error:
         print(f"decisions: {error}", file=sys.stderr)
         return 1
+    found = list(lines(chosen, scores, seeds, earlier))
+    if args.json:
+        write(args.json, found, scores, seeds)
     print(_explanation(seeds))
     print_lines(found)
     if args.details:
         print_details(scores)
     print_worse(found)
-    print("\n".join(note for note in notes if note))
+    print(*_unmeasured_defaults(chosen, folders), left_out, sep="\n", end="\n" if left_out else "")
     return int(any(line.met is False for line in found if line.contender == names[0]))
 
 
@@ -74,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         "--workloads",
         type=Path,
         metavar="DIR",
-        help="folder of recorded workloads: every DIR/*/*.toml is played (default: cpu in the folder of the traces)",
+        help="folder of recorded workloads, every DIR/*/*.toml (default: the folder cpu of the traces, if it exists)",
     )
     parser.add_argument(
         "--policy", choices=POLICIES, action="append", help=f"repeatable; the first is judged (default: {_USUAL[0]})"
@@ -84,14 +76,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODULE:NAME",
         help="a mapping from names to callables that create a policy, such as one for each constant switched off",
     )
-    groups = dict.fromkeys([*(row.group for row in rows(Folders())), REAL])
+    groups = dict.fromkeys([*(row.group for row in rows(NOWHERE)), REAL])
     parser.add_argument("--rows", choices=groups, action="append", help="rows to play; repeatable (default: all)")
-    parser.add_argument("--seeds", type=int, metavar="K", help=f"from 0 (default: {SEEDS}, or {_QUICK_SEEDS} if quick)")
+    parser.add_argument(
+        "--seeds", type=int, metavar="K", help=f"from 0 (default: {SEEDS}; with --quick {_QUICK_SEEDS})"
+    )
     parser.add_argument("--quick", action="store_true", help="few seeds, and few cases of each row")
     parser.add_argument("--details", action="store_true", help="print each case as well")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, each case and seed included")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, with each case and seed")
     parser.add_argument(
-        "--baseline", type=Path, metavar="FILE", help="what --json wrote earlier: names the cases that got worse"
+        "--baseline", type=Path, metavar="FILE", help="what --json wrote earlier; cases that are worse now are named"
     )
     parser.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one for each processor"
@@ -104,6 +98,15 @@ def _beside(traces: Path | None) -> Path | None:
     return traces / "cpu" if traces is not None and (traces / "cpu").is_dir() else None
 
 
+def _check_writable(path: Path | None) -> None:
+    """Refuses a file that cannot be written before the cases are played."""
+    try:
+        if path is not None:
+            path.touch()
+    except OSError as error:
+        raise ReplayError(f"cannot write {path}: {error.strerror}") from error
+
+
 def _chosen(args: argparse.Namespace, folders: Folders) -> Sequence[Row]:
     wanted = [row for row in rows(folders) if args.rows is None or row.group in args.rows]
     if not args.quick:
@@ -111,26 +114,28 @@ def _chosen(args: argparse.Namespace, folders: Folders) -> Sequence[Row]:
     return [row.quick() for row in wanted if args.rows or row.group not in _SLOW]
 
 
-def _unmeasured_defaults(chosen: Sequence[Row], folders: Folders) -> Sequence[str]:
+def _unmeasured_defaults(chosen: Sequence[Row], folders: Folders) -> Iterator[str]:
     """Notes about settings whose default batch size was not measured."""
-    found = {case.workload: case.load(folders) for row in chosen for case in row.cases if case.needs == "traces"}
-    return [
-        f"{name}: the default batch size {workload.unmeasured_default} was not measured; "
-        f"{workload.default_batch_size} replaces it."
-        for name, workload in found.items()
-        if workload.unmeasured_default is not None
-    ]
+    for name, case in {case.workload: case for row in chosen for case in row.cases if case.needs == "traces"}.items():
+        workload = case.load(folders)
+        if workload.unmeasured_default is not None:
+            yield (
+                f"{name}: the default batch size {workload.unmeasured_default} was not measured; "
+                f"{workload.default_batch_size} replaces it."
+            )
 
 
 def _explanation(seeds: int) -> str:
-    return (
-        f"Total cost ÷ cost of the best batch size in hindsight, mean over {counted(seeds, 'seed')}: geometric mean over "
-        f"a row's cases (worst case),\nafter the first 5, 10 and 40 recurrences and over all. A recurrence ends after "
-        f"{MAX_TRIES} trials; without a model it counts at least {MAX_TRIES} times the best.\n"
-        "lose > 15%: seeds that cost more than 1.15 of the best. stuck: seeds whose most used batch size of the last 20 "
-        "recurrences is\nexpected to cost more than 1.15 of the best. launches: for each delivered model. no model: "
-        "recurrences without one.\nalarms: changes of the workload that the policy has noticed."
-    )
+    return f"""\
+Total cost ÷ cost of the best batch size in hindsight, mean over {counted(seeds, "seed")}: geometric mean over a row's
+cases (worst case), after the first 5, 10 and 40 recurrences and over all. If a workload changes, the best batch
+size changes with it. A recurrence ends after {MAX_TRIES} trials; without a model it counts at least {MAX_TRIES} times the
+best.
+  lose > 15%    seeds of all cases that cost more than 1.15 of the best
+  stuck         seeds whose most used batch size of the last 20 recurrences has an expected cost above 1.15 of the best's
+  launches      for each delivered model
+  no model      recurrences without a model
+  alarms a job  changes of the workload that the policy has noticed"""
 
 
 if __name__ == "__main__":

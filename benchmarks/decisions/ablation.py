@@ -26,8 +26,8 @@ from wattwise_server.policy.base import Choice, Exhausted, Policy
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.knowledge_gradient import Constants, Deviation, Floats, Knowledge, KnowledgeGradient
 
-from benchmarks.decisions.cases import Folders
-from benchmarks.decisions.figures import ALL, FIRST_40, WORST, WORST_40
+from benchmarks.decisions.cases import NOWHERE, Folders
+from benchmarks.decisions.figures import ALL, FIRST_40, UNDELIVERED, Figure, Scores
 from benchmarks.decisions.playing import Setup, play_all
 from benchmarks.decisions.rows import RANDOM_WORLDS, Row, playable, rows, seeds_of
 
@@ -102,7 +102,7 @@ PARTS: Mapping[str, Callable[[], Policy]] = {
 def columns() -> Iterator[Row]:
     """What is played: the cases of some rows of the table of decisions, without limits."""
     for key, title in _COLUMNS.items():
-        cases = [case for row in rows(Folders()) if key in (row.group, row.title) for case in row.cases]
+        cases = [case for row in rows(NOWHERE) if key in (row.group, row.title) for case in row.cases]
         yield Row(key, title, list(dict.fromkeys(cases)))
 
 
@@ -120,19 +120,23 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     print(
         f"Total cost ÷ cost of the best batch size in hindsight, mean over {counted(args.seeds, 'seed')}: geometric "
-        f"mean over a column's cases (worst case), over all recurrences and over the first 40."
+        "mean over a column's cases (worst case), over all recurrences and over the first 40."
     )
     table = Table("without", *(f"*{title}" for row in chosen for title in (row.title, FIRST_40.title)))
     for name in names:
-        cells = [
-            " ".join((mean.text(mean.value(of_row, {})), f"({worst.text(worst.value(of_row, {}))})"))
-            for of_row in ({case: scores[name][case] for case in row.cases} for row in chosen)
-            for mean, worst in ((ALL, WORST), (FIRST_40, WORST_40))
-        ]
+        of_rows = [{case: scores[name][case] for case in row.cases} for row in chosen]
+        cells = (_cell(figure, of_row) for of_row in of_rows for figure in (ALL, FIRST_40))
         table.add_row("(complete)" if name == _COMPLETE else name, *cells)
     table.print()
-    print(left_out)
+    if left_out:
+        print(left_out)
     return 0
+
+
+def _cell(figure: Figure, scores: Scores) -> str:
+    undelivered = UNDELIVERED.value(scores, {})
+    without = f"; {UNDELIVERED.text(undelivered)} {UNDELIVERED.title}" if undelivered else ""
+    return figure.shown(scores, {}) + without
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -22,11 +22,12 @@ TRACED: Mapping[str, TraceOptions] = {
     "movielens-1m": TraceOptions("ncf", "adam", 0.41, True, 100, 1024),
     "sentiment140": TraceOptions("bert_base_uncased", "adamw", 0.84, True, 10, 128),
 }
-"""The workloads of the complete traces; the last two are not in the paper's figures of batch sizes."""
+"""The workloads of the published traces. `wattwise replay` knows those that docs/results.md has results of."""
 
 _FILE = ".toml"
 _DEMO = "demo"
-_RECORDED = Path(__file__).parent / _DEMO / "demo.toml"
+RECORDED = Path(__file__).parent / _DEMO / "demo.toml"
+"""The recorded runs of the demo's job, which `record_demo` writes."""
 
 
 class Folders(NamedTuple):
@@ -127,7 +128,7 @@ def loaded(folders: Folders, name: str, target: float | None, mirrored_at: int |
 
 def _loaded(folders: Folders, name: str, target: float | None) -> Workload:
     if name == _DEMO:
-        return workload_file.load(_RECORDED)
+        return workload_file.load(RECORDED)
     if name.endswith(_FILE):
         return workload_file.load(_needed(folders.workloads, name) / name)
     if "/" in name:
@@ -145,7 +146,7 @@ def _needed(folder: Path | None, name: str) -> Path:
 
 
 def measured_settings(folder: Path) -> Sequence[str]:
-    """The workloads and GPUs of which a folder of traces has measurements, as `workload/gpu`."""
+    """The workloads and GPUs that can be played from a folder of traces, as `workload/gpu`."""
     found = []
     for workload in TRACED:
         for gpu in traces.gpus(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -30,23 +31,41 @@ class Figure:
         value: Computes it from a contender's scores and those of the paper's policy, which are empty if it was not
             played; NaN if it cannot be computed.
         form: How it is printed.
+        worst: The figure of the worst case, which is printed beside it.
     """
 
     title: str
     value: Callable[[Scores, Scores], float]
     form: str = ".3f"
+    worst: Figure | None = None
 
     def text(self, value: float) -> str:
         """A value as it is printed."""
         return "" if np.isnan(value) else format(value, self.form)
 
+    def shown(self, scores: Scores, papers: Scores) -> str:
+        """Its value, with that of the worst case if there are several."""
+        text = self.text(self.value(scores, papers))
+        if self.worst is None or len(scores) == 1:
+            return text
+        return f"{text} ({self.worst.text(self.worst.value(scores, papers))})"
+
     def is_within(self, value: float, limit: float) -> bool:
-        """Whether a value, rounded as it is printed, is at most a limit."""
-        return float(format(value, ".3f")) <= limit
+        """Whether a value, rounded to three digits, is at most a limit."""
+        return round(value, 3) <= limit
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def _all_seeds(scores: Scores, numbers: Callable[[Score], Any]) -> np.ndarray:
+    """The numbers of all cases and seeds in one array."""
+    return np.concatenate([np.ravel(numbers(score)) for score in scores.values()])
 
 
 def _ratio(scores: Scores, _: Scores, first: int | None = None) -> float:
-    return float(np.exp(np.mean([np.log(score.ratio(first)) for score in scores.values()])))
+    return _geometric_mean([score.ratio(first) for score in scores.values()])
 
 
 def _worst(scores: Scores, _: Scores, first: int | None = None) -> float:
@@ -54,77 +73,67 @@ def _worst(scores: Scores, _: Scores, first: int | None = None) -> float:
 
 
 def _losing(scores: Scores, _: Scores) -> float:
-    return float(np.mean(np.concatenate([score.ratios() for score in scores.values()]) > LOSS))
+    return float(np.mean(_all_seeds(scores, Score.ratios) > LOSS))
 
 
-def _stuck(scores: Scores, _: Scores, limit: float = LOSS) -> float:
-    return float(np.mean(np.concatenate([score.excess for score in scores.values()]) > limit))
+def _stuck(scores: Scores, _: Scores, limit: float) -> float:
+    return float(np.mean(_all_seeds(scores, lambda score: score.excess) > limit))
 
 
 def _launches(scores: Scores, _: Scores) -> float:
-    launches = sum(int(score.played.launches.sum()) for score in scores.values())
-    return launches / max(1, sum(int(score.played.delivered.sum()) for score in scores.values()))
+    delivered = _all_seeds(scores, lambda score: score.played.delivered).sum()
+    return float(_all_seeds(scores, lambda score: score.played.launches).sum() / max(1, delivered))
 
 
-def _total(scores: Scores, _: Scores) -> float:
-    return sum(int(score.played.launches.sum()) for score in scores.values())
+def _sum(scores: Scores, _: Scores, name: str) -> float:
+    return float(_all_seeds(scores, lambda score: getattr(score.played, name)).sum())
 
 
 def _undelivered(scores: Scores, _: Scores) -> float:
-    return sum(score.undelivered() for score in scores.values())
-
-
-def _fallbacks(scores: Scores, _: Scores) -> float:
-    return sum(int(score.played.fallbacks.sum()) for score in scores.values())
-
-
-def _alarms(scores: Scores, _: Scores) -> float:
-    return sum(int(score.played.alarms.sum()) for score in scores.values())
+    return float((~_all_seeds(scores, lambda score: score.played.delivered)).sum())
 
 
 def _alarms_per_job(scores: Scores, _: Scores) -> float:
-    return float(np.concatenate([score.played.alarms for score in scores.values()]).mean())
+    return float(_all_seeds(scores, lambda score: score.played.alarms).mean())
 
 
 def _first_wave(scores: Scores, _: Scores) -> float:
-    ratios = [score.to_default(case.at_once).mean() for case, score in scores.items()]
-    return float(np.exp(np.mean(np.log(ratios))))
+    return _geometric_mean([float(score.to_default(case.at_once).mean()) for case, score in scores.items()])
 
 
 def _to_papers(scores: Scores, papers: Scores) -> float:
-    """The largest ratio of a case's costs to those of the paper's policy, over all and over the first recurrences."""
+    """The largest ratio of a case's cost to that of the paper's policy, over all and over the first recurrences."""
     if not papers:
         return float("nan")
-    if _undelivered(scores, {}) > _undelivered(papers, {}):
+    if _undelivered(scores, papers) > _undelivered(papers, papers):
         return float("inf")
     return max(
         score.ratio(first) / papers[case].ratio(first) for case, score in scores.items() for first in (None, EARLY[-1])
     )
 
 
-FIRST_5, FIRST_10, FIRST_40 = (Figure(f"first {first}", partial(_ratio, first=first)) for first in EARLY)
-ALL = Figure("all", _ratio)
 WORST_40 = Figure("worst, first 40", partial(_worst, first=EARLY[-1]))
 WORST = Figure("worst", _worst)
+FIRST_5, FIRST_10 = (Figure(f"first {first}", partial(_ratio, first=first)) for first in EARLY[:2])
+FIRST_40 = Figure("first 40", partial(_ratio, first=EARLY[-1]), worst=WORST_40)
+ALL = Figure("all", _ratio, worst=WORST)
 LOSING = Figure("lose > 15%", _losing, ".1%")
-STUCK = Figure("stuck", _stuck, ".1%")
+STUCK = Figure("stuck", partial(_stuck, limit=LOSS), ".1%")
+FAR = Figure("end > 10% off", partial(_stuck, limit=NEAR), ".1%")
 LAUNCHES = Figure("launches", _launches)
+TOTAL = Figure("launches in total", partial(_sum, name="launches"), ",.0f")
 UNDELIVERED = Figure("no model", _undelivered, ".0f")
-FALLBACKS = Figure("fallbacks", _fallbacks, ".0f")
-ALARMS = Figure("alarms", _alarms, ".0f")
+FALLBACKS = Figure("fallbacks", partial(_sum, name="fallbacks"), ".0f")
 ALARMS_PER_JOB = Figure("alarms a job", _alarms_per_job, ".2f")
-TOTAL = Figure("launches in total", _total, ",.0f")
+ALARMS = Figure("alarms", partial(_sum, name="alarms"), ".0f")
 FIRST_WAVE = Figure("first wave ÷ default", _first_wave)
 TO_PAPERS = Figure("÷ paper's, worst", _to_papers)
-FAR = Figure("end > 10% off", partial(_stuck, limit=NEAR), ".1%")
 
 USUAL: Sequence[Figure] = (
     FIRST_5,
     FIRST_10,
     FIRST_40,
-    WORST_40,
     ALL,
-    WORST,
     LOSING,
     STUCK,
     LAUNCHES,

@@ -14,22 +14,23 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from sklearn.exceptions import ConvergenceWarning
 
+from benchmarks.decisions.cases import RECORDED
 from examples.digits.__main__ import BATCH_SIZES, DEFAULT
 from examples.digits.job import job_spec
 from examples.digits.monitor import ESTIMATED_WATTS
 from examples.digits.train import losses, split
 
-_FOLDER = Path(__file__).parent / "demo"
 _JOB = job_spec("recorded", list(BATCH_SIZES), DEFAULT)
 
 
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """A run: its batch size and seed, the epoch that reached the target, and the processor seconds of each epoch."""
 
     batch_size: int
@@ -45,28 +46,33 @@ def main() -> int:
     args = parser.parse_args()
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     # Side by side, so that a slower minute of the machine affects all batch sizes.
-    runs = [_trained(size, seed) for seed in range(args.seeds) for size in BATCH_SIZES]
-    runs.sort()
-    _FOLDER.mkdir(exist_ok=True)
-    (_FOLDER / "demo.toml").write_text(_workload())
-    _write("runs.csv", ("batch_size", "run", "target_metric", "target_epoch"), _runs(runs))
-    _write("power.csv", ("batch_size", "power_limit", "time_per_epoch", "average_power"), _epochs(runs))
+    save(RECORDED, [trained(size, seed) for seed in range(args.seeds) for size in BATCH_SIZES])
     return 0
 
 
-def _trained(batch_size: int, seed: int) -> _Run:
+def trained(batch_size: int, seed: int) -> Run:
+    """Trains once."""
     seconds: list[float] = []
     epochs = losses(split(seed), batch_size, seed)
     began = time.process_time()
-    for epoch, loss in zip(range(1, _JOB.max_epochs + 1), epochs, strict=False):
+    for epoch, loss in enumerate(islice(epochs, _JOB.max_epochs), 1):
         now = time.process_time()
         seconds.append(now - began)
         began = now
         if loss <= _JOB.target_metric:
             print(f"batch size {batch_size}, seed {seed}: {epoch} epochs", flush=True)
-            return _Run(batch_size, seed, epoch, seconds)
+            return Run(batch_size, seed, epoch, seconds)
     print(f"batch size {batch_size}, seed {seed}: target missed", flush=True)
-    return _Run(batch_size, seed, None, seconds)
+    return Run(batch_size, seed, None, seconds)
+
+
+def save(file: Path, runs: Sequence[Run]) -> None:
+    """Writes a workload file and its two CSV files beside it."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(_workload(), encoding="utf-8")
+    _write(file.with_name("runs.csv"), ("batch_size", "run", "target_metric", "target_epoch"), _runs(sorted(runs)))
+    columns = ("batch_size", "power_limit", "time_per_epoch", "average_power")
+    _write(file.with_name("power.csv"), columns, _epochs(runs))
 
 
 def _workload() -> str:
@@ -84,20 +90,20 @@ max_power_watts = {ESTIMATED_WATTS:g}
 """
 
 
-def _runs(runs: Sequence[_Run]) -> Iterator[Sequence[object]]:
+def _runs(runs: Sequence[Run]) -> Iterator[Sequence[object]]:
     for run in runs:
         yield run.batch_size, run.seed, _JOB.target_metric, "" if run.target_epoch is None else run.target_epoch
 
 
-def _epochs(runs: Sequence[_Run]) -> Iterator[Sequence[object]]:
+def _epochs(runs: Sequence[Run]) -> Iterator[Sequence[object]]:
     """The median time of an epoch, which a busy moment of the machine does not change."""
     for size in BATCH_SIZES:
         seconds = median(each for run in runs if run.batch_size == size for each in run.seconds)
         yield size, f"{ESTIMATED_WATTS:g}", f"{seconds:.5f}", f"{ESTIMATED_WATTS:g}"
 
 
-def _write(name: str, columns: Sequence[str], lines: Iterator[Sequence[object]]) -> None:
-    with (_FOLDER / name).open("w", encoding="utf-8", newline="") as file:
+def _write(path: Path, columns: Sequence[str], lines: Iterator[Sequence[object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(lines)

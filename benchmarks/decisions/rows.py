@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+import numpy as np
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.named_worlds import CASES, OTHERS
 
@@ -42,8 +43,8 @@ _OTHER_TARGETS = {
 _SETTINGS = [f"{name}/{gpu}" for name in _OTHER_TARGETS for gpu in _GPUS]
 REAL = "real"
 """The group of recorded workloads, which has rows only if there is a folder of them."""
-_QUICK = 4
-"""Cases of a row in a quick table."""
+_QUICK = 6
+"""Largest number of a row's cases in a quick table."""
 
 Limits = Mapping[Figure, float]
 
@@ -57,7 +58,7 @@ class Row:
         title: What it is called in the table.
         cases: What is played.
         limits: The largest value of a figure; no limit for other figures.
-        seeds: Number of seeds in a table of 20 seeds; other tables have proportionally many.
+        seeds: Number of seeds in a table of 20 seeds, and in proportion in other tables.
         also: Figures to print besides the usual ones and those with a limit.
         no_worse: Whether no case may be worse than in an earlier table.
     """
@@ -80,9 +81,9 @@ class Row:
         return max(1, round(usual * self.seeds / SEEDS))
 
     def quick(self) -> Row:
-        """The row with few of its cases."""
-        step = -(-len(self.cases) // _QUICK)
-        return replace(self, cases=self.cases[::step])
+        """The row with few of its cases, evenly distributed."""
+        places = np.linspace(0, len(self.cases) - 1, min(_QUICK, len(self.cases)))
+        return replace(self, cases=[self.cases[round(place)] for place in places])
 
 
 def rows(folders: Folders) -> Iterator[Row]:
@@ -210,23 +211,28 @@ def _others() -> Iterator[Row]:
 
 
 def playable(wanted: Sequence[Row], folders: Folders) -> tuple[Sequence[Row], str]:
-    """The rows that can be played, all of them if there are folders, and a note about cases that are left out.
+    """The rows with those of their cases that can be played, and a note about what is left out.
 
     Raises:
-        ReplayError: all of them need a folder that is missing.
+        ReplayError: nothing can be played, since all cases need a folder that is missing.
     """
     there = {None, *(name for name, folder in folders._asdict().items() if folder is not None)}
-    kept = [row for row in wanted if all(case.needs in there for case in row.cases)]
-    names = ", ".join(row.title for row in wanted if row not in kept)
-    if not kept:
+    kept = [replace(row, cases=[case for case in row.cases if case.needs in there]) for row in wanted]
+    names = ", ".join(
+        f"{row.title} (in part)" if some.cases else row.title
+        for row, some in zip(wanted, kept, strict=True)
+        if len(some.cases) < len(row.cases)
+    )
+    if not any(row.cases for row in kept):
         raise ReplayError(f"these rows need --traces DIR, the folder of the traces (docs/results.md): {names}")
-    return kept, f"Left out, since they need --traces DIR: {names}." if names else ""
+    note = f"Left out, since they need --traces DIR: {names}." if names else ""
+    return [row for row in kept if row.cases], note
 
 
-def seeds_of(chosen: Sequence[Row], seeds: int) -> Mapping[Case, int]:
-    """How many seeds each case needs, for all of its rows."""
+def seeds_of(chosen: Sequence[Row], usual: int) -> Mapping[Case, int]:
+    """How many seeds each case needs for all of its rows, where usual rows have so many."""
     found: dict[Case, int] = {}
     for row in chosen:
         for case in row.cases:
-            found[case] = max(found.get(case, 0), row.seeds_of(seeds))
+            found[case] = max(found.get(case, 0), row.seeds_of(usual))
     return found

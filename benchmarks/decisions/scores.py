@@ -163,7 +163,8 @@ class _Launches(WithFallback):
         job: The job.
         workload: Its workload.
         policy: The job's policy.
-        baseline_every: A baseline follows the first of so many recurrences; None for never.
+        baseline_every: A baseline follows the first of so many recurrences, which must not overlap then; None for
+            never.
     """
 
     def __init__(self, job: InProcess, workload: Workload, policy: Policy, baseline_every: int | None) -> None:
@@ -172,18 +173,21 @@ class _Launches(WithFallback):
         self._job = job
         self._noticed = getattr(policy, "changes", None)
         self._every = baseline_every
-        self._delivered = 0
+        self._recurrence = 0
+        self._tries = 0
 
     def dispatch(self) -> Dispatch:
         """The policy's choice, or the default."""
-        if self._every is not None and _is_baseline(self._delivered, self._every):
+        if self._every is not None and _is_baseline(self._recurrence, self._every):
             return self._job.dispatch_baseline()
         return super().dispatch()
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
         """Runs a trial and looks for changes that were not noticed before."""
         end = super().run(trial, epochs)
-        self._delivered += end.target_reached
+        self._tries += 1
+        if end.target_reached or self._tries == MAX_TRIES:
+            self._recurrence, self._tries = self._recurrence + 1, 0
         noticed = self._noticed(self._job.search) if self._noticed else ()
         self.changes += [change for change in noticed if change not in self.changes]
         return end

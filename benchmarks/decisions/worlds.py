@@ -1,7 +1,7 @@
 """Synthetic worlds that only the table of decisions needs: runs that are unlucky now and then, and jobs that change.
 
-As in `named_worlds`, a trial of batch size b costs E(b)·c(b), 200 runs of each batch size are recorded, and there is one
-power limit. Published figures rest on these worlds: their random streams must stay the same.
+As in `named_worlds`, a trial of batch size b costs E(b)·c(b), 200 runs of each are recorded, and there is one power
+limit. Published figures rest on these worlds: their random streams must stay the same.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from examples.digits.monitor import energy_monitor
 def split(seed: int) -> Sequence[np.ndarray]:
     """The images for training and for validation, then their digits."""
     images, digits = load_digits(return_X_y=True)
-    return train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
+    x, x_val, y, y_val = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
+    return x, x_val, y, y_val
 
 
 def losses(data: Sequence[np.ndarray], batch_size: int, seed: int) -> Iterator[float]:

@@ -323,6 +323,7 @@ def _runs(course: Course, mean: float, rng: np.random.Generator) -> Sequence[Rec
 
 
 def assembled(name: str, course: Course, runs: Sequence[Sequence[RecordedRun]]) -> Workload:
+    """The world of a course, with the recorded runs of each batch size."""
     sizes = [int(size) for size in course.sizes]
     batch_sizes = (
         BatchSize(size, tuple(each), (_point(float(price)),))

@@ -1,0 +1,1 @@
+"""The evidence for decisions and savings."""

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from wattwise_replay import savings
-from wattwise_replay.acceptance import Case
 from wattwise_replay.play import PlayedTrial
-from wattwise_replay.savings import Claim, Line, chance, claimed, claims, default_cost, summary
 from wattwise_replay.workload import Crash, RecordedRun
 from wattwise_server.domain import EndReason
 from wattwise_server.policy.savings import LEAST_SPREAD, Verdict, boundary
 
+from benchmarks import savings
+from benchmarks.decisions.cases import Case
+from benchmarks.savings import Claim, Line, chance, claimed, claims, default_cost, summary
 from tests.replay.worlds import workload
 
 _POLICIES = ("POLICY_KNOWLEDGE_GRADIENT", "POLICY_PRUNING_GTS")
@@ -69,7 +69,7 @@ def test_a_claim_stands_beside_the_truth() -> None:
 
 def test_the_truth_follows_the_default_after_a_drift() -> None:
     """The default costs a quarter from the second recurrence on: deliveries count at what they would have cost then."""
-    made = replace(workload(4, 1), drift_at=1)
+    made = workload(4, 1).drifting(1)
     early, late = claims(Case("made", eta=1.0), made, "POLICY_PRUNING_GTS", 0, (1, 2))
     assert early is not None
     assert late is not None
@@ -143,7 +143,7 @@ class _SameProcess:
 def test_claims_hold_in_the_hardest_worlds(policy: str, name: str) -> None:
     """In 40 seeds the bound holds in at least 38, and the estimate does not overstate, where the plain rule does."""
     case = Case(name)
-    made = case.load(None)
+    made = case.load()
     found = [claims(case, made, policy, seed, (20,))[0] for seed in range(40)]
     every = summary(found)
     assert not every.without
@@ -206,10 +206,10 @@ def test_lines_of_the_traces_need_them(
 def test_every_line_has_its_workloads() -> None:
     """The eight measured settings, and named worlds that exist; only a default that changes is not judged."""
     found = list(savings.lines())
-    assert sum(line.cases[0].needs_traces for line in found) == 8
+    assert sum(line.cases[0].needs is not None for line in found) == 8
     assert [line.title for line in found if not line.judged] == ["drift *"]
     for line in found:
         for case in line.cases:
-            if not case.needs_traces:
-                made = case.load(None)
+            if not case.needs:
+                made = case.load()
                 assert default_cost(made, 0.5) > 0 or case.workload == "one-converges"

@@ -43,7 +43,8 @@ class ReplayOptions(NamedTuple):
 
     def played(self) -> Ledger:
         """One seed of POLICY_GTS with them, played without the command."""
-        world = World(synthetic(1), self.eta, self.drift_at)
+        made = synthetic(1)
+        world = World(made if self.drift_at is None else made.drifting(self.drift_at), self.eta)
         job = job_spec(
             world.workload, "replay-1", policy="POLICY_GTS", eta=self.eta, beta=self.beta, seed=0, window=self.window
         )

@@ -29,7 +29,7 @@ from tests.replay.worlds import job, workload
 def test_a_server_makes_the_same_choices_as_the_policies_in_process(policy: Policy, grpc_server: LiveServer) -> None:
     """The same seed, with overlapping recurrences and a drift: the same trials, to the last digit of their costs."""
     made = synthetic(2, sizes=5)
-    there = World(made, drift_at=12)
+    there = World(made.drifting(12))
     here = play(InProcess(job(made, policy, seed=7)), there, seed=7, recurrences=24, overlap=0.3)
     spec = job(made, policy, seed=7)
     with Client(grpc_server.address) as client:

@@ -107,7 +107,7 @@ def test_a_name_gives_the_same_world_again(name: str) -> None:
     assert named_world(name) == named_world(name)
     made = named_world(name)
     assert made.horizon == (120 if name == "drift" else 100)
-    assert made.drift_at == (60 if name == "drift" else None)
+    assert [change.at for change in made.changes] == ([60] if name == "drift" else [])
     assert {len(each.points) for each in made.batch_sizes} == {1}
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from wattwise import Client
 from wattwise.commands.main import main
-from wattwise_replay.acceptance import Case
 from wattwise_replay.compare import POLICIES
 from wattwise_replay.engines import Dispatch, Fixed, TrialEnd
 from wattwise_replay.errors import NoBatchSizeLeftError
 from wattwise_replay.in_process import InProcess, reads_priors
+from wattwise_replay.named_worlds import named_world
 from wattwise_replay.play import play, play_prior
 from wattwise_replay.synthetic import synthetic
 from wattwise_replay.workload import Workload
@@ -100,7 +100,7 @@ def test_a_wrong_prior_is_outvoted() -> None:
     """With a prior whose epochs are mirrored over the batch sizes, a hundred recurrences cost at most 5% more."""
     ratios = []
     for name in ("flat-noisy", "large-optimum", "small-optimum", "edge-of-divergence"):
-        made = Case(name).load(None)
+        made = named_world(name)
         ratios += [_cost(made, seed, made.mirrored()) / _cost(made, seed) for seed in (1, 2)]
     assert np.exp(np.log(ratios).mean()) < 1.05, ratios
 
@@ -126,7 +126,7 @@ class Recording(Fixed):
 
 def test_a_prior_has_other_draws_and_its_whole_horizon() -> None:
     """A prior of the same workload and seed takes its own course."""
-    made = Case("flat-noisy").load(None)
+    made = named_world("flat-noisy")
     prior, later = Recording(made), Recording(made)
     play_prior(prior, made, 0.5, seed=3)
     play(later, World(made), seed=3, recurrences=made.horizon)

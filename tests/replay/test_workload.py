@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from wattwise_replay import traces
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.synthetic import synthetic
-from wattwise_replay.workload import PowerPoint, RecordedRun, cheapest
+from wattwise_replay.workload import Change, PowerPoint, RecordedRun, cheapest
 
 from tests.replay.conftest import TRAIN
 from tests.replay.worlds import POINTS, workload
@@ -44,6 +45,7 @@ def test_traces_are_read_by_workload(folder: Path) -> None:
     assert read.of(32).runs == (RecordedRun(3), RecordedRun(None), RecordedRun(None))
     assert [point.power_limit_watts for point in read.of(32).points] == [100, 250]
     assert (read.max_power_watts, read.default_batch_size, read.max_epochs) == (250, 32, 6)
+    assert read.unmeasured_default is None
 
 
 @pytest.mark.parametrize(
@@ -86,6 +88,29 @@ def test_mirrored_measurements_belong_to_other_batch_sizes() -> None:
     mirrored = workload(1, 2, None).mirrored()
     assert mirrored.sizes == [8, 16, 32]
     assert [each.runs[0].target_epoch for each in mirrored.batch_sizes] == [None, 2, 1]
+
+
+def test_a_workload_changes_at_its_recurrences() -> None:
+    """Each change holds from its recurrence to the next one; a replay that ends before does not see it."""
+    first, second, third = workload(1), workload(2), workload(3)
+    made = replace(first, changes=(Change(2, second), Change(5, third)))
+    assert [made.at(recurrence).of(8).runs[0].target_epoch for recurrence in (0, 1, 2, 4, 5, 9)] == [1, 1, 2, 2, 3, 3]
+    assert list(made.stages(7)) == [(slice(0, 2), made), (slice(2, 5), second), (slice(5, 7), third)]
+    assert list(made.stages(2)) == [(slice(0, 2), made)]
+
+
+def test_a_default_without_measurements_is_replaced(folder: Path) -> None:
+    """By the largest measured batch size below it, or else by the smallest; the workload says which one is missing."""
+    train, power = folder / "summary_train.csv", folder / "summary_power_t4.csv"
+    lines = power.read_text()
+    smaller = TRAIN.replace(",32,", ",16,").replace(",64,", ",24,")
+    train.write_text(TRAIN + smaller.partition("\n")[2])
+    power.write_text(lines.replace(",32,", ",24,"))
+    made = traces.load(folder, "squad", "t4")
+    assert (made.sizes, made.default_batch_size, made.unmeasured_default) == ([16, 24], 24, 32)
+    power.write_text(lines.replace(",32,", ",64,").replace(",16,", ",128,"))
+    made = traces.load(folder, "squad", "t4")
+    assert (made.sizes, made.default_batch_size, made.unmeasured_default) == ([64], 64, 32)
 
 
 @given(st.integers(0, 10_000), st.integers(3, 12))

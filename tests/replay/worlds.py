@@ -19,7 +19,8 @@ def workload(*target_epochs: int | None, max_epochs: int = 10, points: tuple[Pow
 
 def world(*target_epochs: int | None, eta: float = 1.0, drift_at: int | None = None) -> World:
     """The same over recurrences; with eta 1 an epoch costs 100 J, at the highest limit 150 J."""
-    return World(workload(*target_epochs), eta, drift_at)
+    made = workload(*target_epochs)
+    return World(made if drift_at is None else made.drifting(drift_at), eta)
 
 
 def job(

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from wattwise_replay import ablation
-from wattwise_replay.acceptance import Case, Limit, Row
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.named_worlds import named_world
 from wattwise_replay.play import PlayedTrial, play
@@ -17,6 +15,9 @@ from wattwise_replay.world import World
 from wattwise_server.policy.base import Choice, Policy
 from wattwise_server.policy.knowledge_gradient import KnowledgeGradient
 
+from benchmarks.decisions import ablation
+from benchmarks.decisions.cases import Case
+from benchmarks.decisions.rows import Row
 from tests.server.policy.simulated import SimulatedJob, spec
 
 # Worlds in which a part can have an effect within few launches: misses, crashes, noise, an end that is tried twice.
@@ -78,11 +79,11 @@ def test_without_the_power_hint_the_power_of_the_first_trial_tells_nothing() -> 
 def test_the_table_has_a_row_for_each_part(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without traces measured columns are left out; every other one is played over all and the first recurrences."""
     tiny = [
-        Row("settings", "measured", [Case("squad/a40")], Limit(1.0), None),
-        Row("named", "one", [Case("1", recurrences=2)], Limit(1.0), None),
-        Row("named", "two", [Case("2", recurrences=2), Case("1", recurrences=2)], Limit(1.0), None),
+        Row("settings", "measured", [Case("squad/a40")]),
+        Row("named", "one", [Case("1", recurrences=2)]),
+        Row("named", "two", [Case("2", recurrences=2), Case("1", recurrences=2)]),
     ]
-    monkeypatch.setattr(ablation, "rows", lambda: iter(tiny))
+    monkeypatch.setattr(ablation, "rows", lambda _: iter(tiny))
     monkeypatch.setattr(ablation, "_COLUMNS", {"settings": "8 settings", "named": "named worlds"})
     assert ablation.main(("--seeds", "1", "--processes", "1")) == 0
     *table, note = capsys.readouterr().out.splitlines()
