@@ -94,8 +94,8 @@ replay: $(VENV)/.dev ## compute the table and the plot of docs/results.md from t
 belief: $(VENV)/.dev ## draw docs/belief.svg: what the default policy believes after 1, 4 and 12 recurrences of a synthetic workload
 	$(BIN)/wattwise replay --synthetic large-optimum --recurrences 12 --belief docs/belief.svg
 
-decisions: $(VENV)/.dev ## print what the policies cost beside the best possible, and whether limits are met (TRACES=folder for measured rows)
-	$(BIN)/python -m benchmarks.decisions $(if $(TRACES),--traces '$(TRACES)') $(DECISIONS)
+decisions: $(VENV)/.dev ## print what the policies cost beside the best possible, and whether limits are met (TRACES=folder for measured rows, WORKLOADS=folder for your own; DECISIONS=--quick: two minutes)
+	$(BIN)/python -m benchmarks.decisions $(if $(TRACES),--traces '$(TRACES)') $(if $(WORKLOADS),--workloads '$(WORKLOADS)') $(DECISIONS)
 
 ablation: $(VENV)/.dev ## print what each part of POLICY_KNOWLEDGE_GRADIENT brings (TRACES=folder for measured columns)
 	$(BIN)/python -m benchmarks.decisions.ablation $(if $(TRACES),--traces '$(TRACES)') $(ABLATION)

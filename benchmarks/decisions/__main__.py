@@ -129,10 +129,10 @@ def _explanation(seeds: int) -> str:
     return f"""\
 Total cost ÷ cost of the best batch size in hindsight, mean over {counted(seeds, "seed")}: geometric mean over a row's
 cases (worst case), after the first 5, 10 and 40 recurrences and over all. If a workload changes, the best batch
-size changes with it. A recurrence ends after {MAX_TRIES} trials; without a model it counts at least {MAX_TRIES} times the
-best.
+size changes with it. A recurrence ends after {MAX_TRIES} trials. Without a model it counts at least {MAX_TRIES} times
+the best.
   lose > 15%    seeds of all cases that cost more than 1.15 of the best
-  stuck         seeds whose most used batch size of the last 20 recurrences has an expected cost above 1.15 of the best's
+  stuck         seeds whose most used batch size of the last 20 recurrences costs over 1.15 of the best
   launches      for each delivered model
   no model      recurrences without a model
   alarms a job  changes of the workload that the policy has noticed"""

@@ -250,6 +250,15 @@ def test_numbers_of_one_are_singular(capsys: pytest.CaptureFixture[str]) -> None
     assert "synthetic-1/simulated: 1 recurrence, 1 seed; " in capsys.readouterr().out
 
 
+def test_another_default_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A GPU without measurements of the paper's default batch size: the note has both."""
+    power = folder / "summary_power_t4.csv"
+    power.write_text(power.read_text().replace(",32,", ",64,"))
+    words = ("--traces", str(folder), "--workload", "squad", "--gpu", "t4", "--policy", "POLICY_GTS")
+    assert main(("replay", *words, "--recurrences", "1", "--seeds", "1")) == 0
+    assert "\n- the default batch size 32 was not measured; 64 replaces it\n" in capsys.readouterr().out
+
+
 def test_a_plot_without_matplotlib_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
