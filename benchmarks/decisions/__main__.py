@@ -20,8 +20,8 @@ from wattwise_replay.tables import counted
 from benchmarks.decisions.cases import NOWHERE, Folders
 from benchmarks.decisions.playing import Setup, contenders, play_all
 from benchmarks.decisions.report import PAPERS, earlier_ratios, lines, print_details, print_lines, print_worse, write
-from benchmarks.decisions.rows import REAL, SEEDS, Row, playable, rows, seeds_of
-from benchmarks.decisions.scores import MAX_TRIES
+from benchmarks.decisions.rows import REAL, Row, playable, rows, seeds_of
+from benchmarks.decisions.scores import MAX_TRIES, SEEDS
 
 _USUAL = ("POLICY_KNOWLEDGE_GRADIENT", PAPERS)
 _QUICK_SEEDS = 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
@@ -79,7 +80,8 @@ def play_all(
     tasks = [_Task(case, name, part) for case in order for name in names for part in _parts(seeds[case])]
     tasks += [_Task(case, None, range(seeds[case])) for case in order]
     with _mapped(processes) as mapped:
-        found = dict(zip(tasks, mapped(_done, [(setup, task) for task in tasks]), strict=True))
+        done = mapped(_done, [(setup, task) for task in tasks])
+        found = dict(zip(tasks, _counted(done, len(tasks)), strict=True))
     return {
         name: {
             case: Score(
@@ -94,6 +96,16 @@ def play_all(
 
 def _parts(seeds: int) -> Sequence[range]:
     return [range(start, min(start + _SEEDS_AT_ONCE, seeds)) for start in range(0, seeds, _SEEDS_AT_ONCE)]
+
+
+def _counted(done: Iterable[Any], number: int) -> Iterator[Any]:
+    """What is done, whose number a terminal shows meanwhile."""
+    for count, each in enumerate(done, 1):
+        if sys.stderr.isatty():
+            print(f"\rplayed {count:,} of {number:,} groups of seeds", end="", file=sys.stderr)
+        yield each
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
 
 
 @contextmanager

@@ -28,10 +28,9 @@ from benchmarks.decisions.figures import (
     WORST_40,
     Figure,
 )
+from benchmarks.decisions.scores import SEEDS
 from benchmarks.decisions.worlds import CHANGING, UNLUCKY
 
-SEEDS = 20
-"""The usual number of seeds, to which `Row.seeds` refers."""
 RANDOM_WORLDS = 60
 _GPUS = ("v100", "a40")
 _OTHER_TARGETS = {

@@ -17,6 +17,9 @@ from wattwise_server.policy.base import Policy
 
 from benchmarks.decisions.cases import Case
 
+SEEDS = 20
+"""The usual number of seeds. The best batch size is that of so many, so that a table of fewer seeds has the same one."""
+
 MAX_TRIES = 50
 """Largest number of trials per recurrence. One that gives up counts as if every trial had cost at least what the best
 batch size costs."""
@@ -237,7 +240,7 @@ def _job(case: Case, workload: Workload, policy: tuple[str, Policy], seed: int, 
 def reference(case: Case, workload: Workload, seeds: Sequence[int]) -> Reference:
     """What a case costs with the best batch size and with the default, for each seed."""
     is_search = _is_search(case, workload)
-    drawn = np.array([draws(seed, len(is_search), MAX_TRIES) for seed in seeds])
+    drawn = np.array([draws(seed, len(is_search), MAX_TRIES) for seed in range(max(SEEDS, max(seeds) + 1))])
     best, default = [], []
     for stretch, stage in workload.stages(len(is_search)):
         costs = {size: _alone(stage, size, case.eta, drawn[:, stretch]) for size in stage.sizes}
@@ -245,7 +248,8 @@ def reference(case: Case, workload: Workload, seeds: Sequence[int]) -> Reference
         default.append(costs[workload.default_batch_size][0])
     last = workload.at(len(is_search) - 1)
     alone = {size: model_cost(last, size, case.eta) for size in last.sizes}
-    return Reference(np.hstack(best)[:, is_search], np.hstack(default)[:, is_search], alone)
+    wanted = list(seeds)
+    return Reference(np.hstack(best)[wanted][:, is_search], np.hstack(default)[wanted][:, is_search], alone)
 
 
 def _alone(workload: Workload, size: int, eta: float, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

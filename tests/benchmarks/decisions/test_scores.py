@@ -21,6 +21,7 @@ from wattwise_server.policy.pruning_gts import PruningGts
 from benchmarks.decisions.cases import Case
 from benchmarks.decisions.scores import (
     MAX_TRIES,
+    SEEDS,
     Contender,
     Score,
     joined,
@@ -44,13 +45,16 @@ class Stubborn(Gts):
 _STUBBORN = Contender("POLICY_GTS", Stubborn)
 
 
-@pytest.mark.parametrize("case", [Case("1"), Case("drift"), Case("all-fail"), Case("random-4", eta=1.0)])
+@pytest.mark.parametrize("case", [Case("1"), Case("1", mirrored_at=20), Case("all-fail"), Case("random-4", eta=1.0)])
 def test_the_best_in_hindsight_is_that_of_the_replay(case: Case) -> None:
-    """Computed at once for all seeds, it is the baseline that `wattwise replay` plays trial by trial."""
+    """Computed at once, it is the baseline that `wattwise replay` plays trial by trial with the usual seeds."""
+    case = replace(case, recurrences=30)
     made = case.load()
-    comparison = compare(World(made, case.eta), lambda *_: Fixed(made, made.default_batch_size), (), seeds=2)
+    comparison = compare(
+        World(made, case.eta), lambda *_: Fixed(made, made.default_batch_size), (), seeds=SEEDS, recurrences=30
+    )
     expected = np.array([ledger.costs for ledger in comparison.ledgers[HINDSIGHT]])
-    assert reference(case, made, range(2)).best == pytest.approx(expected)
+    assert reference(case, made, range(2)).best == pytest.approx(expected[:2])
 
 
 def test_the_default_is_retried_until_it_delivers() -> None:
