@@ -18,7 +18,7 @@ from wattwise_server.policy.base import Policy
 from benchmarks.decisions.cases import Case
 
 SEEDS = 20
-"""The usual number of seeds. The best batch size is that of so many, so that a table of fewer seeds has the same one."""
+"""The usual number of seeds. The best batch size is that of so many, so that tables of fewer seeds share it."""
 
 MAX_TRIES = 50
 """Largest number of trials per recurrence. One that gives up counts as if every trial had cost at least what the best

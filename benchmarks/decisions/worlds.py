@@ -18,7 +18,7 @@ from wattwise_replay.workload import Change, RecordedRun, Workload
 _SIZES = 8 * 2 ** np.arange(10)
 _RUNS = 200
 _CHANGE = 50
-"""The recurrence from which a world is another one; half of them."""
+"""The recurrence from which on a world is another one: half of all."""
 _SMALL = _SIZES < 200
 
 _Factors = Callable[[np.random.Generator], np.ndarray]
@@ -29,8 +29,8 @@ def _unlucky(rate: float, factor: float, noise: float) -> _Factors:
     """Noise, and this factor in a share of all runs."""
 
     def factors(rng: np.random.Generator) -> np.ndarray:
-        lucky = np.exp(noise * rng.standard_normal(_RUNS))
-        return lucky * np.where(rng.random(_RUNS) < rate, factor, 1.0)
+        usual = np.exp(noise * rng.standard_normal(_RUNS))
+        return usual * np.where(rng.random(_RUNS) < rate, factor, 1.0)
 
     return factors
 
@@ -103,8 +103,7 @@ def _valley(
 def _diverging(*, diverges: bool) -> Workload:
     """All batch sizes converge, or only those from 256 on."""
     epochs = 20 * (1 + _SIZES / 60)
-    alive = np.where(_SMALL & diverges, math.inf, epochs)
-    return _world("diverging", alive, 1 + 10 / _SIZES, 5, _unlucky(0.0, 1.0, 0.1))
+    return _world("diverging", np.where(_SMALL & diverges, math.inf, epochs), 1 + 10 / _SIZES, 5, _CALM)
 
 
 def _changing(before: Workload, *later: Workload, every: int = _CHANGE) -> Workload:
