@@ -141,7 +141,7 @@ def _cell(figure: Figure, scores: Scores) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m wattwise_replay.ablation",
+        prog="python -m benchmarks.decisions.ablation",
         description=f"Print what each part of {_COMPLETE} brings: what decisions cost with the part switched off.",
     )
     parser.add_argument(
