@@ -55,6 +55,7 @@ from wattwise_server.policy.base import (
     Allowed,
     ArmBelief,
     Banned,
+    Change,
     Choice,
     Dispatched,
     Event,
@@ -706,6 +707,10 @@ class KnowledgeGradient:
             )
             for place, arm in enumerate(search.arms)
         ]
+
+    def changes(self, search: Search) -> Sequence[Change]:  # noqa: ARG002 - the protocol's
+        """None so far."""
+        return ()
 
     # Evidence
 

@@ -11,6 +11,7 @@ from wattwise_server.domain import Arm, JobSpec, Search, Stage, Trial, TrialType
 from wattwise_server.policy import explorer
 from wattwise_server.policy.base import (
     ArmBelief,
+    Change,
     Choice,
     Dispatched,
     Event,
@@ -81,6 +82,10 @@ class PruningGts:
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """The bandit's posteriors, over the trials of both stages."""
         return _BANDIT.belief(spec, search)
+
+    def changes(self, search: Search) -> Sequence[Change]:
+        """None: it does not look for changes."""
+        return _BANDIT.changes(search)
 
 
 POLICY = PruningGts()
