@@ -193,4 +193,7 @@ class Policy(Protocol):
         """What it believes about every batch size, ascending."""
 
     def changes(self, search: Search) -> Sequence[Change]:
-        """The newest change of each quantity, ascending by `detected_by`; empty if none was detected."""
+        """The newest change of each quantity, ascending by `detected_by`; empty if none was detected.
+
+        Reads only `search.notes`: lists of jobs have no more of a search. Must be quick: it is called for many jobs.
+        """
