@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from wattwise_server.domain import JobSpec, Search
-from wattwise_server.policy.base import Allowed, ArmBelief, Banned, Change, Choice, Event, Exhausted, Policy, Prior
+from wattwise_server.domain import Change, JobSpec, Search
+from wattwise_server.policy.base import Allowed, ArmBelief, Banned, Choice, Event, Exhausted, Policy, Prior
 
 from wattwise_replay.errors import ReplayError
 

@@ -11,6 +11,7 @@ from wattwise_server.observability.call import current_call
 from wattwise_server.observability.events import (
     BatchSizeStatusChanged,
     BestKnownChanged,
+    ChangeDetected,
     EpochReported,
     Event,
     JobChanged,
@@ -90,13 +91,19 @@ def _log(event: Event) -> None:
             _log_warning(trial, warning)
         case PriorDiffers() | PriorUnused():
             _log_prior(event)
-        case JobChanged() | BatchSizeStatusChanged() | BestKnownChanged():
+        case JobChanged() | BatchSizeStatusChanged() | BestKnownChanged() | ChangeDetected():
             _log_change(event)
         case PowerProfiled(trial, limits, cheapest):
             _log_trial(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
 
 
-def _log_change(event: JobChanged | BatchSizeStatusChanged | BestKnownChanged) -> None:
+def _log_change(event: JobChanged | BatchSizeStatusChanged | BestKnownChanged | ChangeDetected) -> None:
+    if isinstance(event, ChangeDetected):
+        job, change = event.job.spec.job_id, event.change
+        where = {"job": job, "trial": change.detected_by, "batch_size": change.batch_size}
+        what = {"quantity": change.quantity.value, "since_trial": change.since_trial, "message": change.sentence}
+        log_event(log, logging.WARNING, "change detected", **where, **what)
+        return
     name, about = "job changed", dict[str, object]()
     match event:
         case JobChanged(job, change, _, trial_number):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wattwise_server.domain import JobSpec, Moments, Search, Trial, TrialType
+from wattwise_server.domain import Change, JobSpec, Moments, Search, Trial, TrialType
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,45 +115,6 @@ class Prior(NamedTuple):
     best: int | None
     epochs: Mapping[int, Moments]
     missed: Mapping[int, tuple[int, float]]
-
-
-class Quantity(Enum):
-    """What a job's behaviour is measured by.
-
-    EPOCHS: epochs to the target. EPOCH_COST: the cost of an epoch.
-    """
-
-    EPOCHS = "EPOCHS"
-    EPOCH_COST = "EPOCH_COST"
-
-
-class Change(NamedTuple):
-    """A change of a job's behaviour: earlier trials no longer count for one quantity.
-
-    Attributes:
-        quantity: The quantity that has changed.
-        since_trial: Number of the first trial that counts.
-        batch_size: The batch size whose trials show the change most clearly.
-        factor: The quantity after the change divided by that before; infinite if the batch size reached the target
-            before and misses it now.
-        detected_by: Number of the trial whose result revealed the change.
-    """
-
-    quantity: Quantity
-    since_trial: int
-    batch_size: int
-    factor: float
-    detected_by: int
-
-    @property
-    def sentence(self) -> str:
-        """What has changed since when, for people."""
-        digits = ".1f" if self.factor >= 1 else ".2g"
-        if self.quantity is Quantity.EPOCH_COST:
-            what = f"an epoch of batch size {self.batch_size} costs {self.factor:{digits}} times as much"
-            return f"since trial {self.since_trial}, {what}; older costs no longer count"
-        what = f"takes {self.factor:{digits}} times as many epochs" if self.factor < math.inf else "misses the target"
-        return f"since trial {self.since_trial}, batch size {self.batch_size} {what}; older trials no longer count"
 
 
 def no_priors(spec: JobSpec) -> Iterator[tuple[str, str]]:

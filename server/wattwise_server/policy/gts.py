@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from wattwise_server.domain import Arm, JobSpec, Search, Stage, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage, TrialType
 from wattwise_server.policy import thompson
-from wattwise_server.policy.base import ArmBelief, Change, Choice, Event, Exhausted, Prior, no_priors
+from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, no_priors
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.failures import available, tried
 

@@ -50,12 +50,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wattwise_server.domain import Arm, JobSpec, Moments, Search, Stage, Trial, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, Moments, Search, Stage, Trial, TrialType
 from wattwise_server.policy.base import (
     Allowed,
     ArmBelief,
     Banned,
-    Change,
     Choice,
     Dispatched,
     Event,

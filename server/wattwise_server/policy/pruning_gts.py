@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattwise_server.domain import Arm, JobSpec, Search, Stage, Trial, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage, Trial, TrialType
 from wattwise_server.policy import explorer
 from wattwise_server.policy.base import (
     ArmBelief,
-    Change,
     Choice,
     Dispatched,
     Event,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import JobSpec, Search, TrialType
+from wattwise_server.domain import Change, JobSpec, Search, TrialType
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import ArmBelief, Change, Choice, Event, Prior, Reported
+from wattwise_server.policy.base import ArmBelief, Choice, Event, Prior, Reported
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.usecases.rebuild import rebuilt
