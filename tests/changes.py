@@ -1,4 +1,4 @@
-"""A policy that detects changes by a simple rule, in place of the default one.
+"""Jobs whose behaviour changes, and a policy that detects it by a simple rule, in place of the default one.
 
 Where behaviour changes by a factor of two or more, the default policy finds a change, too. Tests take the numbers of
 trials from the answers, so that they need not know the rule.
@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from wattwise import v1
 from wattwise_server.domain import Change, JobSpec, Quantity, Search
 from wattwise_server.policy.base import Event, Succeeded
 from wattwise_server.policy.gts import Gts
 
+from tests.jobs import Trainer
 from tests.live_server import LiveServer
 
 _ROOT = Path(__file__).parents[1]
@@ -105,3 +107,67 @@ def use(server: LiveServer, folder: Path) -> None:
     """
     (folder / "sitecustomize.py").write_text(_PATCH)
     server.environment["PYTHONPATH"] = f"{folder}:{_ROOT}"
+
+
+class Recurring(Trainer):
+    """A job of the default policy, each of whose trials gets the batch size that a test wants."""
+
+    def __init__(self, server: LiveServer, **fields: Any) -> None:
+        usual = {"policy": v1.POLICY_KNOWLEDGE_GRADIENT, "max_epochs": 50, "batch_sizes": [8, 16, 32]}
+        super().__init__(server.trainer, **(usual | fields))
+        self.admin = server.admin
+
+    def begin(self, batch_size: int) -> v1.Trial:
+        """A running trial of this batch size."""
+        status = v1.BATCH_SIZE_STATUS_PINNED
+        self.admin.SetBatchSizeState(
+            v1.SetBatchSizeStateRequest(job_id=self.job_id, batch_size=batch_size, status=status)
+        )
+        return self.next()
+
+    def train(self, batch_size: int, epochs: int, epoch_cost: float = 10.0, *, times: int = 1) -> v1.Trial:
+        """Runs trials that reach the target after some epochs; returns the last one."""
+        for _ in range(times):
+            trial = self.begin(batch_size)
+            self.report(trial, epochs * epoch_cost, epoch=epochs)
+        return trial
+
+    def miss(self, batch_size: int) -> v1.Trial:
+        """Runs a trial that misses the target."""
+        trial = self.begin(batch_size)
+        self.report(trial, 10.0 * self.spec.max_epochs, metric=0.1, epoch=self.spec.max_epochs)
+        return trial
+
+    def exclude(self, number: int, *, excluded: bool = True) -> v1.Job:
+        """Excludes a trial, or includes it again; returns the job."""
+        trial = v1.TrialId(job_id=self.job_id, trial_number=number)
+        return self.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial, excluded=excluded)).job
+
+    def until_detected(self, batch_size: int, epochs: int, epoch_cost: float = 10.0, *, changes: int = 1) -> v1.Job:
+        """Runs trials until there are so many changes; returns the job."""
+        for _ in range(20):
+            self.train(batch_size, epochs, epoch_cost)
+            if len(self.shown.changes) == changes:
+                return self.shown
+        raise AssertionError("no change was detected")
+
+    @property
+    def shown(self) -> v1.Job:
+        """The job as `GetJob` shows it."""
+        return self.admin.GetJob(v1.GetJobRequest(job_id=self.job_id)).job
+
+    @property
+    def listed(self) -> v1.Job:
+        """The job as a list shows it."""
+        request = v1.ListJobsRequest(job_id_prefix=self.job_id, order=v1.JOB_ORDER_ID, with_summaries=True)
+        return self.admin.ListJobs(request).jobs[0]
+
+    @property
+    def figures(self) -> v1.JobStatistics:
+        """The figures of the job, with a range for each trial."""
+        request = v1.GetJobStatisticsRequest(job_id=self.job_id, num_buckets=1000)
+        return self.admin.GetJobStatistics(request).statistics
+
+    def events(self, kind: v1.EventKind.ValueType = v1.EVENT_KIND_CHANGE_DETECTED) -> list[v1.Event]:
+        """The events of a kind, newest first."""
+        return list(self.admin.ListEvents(v1.ListEventsRequest(job_id=self.job_id, kind=kind)).events)

@@ -99,9 +99,9 @@ def _log(event: Event) -> None:
 
 def _log_change(event: JobChanged | BatchSizeStatusChanged | BestKnownChanged | ChangeDetected) -> None:
     if isinstance(event, ChangeDetected):
-        job, change = event.job.spec.job_id, event.change
-        where = {"job": job, "trial": change.detected_by, "batch_size": change.batch_size}
-        what = {"quantity": change.quantity.value, "since_trial": change.since_trial, "message": change.sentence}
+        found = event.change
+        where = {"job": event.job.spec.job_id, "trial": found.detected_by, "batch_size": found.batch_size}
+        what = {"quantity": found.quantity.value, "since_trial": found.since_trial, "message": found.sentence}
         log_event(log, logging.WARNING, "change detected", **where, **what)
         return
     name, about = "job changed", dict[str, object]()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from wattwise import v1
@@ -14,69 +13,8 @@ from wattwise_server.store.base import PolicyState
 from wattwise_server.usecases.changes import SHOWN_TRIALS, compared_from
 
 from tests import changes
-from tests.jobs import Trainer
+from tests.changes import Recurring
 from tests.watched import WatchedServer
-
-KNOWLEDGE_GRADIENT = v1.POLICY_KNOWLEDGE_GRADIENT
-
-
-class Recurring(Trainer):
-    """A job of the default policy, each of whose trials gets the batch size that a test wants."""
-
-    def __init__(self, server: WatchedServer, **fields: Any) -> None:
-        usual = {"policy": KNOWLEDGE_GRADIENT, "max_epochs": 50, "batch_sizes": [8, 16, 32]}
-        super().__init__(server.trainer, **(usual | fields))
-        self.admin = server.admin
-
-    def begin(self, batch_size: int) -> v1.Trial:
-        """A running trial of this batch size."""
-        status = v1.BATCH_SIZE_STATUS_PINNED
-        self.admin.SetBatchSizeState(
-            v1.SetBatchSizeStateRequest(job_id=self.job_id, batch_size=batch_size, status=status)
-        )
-        return self.next()
-
-    def train(self, batch_size: int, epochs: int, epoch_cost: float = 10.0, *, times: int = 1) -> v1.Trial:
-        """Runs trials that reach the target after some epochs; returns the last one."""
-        for _ in range(times):
-            trial = self.begin(batch_size)
-            self.report(trial, epochs * epoch_cost, epoch=epochs)
-        return trial
-
-    def miss(self, batch_size: int) -> v1.Trial:
-        """Runs a trial that misses the target."""
-        trial = self.begin(batch_size)
-        self.report(trial, 10.0 * self.spec.max_epochs, metric=0.1, epoch=self.spec.max_epochs)
-        return trial
-
-    def until_detected(self, batch_size: int, epochs: int, epoch_cost: float = 10.0, *, changes: int = 1) -> v1.Job:
-        """Runs trials until there are so many changes; returns the job."""
-        for _ in range(20):
-            self.train(batch_size, epochs, epoch_cost)
-            if len(self.shown.changes) == changes:
-                return self.shown
-        raise AssertionError("no change was detected")
-
-    @property
-    def shown(self) -> v1.Job:
-        """The job as `GetJob` shows it."""
-        return self.admin.GetJob(v1.GetJobRequest(job_id=self.job_id)).job
-
-    @property
-    def listed(self) -> v1.Job:
-        """The job as a list shows it."""
-        request = v1.ListJobsRequest(job_id_prefix=self.job_id, order=v1.JOB_ORDER_ID, with_summaries=True)
-        return self.admin.ListJobs(request).jobs[0]
-
-    @property
-    def figures(self) -> v1.JobStatistics:
-        """The figures of the job, with a range for each trial."""
-        request = v1.GetJobStatisticsRequest(job_id=self.job_id, num_buckets=1000)
-        return self.admin.GetJobStatistics(request).statistics
-
-    def events(self, kind: v1.EventKind.ValueType = v1.EVENT_KIND_CHANGE_DETECTED) -> list[v1.Event]:
-        """The events of a kind, newest first."""
-        return list(self.admin.ListEvents(v1.ListEventsRequest(job_id=self.job_id, kind=kind)).events)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -95,6 +33,14 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def kinds(job: v1.Job) -> list[int]:
     """The reasons of a job's warnings."""
     return [warning.reason for warning in job.warnings]
+
+
+def needs_attention(job: Recurring) -> bool:
+    """Whether a job is marked in a list, and thus among those that are."""
+    request = v1.ListJobsRequest(job_id_prefix=job.job_id, state=v1.JOB_STATE_ATTENTION)
+    found = job.job_id in [each.spec.job_id for each in job.admin.ListJobs(request).jobs]
+    assert job.listed.summary.needs_attention is found
+    return found
 
 
 @pytest.mark.parametrize(
@@ -186,13 +132,10 @@ def test_warning_is_withdrawn(server: WatchedServer) -> None:
     for trial in running[: SHOWN_TRIALS - 1]:
         job.report(trial, 300.0, epoch=30)
     assert kinds(job.shown) == [v1.WARNING_REASON_EPOCHS_CHANGED]
-    assert job.listed.summary.needs_attention
-    attentive = v1.ListJobsRequest(job_id_prefix=job.job_id, state=v1.JOB_STATE_ATTENTION)
-    assert job.job_id in [each.spec.job_id for each in job.admin.ListJobs(attentive).jobs]
+    assert needs_attention(job)
     job.end(running[SHOWN_TRIALS - 1], v1.END_REASON_ERROR)
     assert kinds(job.shown) == []
-    assert not job.listed.summary.needs_attention
-    assert job.job_id not in [each.spec.job_id for each in job.admin.ListJobs(attentive).jobs]
+    assert not needs_attention(job)
     assert job.shown.changes == shown.changes
     assert job.figures.savings.compared_from_trial == shown.changes[0].since_trial
 
@@ -203,16 +146,10 @@ def test_warning_agrees_with_a_rebuilt_search(server: WatchedServer) -> None:
     job.train(16, 10, times=5)
     shown = job.until_detected(16, 30)
     since = shown.changes[0].since_trial
-    trials = [
-        v1.TrialId(job_id=job.job_id, trial_number=number)
-        for number in range(since, shown.changes[0].detected_by_trial + 1)
-    ]
+    numbers = range(since, shown.changes[0].detected_by_trial + 1)
 
     def set_excluded(*, excluded: bool) -> v1.Job:
-        for trial in trials:
-            request = v1.SetTrialExcludedRequest(trial=trial, excluded=excluded)
-            changed = job.admin.SetTrialExcluded(request).job
-        return changed
+        return [job.exclude(number, excluded=excluded) for number in numbers][-1]
 
     def set_policy(policy: v1.Policy.ValueType) -> v1.Job:
         return job.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy)).job
@@ -229,7 +166,7 @@ def test_warning_agrees_with_a_rebuilt_search(server: WatchedServer) -> None:
     assert not is_changed(set_excluded(excluded=True))
     assert is_changed(set_excluded(excluded=False))
     assert not is_changed(set_policy(v1.POLICY_GTS))
-    assert is_changed(set_policy(KNOWLEDGE_GRADIENT))
+    assert is_changed(set_policy(v1.POLICY_KNOWLEDGE_GRADIENT))
     # What a person's call rebuilds is not detected again.
     assert len(job.events()) == 1
     assert not is_changed(job.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job)
