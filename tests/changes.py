@@ -98,7 +98,7 @@ def _of_newest(seen: Sequence[_Seen], quantity: Quantity) -> Iterator[Change]:
             yield Change(quantity, of_size[-_IN_A_ROW].number, newest.batch_size, factor, newest.number)
 
 
-def use(server: LiveServer, folder: Path) -> None:
+def detect_changes(server: LiveServer, folder: Path) -> None:
     """Lets a server that is not yet started use the policy as its default one.
 
     Args:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from wattwise import v1
-from wattwise_server.domain import Change, Quantity
-from wattwise_server.store.base import PolicyState
-from wattwise_server.usecases.changes import SHOWN_TRIALS, compared_from
+from wattwise_server.domain import Change, HistoryKind, Measurement, Quantity, WarningReason
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.store.base import HistoryList, PolicyState
+from wattwise_server.usecases.changes import SHOWN_TRIALS, changes, compared_from
+from wattwise_server.usecases.imports import ImportedTrial, Importer
 
-from tests import changes
-from tests.changes import Recurring
+from tests.changes import Noticing, Recurring, detect_changes
+from tests.server.site import Site, draft
 from tests.watched import WatchedServer
 
 
@@ -23,7 +25,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     postgres = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
     url = postgres.create_database() if postgres else ""
     with WatchedServer(tmp_path_factory.mktemp("changes"), url) as live:
-        changes.use(live, tmp_path_factory.mktemp("imported"))
+        detect_changes(live, tmp_path_factory.mktemp("imported"))
         live.start()
         yield live
     if postgres:
@@ -279,3 +281,24 @@ def test_paper_policies_detect_nothing(tmp_path: Path) -> None:
             job.train(16, 10, times=5)
             job.train(16, 40, times=5)
             assert (list(job.shown.changes), job.figures.savings.compared_from_trial) == ([], 0)
+
+
+async def test_imported_trials_reveal_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job did before it was registered may have changed, too: one event and one warning, both durable."""
+    monkeypatch.setitem(POLICIES, "KNOWLEDGE_GRADIENT", Noticing())
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    await site.optimizer.register(draft(policy="KNOWLEDGE_GRADIENT", max_epochs=50))
+    importer = Importer(site.store, lambda: site.now)
+    for number, epochs in enumerate([10, 10, 10, 30, 30, 30], 1):
+        last = Measurement(epochs, float(epochs), 10.0 * epochs, 0.95, site.now)
+        await importer.import_trial(ImportedTrial("j", f"night {number}", 16, [last], None))
+    await site.open()
+    job = await site.administration.job("j")
+    (change,) = changes(job)
+    assert (change.quantity, change.since_trial, change.batch_size, change.factor) == (Quantity.EPOCHS, 4, 16, 3.0)
+    (warning,) = job.warnings
+    assert (warning.reason, warning.trial_number) == (WarningReason.EPOCHS_CHANGED, change.detected_by)
+    (listed,) = await site.store.history(HistoryList(kind=HistoryKind.CHANGE_DETECTED), (), 9)
+    assert (listed.entry.message, listed.entry.trial_number) == (change.sentence, change.detected_by)
+    await site.close()
