@@ -66,8 +66,6 @@ class Noticing(Gts):
     def changes(self, search: Search) -> Sequence[Change]:
         """The newest change of each quantity."""
         seen = [_Seen(*row) for row in json.loads(search.notes or "[]")]
-        if not all(isinstance(each.number, int) for each in seen):
-            raise ValueError("the notes are of another format")
         found = [*_changes(seen, Quantity.EPOCHS), *_changes(seen, Quantity.EPOCH_COST)]
         newest = {change.quantity: change for change in found}
         return sorted(newest.values(), key=lambda change: change.detected_by)
