@@ -181,12 +181,11 @@ def cost_by_trial(job: v1.Job, statistics: v1.JobStatistics, bound: float | None
                 "encoding": {"y": {"field": "bound", "type": "quantitative"}},
             }
         )
-    changes = [change for change in job.changes if change.since_trial > buckets[0].first_trial]
-    layers += _change_layers(changes)
+    layers += _change_layers(job.changes)
     what = "Each mark is a trial" if single else "Each mark is the median of a range of trials, its line their range"
     dashes = "; the dashed line is the bound at which the newest trial is stopped" if bounded else ""
     legend = "Filled: it delivered a model; hollow: it missed the target or explored; ✕: failed"
-    marked = "".join(f" A vertical line: {change.message}." for change in changes)
+    marked = "".join(f" A vertical line: {change.message}." for change in job.changes)
     caption = f"{what}. {legend}{dashes}.{marked}"
     columns = ("trial", "batch size", "cost", *(() if single else ("range",)), "result")
     rows = [

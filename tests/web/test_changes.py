@@ -55,16 +55,6 @@ def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, change
     assert f"A vertical line: {change.message}." in shown
 
 
-def test_a_change_before_the_first_trial_of_a_chart_has_no_line(browser: httpx.Client, changed: Recurring) -> None:
-    """A chart whose first trial is the first one since the change has nothing to mark."""
-    (change,) = changed.shown.changes
-    for number in range(1, change.since_trial):
-        changed.exclude(number)
-    page = job_page(browser, changed.job_id)
-    assert not [layer for layer in spec_of(page, "cost")["layer"] if "data" in layer]
-    assert "A vertical line" not in text_of(page)
-
-
 def test_a_claim_says_from_which_trial_it_compares(browser: httpx.Client, changed: Recurring) -> None:
     """Without a claim and with one, on the page of the job and in the list; a model's price is of all trials."""
     (change,) = changed.shown.changes
