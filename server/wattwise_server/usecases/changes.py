@@ -10,7 +10,7 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.base import PolicyState
 
 SHOWN_TRIALS = 20
-"""Trials that end after the detection of a change until its warning is withdrawn: a fortnight or more of most jobs."""
+"""A change's warning is withdrawn once so many later trials have ended: that of a daily job stays three weeks."""
 
 _REASONS = {
     Quantity.EPOCHS: WarningReason.EPOCHS_CHANGED,
@@ -48,7 +48,7 @@ def with_change_warnings(job: Job) -> Job:
 
 
 def _warnings(job: Job) -> Iterable[TrialWarning]:
-    # Trials that run are not among the ended ones; older ones that run count as if they were newer.
+    # Older trials that still run keep a warning longer, never shorter.
     ended = job.num_trials - sum(arm.running for arm in job.search.arms)
     for change in changes(job):
         if ended - change.detected_by < SHOWN_TRIALS:

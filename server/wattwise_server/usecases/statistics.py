@@ -168,7 +168,7 @@ class Totals(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """The ended trials of a job, apart before and since the first one that is compared, of which 0 is before all."""
+    """The ended trials of a job, and the first trial that a claim compares: before it are other groups. 0: all are."""
 
     groups: Sequence[TrialGroup]
     compared_from: int
