@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from wattwise_server.domain import JobSpec, Search
+from wattwise_server.domain import Change, JobSpec, Search
 from wattwise_server.policy.base import Allowed, ArmBelief, Banned, Choice, Event, Exhausted, Policy, Prior
 
 from wattwise_replay.errors import ReplayError
@@ -84,6 +84,10 @@ class Guarded:
         """What it believes about every batch size."""
         return self._called(lambda: "belief", lambda: _belief(spec, self._policy.belief(spec, search)))
 
+    def changes(self, search: Search) -> Sequence[Change]:
+        """The newest change of each quantity."""
+        return self._called(lambda: "changes", lambda: _changes(self._policy.changes(search)))
+
     def _called(self, call: Callable[[], str], answer: Callable[[], T]) -> T:
         # A context manager would take as long as a policy does.
         try:
@@ -135,6 +139,12 @@ def _belief(spec: JobSpec, beliefs: object) -> Sequence[ArmBelief]:
             if not isinstance(value, Real) or not least <= float(value) <= most:
                 raise ValueError(f"returned {name} {_shown(value)} for batch size {each.batch_size}")
     return beliefs
+
+
+def _changes(changes: object) -> Sequence[Change]:
+    if not isinstance(changes, Sequence) or not all(isinstance(each, Change) for each in changes):
+        raise TypeError(f"returned {_shown(changes)}, which is not a sequence of Change")
+    return changes
 
 
 def _shown(value: object) -> str:

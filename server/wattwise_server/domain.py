@@ -105,6 +105,7 @@ class HistoryKind(Enum):
     BATCH_SIZE_STATUS_CHANGED = "BATCH_SIZE_STATUS_CHANGED"
     BEST_KNOWN_CHANGED = "BEST_KNOWN_CHANGED"
     POWER_PROFILED = "POWER_PROFILED"
+    CHANGE_DETECTED = "CHANGE_DETECTED"
 
 
 class WarningReason(Enum):
@@ -117,6 +118,8 @@ class WarningReason(Enum):
     MONITORS_DIFFER = "MONITORS_DIFFER"
     UNCONNECTED_RANKS = "UNCONNECTED_RANKS"
     POWER_OUT_OF_RANGE = "POWER_OUT_OF_RANGE"
+    EPOCHS_CHANGED = "EPOCHS_CHANGED"
+    EPOCH_COST_CHANGED = "EPOCH_COST_CHANGED"
 
 
 TRAINER_END_REASONS = frozenset({EndReason.COMPLETED, EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED})
@@ -301,6 +304,45 @@ class Search:
     def arm(self, batch_size: int) -> Arm:
         """The arm of one batch size of the job."""
         return next(arm for arm in self.arms if arm.batch_size == batch_size)
+
+
+class Quantity(Enum):
+    """What a job's behaviour is measured by.
+
+    EPOCHS: epochs to the target. EPOCH_COST: the cost of an epoch.
+    """
+
+    EPOCHS = "EPOCHS"
+    EPOCH_COST = "EPOCH_COST"
+
+
+class Change(NamedTuple):
+    """A change of a job's behaviour: earlier trials no longer count for one quantity.
+
+    Attributes:
+        quantity: The quantity that has changed.
+        since_trial: Number of the first trial that counts.
+        batch_size: The batch size whose trials show the change most clearly.
+        factor: The quantity after the change divided by that before; infinite if the batch size reached the target
+            before and misses it now.
+        detected_by: Number of the trial whose result revealed the change.
+    """
+
+    quantity: Quantity
+    since_trial: int
+    batch_size: int
+    factor: float
+    detected_by: int
+
+    @property
+    def sentence(self) -> str:
+        """What has changed since when, for people."""
+        digits = ".1f" if self.factor >= 1 else ".2g"
+        if self.quantity is Quantity.EPOCH_COST:
+            what = f"an epoch of batch size {self.batch_size} costs {self.factor:{digits}} times as much"
+            return f"since trial {self.since_trial}, {what}; older costs no longer count"
+        what = f"takes {self.factor:{digits}} times as many epochs" if self.factor < math.inf else "misses the target"
+        return f"since trial {self.since_trial}, batch size {self.batch_size} {what}; older trials no longer count"
 
 
 class PowerSample(NamedTuple):

@@ -181,10 +181,12 @@ def cost_by_trial(job: v1.Job, statistics: v1.JobStatistics, bound: float | None
                 "encoding": {"y": {"field": "bound", "type": "quantitative"}},
             }
         )
+    layers += _change_layers(job.changes)
     what = "Each mark is a trial" if single else "Each mark is the median of a range of trials, its line their range"
     dashes = "; the dashed line is the bound at which the newest trial is stopped" if bounded else ""
     legend = "Filled: it delivered a model; hollow: it missed the target or explored; ✕: failed"
-    caption = f"{what}. {legend}{dashes}."
+    marked = "".join(f" A vertical line: {change.message}." for change in job.changes)
+    caption = f"{what}. {legend}{dashes}.{marked}"
     columns = ("trial", "batch size", "cost", *(() if single else ("range",)), "result")
     rows = [
         _cost_row(bucket, value["k"], single=single) for bucket, value in zip(buckets[::-1], values[::-1], strict=True)
@@ -192,6 +194,23 @@ def cost_by_trial(job: v1.Job, statistics: v1.JobStatistics, bound: float | None
     spec = _base(values, layers, height=260)
     spec["transform"] = computed
     return Chart(name, title, caption, columns, rows[:_MOST_ROWS], spec, "", True, max(0, len(rows) - _MOST_ROWS))
+
+
+def _change_layers(changes: Sequence[v1.DetectedChange]) -> list[Spec]:
+    """A vertical line before the first trial since each change; no layer without changes."""
+    values = [{"at": change.since_trial - 0.5, "change": change.message} for change in changes]
+    if not values:
+        return []
+    return [
+        {
+            "data": {"values": values},
+            "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5, "color": _INK, "aria": False},
+            "encoding": {
+                "x": {"field": "at", "type": "quantitative"},
+                "tooltip": _tooltip(("change", "changed")),
+            },
+        }
+    ]
 
 
 _RESULTS = ("no delivery", "delivered", "failed")
@@ -589,6 +608,8 @@ def saved_so_far(statistics: v1.JobStatistics) -> Chart:
         },
     ]
     caption = "Solid: saved at least; dashed: the estimate; both by today's baseline. Below zero is a loss."
+    if since := statistics.savings.compared_from_trial:
+        caption += f" Counted from trial {since} on, since when the job behaves in another way."
     if statistics.savings.HasField("break_even_trial"):
         trial = statistics.savings.break_even_trial
         layers.append(

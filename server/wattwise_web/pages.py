@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from wattwise import v1
+from wattwise.commands.savings import since_trial
 from wattwise.commands.tables import policy, uncounted
 from wattwise.errors import WattwiseError
 from wattwise.monitor.kind import monitor_text
@@ -417,7 +418,11 @@ def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
             "amount": savings.main_figure(found, factors, least=True),
         }
     elif verdict == v1.SAVINGS_VERDICT_LOSS:
-        saved = {"text": f"+{amounts.percent(savings.lost_share(found.cost))}", "kind": "loss", "amount": "costs more"}
+        saved = {
+            "text": f"+{amounts.percent(savings.lost_share(found.cost))}",
+            "kind": "loss",
+            "amount": "costs more",
+        }
     elif verdict == v1.SAVINGS_VERDICT_UNCERTAIN:
         saved = {"text": "not certain", "kind": "none", "amount": ""}
     else:
@@ -435,6 +440,7 @@ def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
         "trials": job.num_trials,
         "deliveries": summary.num_deliveries,
         "saved": saved,
+        "since": since_trial(found).strip(),
         "estimated": job.monitor.estimated,
         "activity": amounts.moment(summary.last_activity_time if has_activity else job.create_time),
         "active": has_activity,
@@ -514,6 +520,7 @@ def _job_facts(job: v1.Job, statistics: v1.JobStatistics) -> list[tuple[str, str
         facts.append(("Excluded", amounts.plural(statistics.num_excluded, "trial")))
     if job.reset_after:
         facts.append(("Reset", f"after trial {job.reset_after}: earlier trials do not count"))
+    facts += [("Changed", change.message) for change in job.changes]
     if job.baseline_requested:
         facts.append(("Baseline", "requested: a coming launch gets the default batch size"))
     return facts

@@ -62,15 +62,15 @@ class Headline(NamedTuple):
 _NO_CLAIM = {
     v1.SAVINGS_VERDICT_NO_BASELINE: (
         "No comparison yet",
-        "The default batch size {default} has not delivered a model yet, so there is nothing to compare with.",
+        "The default batch size {default} has not delivered a model {since}, so there is nothing to compare with.",
     ),
     v1.SAVINGS_VERDICT_NO_DELIVERY: (
         "No delivery yet",
-        "No trial has reached the target yet. The saving is computed once the default batch size {default} has.",
+        "No trial has reached the target {since}. The saving is computed once the default batch size {default} has.",
     ),
     v1.SAVINGS_VERDICT_NOT_MEASURED: (
         "Not measured",
-        "Some deliveries have no measurement of the cost, so nothing can be claimed.",
+        "Some deliveries{of_since} have no measurement of the cost, so nothing can be claimed.",
     ),
 }
 
@@ -205,21 +205,21 @@ def _per_model(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
     each = claims.money_per_model(statistics, factors)
     if each is None:
         return ""
-    deliveries = plural(statistics.savings.num_deliveries, "delivery", "deliveries")
+    deliveries = plural(claims.all_deliveries(statistics), "delivery", "deliveries")
     total = money(statistics.spent.money, factors.currency)
     return f"A model costs {money(each, factors.currency)}: {total} for {deliveries}."
 
 
 def _answer(job: v1.Job, savings: v1.Savings) -> tuple[str, str, str, str]:
-    default = job.spec.default_batch_size
+    default, since = job.spec.default_batch_size, claims.since_trial(savings)
     of_cost = savings.cost
     if savings.verdict in _NO_CLAIM or not of_cost.HasField("saved"):
         lead, text = _NO_CLAIM.get(savings.verdict, ("No claim", "The data do not allow a claim."))
-        return "none", lead, "", text.format(default=default)
+        return "none", lead, "", text.format(default=default, since=since.strip() or "yet", of_since=since)
     estimate, least = share(of_cost, least=False) or 0.0, share(of_cost, least=True)
-    deliveries = plural(savings.num_deliveries, "delivery", "deliveries")
+    deliveries = f"{plural(savings.num_deliveries, 'delivery', 'deliveries')}{since}"
     compared = f"than launching batch size {default} for each of the {deliveries}"
-    everything = "Everything spent so far, failed and exploring trials included, cost"
+    everything = f"Everything spent{since or ' so far'}, failed and exploring trials included, cost"
     if savings.verdict == v1.SAVINGS_VERDICT_SAVING and least is not None:
         text = f"{everything} at least {percent(least)} less {compared}."
         return "saving", "Saves at least", percent(least), f"{text} The estimate is {percent(estimate)}."
@@ -233,6 +233,10 @@ def _answer(job: v1.Job, savings: v1.Savings) -> tuple[str, str, str, str]:
 
 def _facts(job: v1.Job, savings: v1.Savings) -> list[str]:
     facts = []
+    if since := savings.compared_from_trial:
+        why = "; ".join(change.message for change in job.changes if change.since_trial == since)
+        text = why or f"the job's behaviour changed at trial {since}"
+        facts.append(f"Only trials from {since} on are compared: {text}")
     if savings.num_baseline_trials:
         trials = plural(savings.num_baseline_trials, "delivery", "deliveries")
         facts.append(f"Baseline: the mean of {trials} with batch size {job.spec.default_batch_size}")

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from wattwise.commands.main import UnavailableCommand, main
 from wattwise_replay.errors import ReplayError
+from wattwise_replay.guarded import Guarded
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import JobSpec, Search, TrialType
+from wattwise_server.domain import Change, GpuConfig, JobSpec, Search, TrialType
 from wattwise_server.policy import gts, registry
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, Succeeded
 from wattwise_server.policy.gts import Gts
@@ -48,6 +49,9 @@ class Faulty(Gts):
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         return self._faulty("belief", super().belief(spec, search))
 
+    def changes(self, search: Search) -> Sequence[Change]:
+        return self._faulty("changes", super().changes(search))
+
     def _faulty(self, method: str, right: T) -> T:
         if method != self._method:
             return right
@@ -81,6 +85,24 @@ def test_the_policy_and_the_event_are_named(
         play(InProcess(job(here.workload, "POLICY_GTS")), here, seed=1, recurrences=3)
     assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
     assert f"failed in {message}" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (ValueError("odd"), "ValueError: odd"),
+        (None, "TypeError: returned None, which is not a sequence of Change"),
+        ([("EPOCHS", 4)], "TypeError: returned [('EPOCHS', 4)], which is not a sequence of Change"),
+    ],
+)
+def test_faulty_changes_are_named(answer: object, message: str) -> None:
+    """One line names the policy, its file and the call."""
+    spec = JobSpec("j", "j", (8, 16), 8, GpuConfig(100.0, 1, "Test GPU"))
+    search = Gts().register(spec, ())
+    with pytest.raises(ReplayError) as failed:
+        Guarded("GTS", Faulty("changes", answer)).changes(search)
+    assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
+    assert f"failed in changes: {message}" in str(failed.value)
 
 
 def _beliefs(**changed: object) -> list[ArmBelief]:

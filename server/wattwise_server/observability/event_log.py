@@ -11,6 +11,7 @@ from wattwise_server.observability.call import current_call
 from wattwise_server.observability.events import (
     BatchSizeStatusChanged,
     BestKnownChanged,
+    ChangeDetected,
     EpochReported,
     Event,
     JobChanged,
@@ -90,13 +91,19 @@ def _log(event: Event) -> None:
             _log_warning(trial, warning)
         case PriorDiffers() | PriorUnused():
             _log_prior(event)
-        case JobChanged() | BatchSizeStatusChanged() | BestKnownChanged():
+        case JobChanged() | BatchSizeStatusChanged() | BestKnownChanged() | ChangeDetected():
             _log_change(event)
         case PowerProfiled(trial, limits, cheapest):
             _log_trial(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
 
 
-def _log_change(event: JobChanged | BatchSizeStatusChanged | BestKnownChanged) -> None:
+def _log_change(event: JobChanged | BatchSizeStatusChanged | BestKnownChanged | ChangeDetected) -> None:
+    if isinstance(event, ChangeDetected):
+        found = event.change
+        where = {"job": event.job.spec.job_id, "trial": found.detected_by, "batch_size": found.batch_size}
+        what = {"quantity": found.quantity.value, "since_trial": found.since_trial, "message": found.sentence}
+        log_event(log, logging.WARNING, "change detected", **where, **what)
+        return
     name, about = "job changed", dict[str, object]()
     match event:
         case JobChanged(job, change, _, trial_number):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from wattwise_server.domain import Job, PowerSample, Trial, TrialWarning
+from wattwise_server.domain import Change, Job, PowerSample, Trial, TrialWarning
 from wattwise_server.observability.logs import log_exception
 
 log = logging.getLogger(__name__)
@@ -134,6 +134,14 @@ class BestKnownChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeDetected:
+    """The policy of a job has detected that its behaviour has changed."""
+
+    job: Job
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
 class PowerProfiled:
     """A trial reported a profile of this many power limits; `cheapest` is the best known for its batch size."""
 
@@ -158,6 +166,7 @@ Event: TypeAlias = (
     | JobChanged
     | BatchSizeStatusChanged
     | BestKnownChanged
+    | ChangeDetected
     | PowerProfiled
 )
 

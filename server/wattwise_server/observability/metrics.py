@@ -19,9 +19,10 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from wattwise_server.domain import EndReason, MonitorKinds, Trial, TrialType
+from wattwise_server.domain import EndReason, MonitorKinds, Quantity, Trial, TrialType
 from wattwise_server.observability.call import Call
 from wattwise_server.observability.events import (
+    ChangeDetected,
     EpochReported,
     Event,
     JobDeleted,
@@ -112,6 +113,8 @@ class Metrics:
         self._revived = Counter(
             "wattwise_trials_revived", "Lost or preempted trials that were continued.", **self._here
         )
+        text = "Changes of a job's behaviour that its policy detected, by quantity."
+        self._changes = Counter("wattwise_changes_detected", text, ["quantity"], **self._here)
         totals = [
             ("training_seconds", "Training time reported by trials."),
             ("cost_joules", "Cost reported by trials, with the eta_knob of each job."),
@@ -122,6 +125,8 @@ class Metrics:
         text = "Energy reported by trials, by kind of monitor."
         energy = Counter("wattwise_energy_joules", text, ["stage", "monitor"], **self._here)
         self._energy = {(stage, label): energy.labels(stage, label) for stage in _STAGES for label in labels}
+        for quantity in Quantity:
+            self._changes.labels(quantity.value.lower())
         for stage in _STAGES:
             self._dispatched.labels(stage)
             for reason in EndReason:
@@ -165,6 +170,8 @@ class Metrics:
             case TrialRevived():
                 self._revived.inc()
                 self._running.inc()
+            case ChangeDetected(change=change):
+                self._changes.labels(change.quantity.value.lower()).inc()
             case JobRegistered():
                 self._registered.inc()
                 self._jobs.inc()

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wattwise_server.domain import JobSpec, Moments, Search, Trial, TrialType
+from wattwise_server.domain import Change, JobSpec, Moments, Search, Trial, TrialType
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +150,9 @@ class Policy(Protocol):
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """What it believes about every batch size, ascending."""
+
+    def changes(self, search: Search) -> Sequence[Change]:
+        """The newest change of each quantity, ascending by `detected_by`; empty if none was detected.
+
+        Reads only `search.notes`: lists of jobs have no more of a search. Must be quick: it is called for many jobs.
+        """

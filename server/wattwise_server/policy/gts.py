@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from wattwise_server.domain import Arm, JobSpec, Search, Stage, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage, TrialType
 from wattwise_server.policy import thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, no_priors
 from wattwise_server.policy.cost import cost_bound
@@ -56,6 +56,10 @@ class Gts:
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """The posterior of every arm."""
         return [thompson.belief(spec, arm, self._fixed(spec)) for arm in search.arms]
+
+    def changes(self, search: Search) -> Sequence[Change]:  # noqa: ARG002 - the protocol's
+        """None: it does not look for changes."""
+        return ()
 
     def _fixed(self, spec: JobSpec) -> float | None:
         return spec.reward_precision if self.alone and not spec.learn_reward_precision else None

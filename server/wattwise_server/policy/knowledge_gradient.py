@@ -50,7 +50,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wattwise_server.domain import Arm, JobSpec, Moments, Search, Stage, Trial, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, Moments, Search, Stage, Trial, TrialType
 from wattwise_server.policy.base import (
     Allowed,
     ArmBelief,
@@ -706,6 +706,10 @@ class KnowledgeGradient:
             )
             for place, arm in enumerate(search.arms)
         ]
+
+    def changes(self, search: Search) -> Sequence[Change]:  # noqa: ARG002 - the protocol's
+        """None so far."""
+        return ()
 
     # Evidence
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattwise_server.domain import Arm, JobSpec, Search, Stage, Trial, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage, Trial, TrialType
 from wattwise_server.policy import explorer
 from wattwise_server.policy.base import (
     ArmBelief,
@@ -81,6 +81,10 @@ class PruningGts:
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """The bandit's posteriors, over the trials of both stages."""
         return _BANDIT.belief(spec, search)
+
+    def changes(self, search: Search) -> Sequence[Change]:
+        """None: it does not look for changes."""
+        return _BANDIT.changes(search)
 
 
 POLICY = PruningGts()

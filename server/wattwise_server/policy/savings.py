@@ -277,6 +277,7 @@ def advice(
     *,
     best_known: int | None = None,
     deliveries_since_default: int = 0,
+    compared_from: int = 0,
 ) -> Sequence[str]:
     """What to do about a claim, as sentences for an operator; none if nothing would change it.
 
@@ -286,16 +287,16 @@ def advice(
         default_batch_size: Its default.
         best_known: The batch size with the least expected cost; None while unknown.
         deliveries_since_default: Deliveries since the newest one of the default.
+        compared_from: The first trial that is compared, since which the job behaves in another way; 0 if all are.
     """
+    since = f"since trial {compared_from}, when the job's behaviour changed" if compared_from else "yet"
     another = f"{jobs_command('baseline', job_id)} schedules one"
     match found.verdict:
         case Verdict.NO_DELIVERY:
-            return ["no trial has reached the target yet, so there is nothing to compare"]
+            return [f"no trial has reached the target {since}, so there is nothing to compare"]
         case Verdict.NO_BASELINE:
-            nothing = (
-                f"the default, {default_batch_size}, has not reached the target yet: there is nothing to compare with"
-            )
-            return [f"{nothing}; {another}"]
+            nothing = f"the default, {default_batch_size}, has not reached the target {since}"
+            return [f"{nothing}: there is nothing to compare with; {another}"]
         case Verdict.NOT_MEASURED:
             return ["some trials have no measurement of this quantity, so nothing is claimed about it"]
     lines = []

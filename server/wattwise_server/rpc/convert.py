@@ -16,6 +16,7 @@ from wattwise_server.domain import (
     MAX_ID_LENGTH,
     Amount,
     Arm,
+    Change,
     ComputedUsage,
     Decision,
     EndReason,
@@ -51,6 +52,7 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.savings import Savings as Claim
 from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
 from wattwise_server.usecases.administration import Preview, ShownTrial
+from wattwise_server.usecases.changes import changes
 from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.monitors import warnings_of
@@ -355,7 +357,19 @@ def job(known: Job) -> v1.Job:
     message.power_limits.extend(_power_limits(known))
     message.batch_size_states.extend(_batch_size_states(known, beliefs))
     message.advice = advice(search, known.spec.job_id)
+    message.changes.extend(map(_change, changes(known)))
     return message
+
+
+def _change(known: Change) -> v1.DetectedChange:
+    return v1.DetectedChange(
+        quantity=v1.ChangedQuantity.Value(f"CHANGED_QUANTITY_{known.quantity.value}"),
+        since_trial=known.since_trial,
+        batch_size=known.batch_size,
+        factor=known.factor if math.isfinite(known.factor) else None,
+        detected_by_trial=known.detected_by,
+        message=known.sentence,
+    )
 
 
 def listed_job(known: ListedJob, summary: Summary | None) -> v1.Job:
@@ -412,6 +426,7 @@ def _savings(known: Savings) -> v1.Savings:
         num_deliveries=known.num_deliveries,
         num_baseline_trials=known.num_baseline_trials,
         newest_baseline_time=timestamp(known.newest_baseline_time),
+        compared_from_trial=known.compared_from,
         break_even_trial=known.break_even_trial,
     )
 
@@ -420,6 +435,7 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
     """The figures of a job."""
     return v1.JobStatistics(
         trials=map(_trial_statistics, known.trials),
+        num_deliveries=known.num_deliveries,
         spent=_amount(known.spent),
         savings=_savings(known.savings),
         num_excluded=known.num_excluded,

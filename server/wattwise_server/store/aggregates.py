@@ -7,7 +7,7 @@ costs, but was not spent under this job.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from wattwise_server.domain import Moments, TrialType, Usage
 from wattwise_server.store.base import Delivered, JobVersion, TrialGroup
@@ -29,36 +29,36 @@ _LOGS = ", ".join(
 )
 GROUPS = f"""
     WITH ended AS (
-        SELECT t.job_key, t.batch_size, t.type, {_OWN} AS own, t.target_reached AS delivered, t.status, t.last_epoch,
-               t.end_time, coalesce(t.cost, 0.0) AS cost, coalesce(t.last_energy_joules, 0.0) AS joules,
+        SELECT t.job_key, t.batch_size, t.type, {_OWN} AS own, t.target_reached AS delivered, {{later}} AS later,
+               t.trial_number, t.status, t.last_epoch, t.end_time,
+               coalesce(t.cost, 0.0) AS cost, coalesce(t.last_energy_joules, 0.0) AS joules,
                coalesce(t.last_time_seconds, 0.0) AS seconds,
                {_REAL.format(1)} * coalesce(t.last_energy_joules, 0.0)
                    + {_REAL.format(2)} * j.number_of_gpus * coalesce(t.last_time_seconds, 0.0) AS money
         {_ENDED}
     )
-    SELECT job_key, batch_size, type, own, delivered, count(*) AS num_trials,
+    SELECT job_key, batch_size, type, own, delivered, min(trial_number) AS first_trial, count(*) AS num_trials,
            sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed,
            sum(cost) AS cost, sum(joules) AS joules, sum(seconds) AS seconds, sum(money) AS money,
            sum(last_epoch) AS epochs, min(last_epoch) AS least_epochs, max(last_epoch) AS most_epochs,
            max(end_time) AS newest, {_LOGS}
-    FROM ended GROUP BY job_key, batch_size, type, own, delivered
+    FROM ended GROUP BY job_key, batch_size, type, own, delivered, later
 """  # noqa: S608 - names of this module
-"""By job, batch size, type, and whether the trials are own and delivered. {{jobs}} limits the jobs; $1 and $2 are the
-prices of a joule and of a second of one GPU."""
+"""By job, batch size, type, and whether the trials are own, delivered and later than where their job is split. {{jobs}}
+limits the jobs; $1 and $2 are the prices of a joule and of a second of one GPU."""
 
 RUNNING = """
-    SELECT t.job_key, t.batch_size, t.type, count(*) AS num_trials, sum(coalesce(m.time_seconds, 0.0)) AS seconds,
-           sum(coalesce(m.energy_joules, 0.0)) AS joules,
-           sum(coalesce(
+    SELECT t.job_key, t.batch_size, t.type, t.trial_number, coalesce(m.time_seconds, 0.0) AS seconds,
+           coalesce(m.energy_joules, 0.0) AS joules,
+           coalesce(
                j.eta_knob * coalesce(m.computed_energy_joules, m.energy_joules)
-               + (1 - j.eta_knob) * j.max_power_watts * coalesce(m.computed_time_seconds, m.time_seconds), 0.0)) AS cost
+               + (1 - j.eta_knob) * j.max_power_watts * coalesce(m.computed_time_seconds, m.time_seconds), 0.0) AS cost
     FROM trials t JOIN jobs j ON j.job_key = t.job_key
     LEFT JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number AND m.epoch = (
         SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)
     WHERE {jobs} t.status = 'DISPATCHED' AND t.trial_number > j.reset_after AND NOT t.excluded
-    GROUP BY t.job_key, t.batch_size, t.type
 """
-"""What running trials have used up to their newest report."""
+"""What each running trial has used up to its newest report."""
 
 _COUNTED = f"""
     SELECT t.trial_number, t.batch_size, t.type, t.cost, t.status, t.target_reached, {_OWN} AS own,
@@ -82,13 +82,15 @@ BUCKETS = f"""
 
 POINTS = f"""
     SELECT bucket AS place, sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) AS num_deliveries,
-           sum(CASE WHEN own THEN coalesce(cost, 0.0) ELSE 0.0 END) AS cost
+           sum(CASE WHEN own THEN coalesce(cost, 0.0) ELSE 0.0 END) AS cost,
+           sum(CASE WHEN own AND target_reached AND trial_number >= $4 THEN 1 ELSE 0 END) AS num_compared,
+           sum(CASE WHEN own AND trial_number >= $4 THEN coalesce(cost, 0.0) ELSE 0.0 END) AS compared_cost
     FROM ({_COUNTED}) AS counted GROUP BY bucket ORDER BY bucket
 """  # noqa: S608 - as above
-"""Deliveries and cost of the same ranges."""
+"""Deliveries and cost of the same ranges, and of the trials from $4 on in them."""
 
 BREAK_EVEN = f"""
-    WITH counted AS ({_COUNTED}),
+    WITH counted AS (SELECT * FROM ({_COUNTED}) AS every WHERE trial_number >= $5),
     summed AS (
         SELECT trial_number,
                sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) OVER sofar * {_REAL.format(4)}
@@ -98,15 +100,15 @@ BREAK_EVEN = f"""
     SELECT min(trial_number) AS found FROM summed
     WHERE trial_number > (SELECT coalesce(max(trial_number), 0) FROM summed WHERE saved <= 0)
 """  # noqa: S608 - as above
-"""The trial from which the deliveries times $4 have exceeded what was spent."""
+"""The trial from which the deliveries times $4 have exceeded what was spent, both by the trials from $5 on."""
 
 DELIVERIES_SINCE = f"""
     SELECT count(*) AS found FROM jobs j JOIN trials t ON t.job_key = j.job_key
     WHERE j.job_key = $1 AND t.end_time > $2 AND t.target_reached AND +t.trial_number > j.reset_after AND NOT t.excluded
-      AND {_OWN}
+      AND +t.trial_number >= $3 AND {_OWN}
 """  # noqa: S608 - as above
-"""How many own trials of the job $1 have delivered a model after $2. The sign keeps SQLite from the primary key, which
-reads every trial since the reset."""
+"""How many own trials of the job $1 from the number $3 on have delivered a model after $2. The signs keep SQLite from
+the primary key, which reads every trial since the reset."""
 
 PROFILES = """
     SELECT t.trial_number, t.batch_size, s.samples FROM jobs j
@@ -132,6 +134,14 @@ def of_jobs(keys: Sequence[int] | None, *, sign: str = "") -> str:
     return "" if keys is None else f"{sign}t.job_key IN ({', '.join(map(str, keys)) or '-1'}) AND"
 
 
+def later(splits: Mapping[int, int]) -> str:
+    """Whether a trial is not from before the number of its job in `splits`; always the same for other jobs."""
+    if not splits:
+        return "TRUE"
+    numbers = " ".join(f"WHEN {key} THEN {number}" for key, number in splits.items())
+    return f"t.trial_number >= CASE t.job_key {numbers} ELSE 0 END"
+
+
 def read_version(row: Row) -> JobVersion:
     """A row of `lists.versions`."""
     values = {name: row[name] for name in JobVersion._fields}
@@ -145,6 +155,7 @@ def read_group(row: Row) -> TrialGroup:
         type=TrialType(row["type"]),
         own=bool(row["own"]),
         delivered=bool(row["delivered"]),
+        first_trial=row["first_trial"],
         num_trials=row["num_trials"],
         num_failed=row["num_failed"],
         usage=Usage(row["seconds"], row["joules"], row["cost"]),
@@ -169,5 +180,10 @@ def read_running(row: Row) -> TrialGroup:
     """A row of RUNNING."""
     usage = Usage(row["seconds"], row["joules"], row["cost"])
     return TrialGroup(
-        row["batch_size"], TrialType(row["type"]), num_trials=row["num_trials"], running=True, usage=usage
+        row["batch_size"],
+        TrialType(row["type"]),
+        running=True,
+        first_trial=row["trial_number"],
+        num_trials=1,
+        usage=usage,
     )

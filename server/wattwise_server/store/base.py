@@ -170,7 +170,8 @@ class TrialGroup(NamedTuple):
         type: The type.
         own: Whether they ran since the job was registered, or it is unknown when they did.
         delivered: Whether they reached the target.
-        running: Whether they are running; then only their number and usage are known.
+        running: Whether they are running; then the group has one trial, and only its number and usage are known.
+        first_trial: The least of their numbers.
         num_trials: Their number.
         num_failed: Those of them that failed.
         usage: What they took together.
@@ -187,6 +188,7 @@ class TrialGroup(NamedTuple):
     own: bool = True
     delivered: bool = False
     running: bool = False
+    first_trial: int = 0
     num_trials: int = 0
     num_failed: int = 0
     usage: Usage = Usage()
@@ -213,6 +215,7 @@ class JobVersion(NamedTuple):
         num_events: Its events so far: figures change with them.
         reset_after: Trials up to this number do not count.
         excluded: The numbers of its excluded trials, ascending.
+        policy: Its policy.
         default_batch_size: Its default batch size.
         num_gpus: Of a trial.
         needs_attention: See `Activity`.
@@ -222,9 +225,17 @@ class JobVersion(NamedTuple):
     num_events: int
     reset_after: int
     excluded: tuple[int, ...]
+    policy: str
     default_batch_size: int
     num_gpus: int
     needs_attention: bool
+
+
+class PolicyState(NamedTuple):
+    """The policy of a job, and the notes of its search."""
+
+    policy: str
+    notes: str
 
 
 class Bucket(NamedTuple):
@@ -246,11 +257,21 @@ class Bucket(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Deliveries, and the cost of all trials, in a range of numbers."""
+    """Deliveries, and the cost of all trials, in a range of numbers.
+
+    Attributes:
+        place: The range's, from 0.
+        num_deliveries: Deliveries.
+        cost: The cost of all trials.
+        num_compared: Those of the deliveries that a claim of savings compares.
+        compared_cost: The cost of the trials that it compares.
+    """
 
     place: int
     num_deliveries: int
     cost: float
+    num_compared: int
+    compared_cost: float
 
 
 class Transaction(Protocol):
@@ -403,20 +424,33 @@ class Store(Protocol):
     ) -> Sequence[JobVersion]:
         """The jobs whose ids start with a prefix, the one of an id, or those of some keys."""
 
-    async def trial_groups(self, keys: Sequence[int], prices: Prices) -> Mapping[int, Sequence[TrialGroup]]:
-        """The ended trials of jobs, by key."""
+    async def policy_states(self, keys: Sequence[int]) -> Mapping[int, PolicyState]:
+        """The policies of jobs and the notes of their searches, by key."""
+
+    async def trial_groups(
+        self, keys: Sequence[int], prices: Prices, splits: Mapping[int, int]
+    ) -> Mapping[int, Sequence[TrialGroup]]:
+        """The ended trials of jobs, by key.
+
+        No group of a job has trials from before its number in `splits` together with that trial or a later one.
+        """
 
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
         """The running trials of jobs, by key; None: of all jobs that have any."""
 
-    async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
-        """The ended trials of a job that count, in ranges of `width` numbers from `first` on."""
+    async def buckets(
+        self, key: int, first: int, width: int, compared_from: int
+    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+        """The ended trials of a job that count, in ranges of `width` numbers from `first` on.
 
-    async def deliveries_since(self, key: int, time: datetime) -> int:
-        """How many own trials of a job that count have delivered a model after a time."""
+        A claim of savings compares those from `compared_from` on, here and below.
+        """
 
-    async def break_even(self, key: int, baseline: float) -> int | None:
-        """The trial from which the deliveries times `baseline` have exceeded the cost of all trials; None: not yet."""
+    async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
+        """How many own trials of a job that are compared have delivered a model after a time."""
+
+    async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
+        """The compared trial from which the deliveries times `baseline` have exceeded the cost; None: not yet."""
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size, ascending: trial number, batch size and samples."""

@@ -47,6 +47,7 @@ from wattwise_server.store.base import (
     ListedEntry,
     ListedTrial,
     Place,
+    PolicyState,
     Prices,
     Spent,
     TrialGroup,
@@ -345,26 +346,34 @@ class CachedStore(ABC):
         self.check_calls()
         return await self.queries.job_versions(prefix, job_id, keys)
 
-    async def trial_groups(self, keys: Sequence[int], prices: Prices) -> Mapping[int, Sequence[TrialGroup]]:
+    async def policy_states(self, keys: Sequence[int]) -> Mapping[int, PolicyState]:
+        """The policies of jobs and the notes of their searches."""
+        return await self.queries.policy_states(keys)
+
+    async def trial_groups(
+        self, keys: Sequence[int], prices: Prices, splits: Mapping[int, int]
+    ) -> Mapping[int, Sequence[TrialGroup]]:
         """The ended trials of jobs."""
-        return await self.queries.trial_groups(keys, prices)
+        return await self.queries.trial_groups(keys, prices, splits)
 
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
         """The running trials of jobs."""
         self.check_calls()
         return await self.queries.running_groups(keys)
 
-    async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+    async def buckets(
+        self, key: int, first: int, width: int, compared_from: int
+    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
         """The ended trials in ranges of numbers."""
-        return await self.queries.buckets(key, first, width)
+        return await self.queries.buckets(key, first, width, compared_from)
 
-    async def deliveries_since(self, key: int, time: datetime) -> int:
-        """How many own trials have delivered a model after a time."""
-        return await self.queries.deliveries_since(key, time)
+    async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
+        """How many own trials that are compared have delivered a model after a time."""
+        return await self.queries.deliveries_since(key, time, compared_from)
 
-    async def break_even(self, key: int, baseline: float) -> int | None:
+    async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """The trial from which the deliveries have been worth more than they cost."""
-        return await self.queries.break_even(key, baseline)
+        return await self.queries.break_even(key, baseline, compared_from)
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size."""

@@ -104,6 +104,7 @@ _ORDERS = {
     JobOrder.ID: "job_id",
 }
 _BY_ACTIVITY = frozenset({JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION})
+_POLICY = "coalesce(changed_policy, policy) AS policy"
 PLACES = {JobOrder.OLDEST: "job_key", JobOrder.NEWEST: "job_key", JobOrder.ID: "job_id"}
 """The columns by which a page begins behind a job; in the other orders it begins behind a number of jobs."""
 
@@ -162,9 +163,14 @@ def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialec
     if keys is not None:
         conditions.add(f"j.job_key IN ({', '.join(map(str, keys)) or '-1'})")
     excluded = f"SELECT {dialect.json_array}(trial_number) FROM trials t WHERE {_OF_JOB} AND t.excluded"  # noqa: S608
-    columns = "job_key AS key, num_events, reset_after, default_batch_size, number_of_gpus AS num_gpus"
+    columns = f"job_key AS key, num_events, reset_after, {_POLICY}, default_batch_size, number_of_gpus AS num_gpus"
     sql = f"SELECT {columns}, ({excluded}) AS excluded, {_ATTENTION} AS needs_attention FROM jobs j WHERE {conditions}"  # noqa: S608 - names of ours
     return Query(sql, conditions.parameters)
+
+
+def policy_states(keys: Sequence[int]) -> str:
+    """The policies of some jobs, and the notes of their searches."""
+    return f"SELECT job_key, {_POLICY}, notes FROM jobs WHERE job_key IN ({', '.join(map(str, keys)) or '-1'})"  # noqa: S608 - numbers
 
 
 def _jobs(wanted: JobList, dialect: Dialect) -> _Conditions:

@@ -38,6 +38,7 @@ from wattwise_server.store.base import (
     ListedEntry,
     ListedTrial,
     Place,
+    PolicyState,
     Prices,
     Spent,
     TrialGroup,
@@ -297,10 +298,17 @@ class Queries(ABC):
         rows = await self._figures(sql, *parameters)
         return [aggregates.read_version(row) for row in rows]
 
-    async def trial_groups(self, keys: Sequence[int], prices: Prices) -> Mapping[int, Sequence[TrialGroup]]:
-        """The ended trials of jobs."""
-        rows = await self._figures(aggregates.GROUPS.format(jobs=aggregates.of_jobs(keys)), *prices)
-        return _by_job(rows, aggregates.read_group)
+    async def policy_states(self, keys: Sequence[int]) -> Mapping[int, PolicyState]:
+        """The policies of jobs and the notes of their searches."""
+        rows = await self._figures(lists.policy_states(keys))
+        return {row["job_key"]: PolicyState(row["policy"], row["notes"]) for row in rows}
+
+    async def trial_groups(
+        self, keys: Sequence[int], prices: Prices, splits: Mapping[int, int]
+    ) -> Mapping[int, Sequence[TrialGroup]]:
+        """The ended trials of jobs, apart before and since their number in `splits`."""
+        sql = aggregates.GROUPS.format(jobs=aggregates.of_jobs(keys), later=aggregates.later(splits))
+        return _by_job(await self._figures(sql, *prices), aggregates.read_group)
 
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
         """The running trials of jobs."""
@@ -308,23 +316,25 @@ class Queries(ABC):
         rows = await self._figures(aggregates.RUNNING.format(jobs=aggregates.of_jobs(keys, sign="+")))
         return _by_job(rows, aggregates.read_running)
 
-    async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+    async def buckets(
+        self, key: int, first: int, width: int, compared_from: int
+    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
         """The ended trials in ranges of numbers."""
         buckets = await self._figures(aggregates.BUCKETS, key, first, width)
-        spent = await self._figures(aggregates.POINTS, key, first, width)
+        spent = await self._figures(aggregates.POINTS, key, first, width, compared_from)
         return (
             [Bucket(**{name: row[name] for name in Bucket._fields}) for row in buckets],
             [Spent(**{name: row[name] for name in Spent._fields}) for row in spent],
         )
 
-    async def deliveries_since(self, key: int, time: datetime) -> int:
-        """How many own trials have delivered a model after a time."""
-        ((found,),) = await self._figures(aggregates.DELIVERIES_SINCE, key, to_micros(time))
+    async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
+        """How many own trials that are compared have delivered a model after a time."""
+        ((found,),) = await self._figures(aggregates.DELIVERIES_SINCE, key, to_micros(time), compared_from)
         return int(found)
 
-    async def break_even(self, key: int, baseline: float) -> int | None:
+    async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """The trial from which the deliveries have been worth more than they cost."""
-        ((found,),) = await self._figures(aggregates.BREAK_EVEN, key, 0, 1, baseline)
+        ((found,),) = await self._figures(aggregates.BREAK_EVEN, key, 0, 1, baseline, compared_from)
         return None if found is None else int(found)
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:

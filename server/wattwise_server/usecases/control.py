@@ -13,6 +13,7 @@ from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Obser
 from wattwise_server.policy.base import Allowed, Banned
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.base import Store, Transaction
+from wattwise_server.usecases.changes import with_change_warnings
 from wattwise_server.usecases.lifecycle import after
 from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial, with_current_cost
 from wattwise_server.usecases.power_limits import with_counted_profiles
@@ -170,7 +171,7 @@ class Control:
     def _save(
         self, tx: Transaction, job: Job, change: str, batch_size: int | None = None, trial: Trial | None = None
     ) -> Job:
-        before = tx.job
+        before, job = tx.job, with_change_warnings(job)
         tx.save_job(job)
         number = None if trial is None else trial.number
         self._publisher.publish(tx, JobChanged(job, change, batch_size, number))

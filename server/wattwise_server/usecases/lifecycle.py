@@ -31,6 +31,7 @@ from wattwise_server.policy.base import Allowed, Banned, Dispatched, Event, Fail
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Store, Transaction
+from wattwise_server.usecases.changes import with_change_warnings
 from wattwise_server.usecases.lookup import bound_of, is_best_known, with_current_cost
 from wattwise_server.usecases.monitors import monitor_warning, with_monitor
 from wattwise_server.usecases.publishing import Publisher
@@ -188,7 +189,7 @@ class Lifecycle:
         return job
 
     def _save(self, tx: Transaction, job: Job, trial: Trial, event: Event) -> tuple[Job, Trial]:
-        before, job = job, without_contradicted(after(job, event), trial)
+        before, job = job, with_change_warnings(without_contradicted(after(job, event), trial))
         tx.save_job(job)
         tx.save_trial(trial)
         self._publisher.publish(tx, TrialEnded(trial))

@@ -8,6 +8,7 @@ from wattwise_server.observability.call import current_call
 from wattwise_server.observability.events import (
     BatchSizeStatusChanged,
     BestKnownChanged,
+    ChangeDetected,
     Event,
     JobChanged,
     JobDeleted,
@@ -22,6 +23,7 @@ from wattwise_server.observability.events import (
 )
 from wattwise_server.policy.failures import Status, state
 from wattwise_server.store.base import Transaction
+from wattwise_server.usecases.changes import new_changes
 from wattwise_server.usecases.monitors import monitor_warning
 
 _CHANGES = {
@@ -62,7 +64,7 @@ class Publisher:
             tx.add_history(HistoryEntry(self._clock(), kind, job_id, message, number, size, caller_token()))
 
     def publish_search(self, tx: Transaction, before: Job, job: Job) -> None:
-        """Publishes which batch sizes have another status since `before`, and whether another one is the best known."""
+        """Publishes what is new since `before`: other statuses of batch sizes, detected changes, the best known one."""
         if job.search is before.search:
             return
         for old, new in zip(before.search.arms, job.search.arms, strict=True):
@@ -70,6 +72,8 @@ class Publisher:
                 was, now = (state(each.search, arm, job.spec.job_id) for each, arm in ((before, old), (job, new)))
                 if was.status is not now.status and Status.BANNED not in (was.status, now.status):
                     self.publish(tx, BatchSizeStatusChanged(job, new.batch_size, now.status.value, now.reason))
+        for change in new_changes(before, job):
+            self.publish(tx, ChangeDetected(job, change))
         self.publish_best(tx, before, job)
 
     def publish_best(self, tx: Transaction, before: Job, job: Job) -> None:
@@ -119,6 +123,9 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
         case BestKnownChanged(job, batch_size, cost):
             message = f"batch size {batch_size} now has the lowest cost, {cost:.6g} J"
             found = HistoryKind.BEST_KNOWN_CHANGED, job.spec.job_id, message, 0, batch_size
+        case ChangeDetected(job, change):
+            place = change.detected_by, change.batch_size
+            found = HistoryKind.CHANGE_DETECTED, job.spec.job_id, change.sentence, *place
     return found
 
 

@@ -33,6 +33,7 @@ from wattwise_server.policy.savings import Baseline, Delivered, Verdict, advice
 from wattwise_server.policy.savings import Savings as Claim
 from wattwise_server.policy.savings import savings as claim
 from wattwise_server.store.base import Bucket, JobVersion, Prices, Spent, Store, TrialGroup
+from wattwise_server.usecases.changes import compared_from
 from wattwise_server.usecases.lookup import find_job
 
 Answer = TypeVar("Answer")
@@ -51,6 +52,9 @@ _JOBS_AT_A_STRETCH = 20
 """Jobs whose claims are computed before other calls get their turn: a few milliseconds."""
 
 MAX_BUCKETS = 1000
+_SUMS_OF = JobVersion._fields.index("policy") + 1
+"""The first fields of a version: while they are the same, so are the sums of the ended trials."""
+
 _CLAIMS = {verdict.value for verdict in (Verdict.SAVING, Verdict.UNCERTAIN, Verdict.LOSS)}
 
 
@@ -77,7 +81,12 @@ class TrialStatistics(NamedTuple):
 
 
 class Savings(NamedTuple):
-    """What a job has saved; see the message of this name. The carbon is in grams."""
+    """What a job has saved; see the message of this name. The carbon is in grams.
+
+    Attributes:
+        compared_from: The first trial that is compared; 0 if all are.
+        num_deliveries: Those among the compared trials.
+    """
 
     cost: Claim
     energy: Claim
@@ -87,6 +96,7 @@ class Savings(NamedTuple):
     num_deliveries: int
     num_baseline_trials: int
     newest_baseline_time: datetime | None
+    compared_from: int = 0
     advice: Sequence[str] = ()
     break_even_trial: int | None = None
 
@@ -114,7 +124,12 @@ class Profile(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A range of trial numbers, with its trials by batch size, and with what was saved up to its end."""
+    """A range of trial numbers, with its trials by batch size, and with what was saved up to its end.
+
+    Attributes:
+        saved_cost: By the trials that are compared; None before the first one of them.
+        saved_at_least: Likewise.
+    """
 
     first: int
     last: int
@@ -130,6 +145,7 @@ class JobStatistics(NamedTuple):
 
     spec: JobSpec
     trials: Sequence[TrialStatistics]
+    num_deliveries: int
     spent: Amount
     savings: Savings
     num_excluded: int
@@ -151,6 +167,13 @@ class Totals(NamedTuple):
     num_jobs_needing_attention: int
 
 
+class _Ended(NamedTuple):
+    """The ended trials of a job, and the first trial that a claim compares: before it are other groups. 0: all are."""
+
+    groups: Sequence[TrialGroup]
+    compared_from: int
+
+
 class Statistics:
     """Every method may raise `StorageUnavailableError`.
 
@@ -163,7 +186,7 @@ class Statistics:
         self.factors = factors
         self._prices = Prices(*factors.prices)
         # The sums of ended trials, with the version of the job that they are of.
-        self._known: OrderedDict[int, tuple[JobVersion, Sequence[TrialGroup]]] = OrderedDict()
+        self._known: OrderedDict[int, tuple[JobVersion, _Ended]] = OrderedDict()
         # The figures of those of these jobs that have no running trial.
         self._claimed: dict[int, tuple[JobVersion, JobFigures]] = {}
         # What else was read of the ended trials of a job, with its version.
@@ -184,18 +207,20 @@ class Statistics:
             # It was deleted in between.
             raise JobNotFoundError(job_id)
         key = versions[0].key
-        groups = [*(await self._ended(versions))[key], *running.get(key, ())]
-        savings = await self._with_advice(self._savings(versions[0], groups), versions[0], job)
+        ended, compared_from = (await self._ended(versions))[key]
+        groups = [*ended, *running.get(key, ())]
+        savings = await self._with_advice(self._savings(versions[0], groups, compared_from), versions[0], job)
         baseline = savings.cost.baseline
         ranges: Sequence[Range] = ()
         if num_buckets and job.num_trials > job.reset_after:
             first = job.reset_after + 1
             width = -(-(job.num_trials - job.reset_after) // num_buckets)
-            found = await self._of_ended(versions[0], self._store.buckets, first, width)
-            ranges = _ranges(found, first, width, job.num_trials, baseline)
+            found = await self._of_ended(versions[0], self._store.buckets, first, width, compared_from)
+            ranges = _ranges(found, first, width, job.num_trials, compared_from=compared_from, baseline=baseline)
         return JobStatistics(
             job.spec,
             self._by_batch_size(groups, versions[0].num_gpus),
+            _num_deliveries(groups),
             self._spent(groups, versions[0].num_gpus),
             savings,
             sum(number > job.reset_after for number in versions[0].excluded),
@@ -216,11 +241,12 @@ class Statistics:
                 # It was deleted since the list was read.
                 found.append(None)
                 continue
-            groups = [*ended[version.key], *running.get(version.key, ())]
-            savings = self._savings(version, groups)
+            of_job = ended[version.key]
+            groups = [*of_job.groups, *running.get(version.key, ())]
+            savings = self._savings(version, groups, of_job.compared_from)
             spent = self._spent(groups, version.num_gpus)
             activity = each.activity or Activity(0, None, needs_attention=False)
-            found.append(Summary(activity, savings.num_deliveries, spent, savings))
+            found.append(Summary(activity, _num_deliveries(groups), spent, savings))
         return found
 
     async def totals(self, prefix: str) -> Totals:
@@ -256,7 +282,7 @@ class Statistics:
             for place, version in enumerate(part):
                 if place % _JOBS_AT_A_STRETCH == 0:
                     await asyncio.sleep(0)
-                found[version.key] = self._figures(version, [*ended[version.key], *running.get(version.key, ())])
+                found[version.key] = self._figures(version, ended[version.key], running.get(version.key, ()))
                 self._claimed.pop(version.key, None)
                 # Where there are more, the first ones stay: a cache that drops the oldest would be of no use to a
                 # reader of all.
@@ -277,15 +303,16 @@ class Statistics:
             total = total.plus(each)
         return total
 
-    def _figures(self, version: JobVersion, groups: Sequence[TrialGroup]) -> JobFigures:
-        savings = self._savings(version, groups)
+    def _figures(self, version: JobVersion, ended: _Ended, running: Sequence[TrialGroup]) -> JobFigures:
+        groups = [*ended.groups, *running]
+        savings = self._savings(version, groups, ended.compared_from)
         own = [group for group in groups if group.own]
         decided = [group for group in own if not group.running and not group.delivered]
         num_failed = sum(group.num_failed for group in decided)
         return JobFigures(
             1,
             sum(group.num_trials for group in own if group.running),
-            savings.num_deliveries,
+            _num_deliveries(groups),
             sum(group.num_trials for group in decided) - num_failed,
             num_failed,
             self._spent(own, version.num_gpus),
@@ -296,25 +323,37 @@ class Statistics:
             int(version.needs_attention),
         )
 
-    async def _ended(self, versions: Sequence[JobVersion]) -> Mapping[int, Sequence[TrialGroup]]:
+    async def _ended(self, versions: Sequence[JobVersion]) -> Mapping[int, _Ended]:
         """The ended trials of jobs by key, read again of those that have changed."""
-        found: dict[int, Sequence[TrialGroup]] = {}
+        found: dict[int, _Ended] = {}
         stale = []
         for version in versions:
             known = self._known.get(version.key)
-            if known is not None and known[0][:4] == version[:4]:
+            if known is not None and _is_same(known[0], version):
                 self._known.move_to_end(version.key)
                 found[version.key] = known[1]
             else:
                 stale.append(version)
         if stale:
-            groups = await self._store.trial_groups([version.key for version in stale], self._prices)
+            keys = [version.key for version in stale]
+            splits = await self._compared_from(keys)
+            groups = await self._store.trial_groups(keys, self._prices, splits)
             for version in stale:
-                found[version.key] = groups.get(version.key, ())
+                found[version.key] = _Ended(groups.get(version.key, ()), splits.get(version.key, 0))
                 self._known[version.key] = version, found[version.key]
                 self._known.move_to_end(version.key)
         while len(self._known) > CACHED_JOBS:
             self._known.popitem(last=False)
+        return found
+
+    async def _compared_from(self, keys: Sequence[int]) -> Mapping[int, int]:
+        """The first trial that is compared of each job whose behaviour has changed."""
+        found = {}
+        for place, (key, state) in enumerate((await self._store.policy_states(keys)).items()):
+            if place % _JOBS_AT_A_STRETCH == 0:
+                await asyncio.sleep(0)
+            if number := compared_from(state):
+                found[key] = number
         return found
 
     async def _of_ended(
@@ -323,7 +362,7 @@ class Statistics:
         """What a query says of the ended trials of a job, asked again after each of its events."""
         what = (read.__name__, version.key, *arguments)
         known = self._answers.pop(what, None)
-        if known is None or known[0][:4] != version[:4]:
+        if known is None or not _is_same(known[0], version):
             known = version, await read(version.key, *arguments)
         self._answers[what] = known
         while len(self._answers) > _KEPT_ANSWERS:
@@ -333,27 +372,29 @@ class Statistics:
 
     async def _with_advice(self, savings: Savings, version: JobVersion, job: Job) -> Savings:
         """The savings of one job with what to do about them, and with the trial at which it broke even."""
-        since = 0
+        since, first = 0, savings.compared_from
         if savings.newest_baseline_time is not None:
-            since = await self._of_ended(version, self._store.deliveries_since, savings.newest_baseline_time)
+            since = await self._of_ended(version, self._store.deliveries_since, savings.newest_baseline_time, first)
         broke_even = None
         if savings.verdict is Verdict.SAVING and savings.cost.baseline is not None:
-            broke_even = await self._of_ended(version, self._store.break_even, savings.cost.baseline.least)
+            broke_even = await self._of_ended(version, self._store.break_even, savings.cost.baseline.least, first)
         todo = advice(
             savings.cost,
             job.spec.job_id,
             job.spec.default_batch_size,
             best_known=job.search.min_cost_batch_size,
             deliveries_since_default=since,
+            compared_from=first,
         )
         return savings._replace(advice=todo, break_even_trial=broke_even)
 
-    def _savings(self, version: JobVersion, groups: Sequence[TrialGroup]) -> Savings:
+    def _savings(self, version: JobVersion, every: Sequence[TrialGroup], compared_from: int) -> Savings:
         default = version.default_batch_size
+        groups = [group for group in every if group.first_trial >= compared_from]
         delivered = [group for group in groups if group.delivered]
         spent = self._spent(groups, version.num_gpus)
         running = self._spent((group for group in groups if group.running), version.num_gpus)
-        num_deliveries = sum(group.num_trials for group in delivered if group.own)
+        num_deliveries = _num_deliveries(groups)
         of_default = [group for group in delivered if group.batch_size == default]
 
         def saved(place: int, value: float, unfinished: float) -> Claim:
@@ -389,6 +430,7 @@ class Statistics:
             num_deliveries,
             sum(group.num_trials for group in of_default),
             max((group.newest_end for group in of_default if group.newest_end), default=None),
+            compared_from,
         )
 
     def _spent(self, groups: Iterable[TrialGroup], num_gpus: int) -> Amount:
@@ -434,6 +476,15 @@ class Statistics:
         )
 
 
+def _is_same(known: JobVersion, version: JobVersion) -> bool:
+    """Whether the ended trials of a job are the same as in an earlier version, and its policy too."""
+    return known[:_SUMS_OF] == version[:_SUMS_OF]
+
+
+def _num_deliveries(groups: Iterable[TrialGroup]) -> int:
+    return sum(group.num_trials for group in groups if group.delivered and group.own)
+
+
 def _usage(groups: Iterable[TrialGroup]) -> Usage:
     total = Usage()
     for group in groups:
@@ -460,24 +511,38 @@ def _claimed(savings: Savings, figure: Literal["saved", "at_least", "uncorrected
 
 
 def _ranges(
-    found: tuple[Sequence[Bucket], Sequence[Spent]], first: int, width: int, newest: int, baseline: Baseline | None
+    found: tuple[Sequence[Bucket], Sequence[Spent]],
+    first: int,
+    width: int,
+    newest: int,
+    *,
+    compared_from: int,
+    baseline: Baseline | None,
 ) -> Sequence[Range]:
     """The ranges that have trials."""
     buckets, spent = found
     by_place: defaultdict[int, list[Bucket]] = defaultdict(list)
     for bucket in buckets:
         by_place[bucket.place].append(bucket)
-    deliveries = accumulate(each.num_deliveries for each in spent)
-    costs = accumulate(each.cost for each in spent)
-    return [
-        Range(
-            first + each.place * width,
-            min(first + (each.place + 1) * width - 1, newest),
-            by_place[each.place],
-            delivered,
-            cost,
-            None if baseline is None else delivered * baseline.cautious - cost,
-            None if baseline is None else delivered * baseline.least - cost,
+    sums = (
+        accumulate(each.num_deliveries for each in spent),
+        accumulate(each.cost for each in spent),
+        accumulate(each.num_compared for each in spent),
+        accumulate(each.compared_cost for each in spent),
+    )
+    ranges = []
+    for each, delivered, cost, compared, compared_cost in zip(spent, *sums, strict=True):
+        last = min(first + (each.place + 1) * width - 1, newest)
+        known = baseline if last >= compared_from else None
+        ranges.append(
+            Range(
+                first + each.place * width,
+                last,
+                by_place[each.place],
+                delivered,
+                cost,
+                None if known is None else compared * known.cautious - compared_cost,
+                None if known is None else compared * known.least - compared_cost,
+            )
         )
-        for each, delivered, cost in zip(spent, deliveries, costs, strict=True)
-    ]
+    return ranges

@@ -204,7 +204,7 @@ def test_clients_cannot_add_series(watched: WatchedServer) -> None:
     assert not re.search("First|Second|test-", text)
     labels = {label for family in text_string_to_metric_families(text) for s in family.samples for label in s.labels}
     of_calls, of_trials = {"method", "code", "direction", "le"}, {"stage", "reason", "monitor", "result", "verdict"}
-    assert labels == of_calls | of_trials | {"version", "grpc", "python"}
+    assert labels == of_calls | of_trials | {"quantity", "version", "grpc", "python"}
 
 
 def test_restarted_server_counts_what_the_database_holds(watched: WatchedServer) -> None:

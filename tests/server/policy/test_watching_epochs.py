@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import JobSpec, Search, TrialType
+from wattwise_server.domain import Change, JobSpec, Search, TrialType
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Prior, Reported
 from wattwise_server.policy.gts import Gts
@@ -47,6 +47,9 @@ class Careful:
         return Gts().bound(spec, search, batch_size)
 
     def belief(self, _spec: JobSpec, _search: Search) -> Sequence[ArmBelief]:
+        return ()
+
+    def changes(self, _search: Search) -> Sequence[Change]:
         return ()
 
 

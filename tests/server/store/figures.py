@@ -130,7 +130,7 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
-            groups = (await store.trial_groups([key], Prices(joule=0.5, gpu_second=0.375)))[key]
+            groups = (await store.trial_groups([key], Prices(joule=0.5, gpu_second=0.375), {}))[key]
             assert len(groups) == 2
             delivered = only(groups, batch_size=8, delivered=True)
             assert (delivered.num_trials, delivered.num_failed, delivered.own) == (2, 0, True)
@@ -148,14 +148,57 @@ class FigureTests:
             assert (others.usage.cost, others.logs.cost.count) == (300.0, 0)
             (version,) = await store.job_versions()
             assert version.excluded == (4,)
-            assert await store.trial_groups([], Prices()) == {}
+            assert await store.trial_groups([], Prices(), {}) == {}
+
+    async def test_groups_are_split_at_a_trial(self, opener: Opener) -> None:
+        """Sums before and since a trial of a job are apart, by its number; those of other jobs are together."""
+        trials = [
+            ended_trial(1, cost=100.0),
+            ended_trial(2, cost=200.0),
+            ended_trial(3, cost=300.0),
+            ended_trial(4, 16, cost=400.0),
+        ]
+        async with opener() as store:
+            split, whole, other = [
+                await save(store, figured_job(job_id, num_trials=4), *trials) for job_id in ("split", "whole", "other")
+            ]
+            found = await store.trial_groups([split, whole, other], Prices(), {split: 3, other: 2})
+            sums = {
+                key: sorted((group.batch_size, group.first_trial, group.usage.cost) for group in groups)
+                for key, groups in found.items()
+            }
+            assert sums == {
+                split: [(8, 1, 300.0), (8, 3, 300.0), (16, 4, 400.0)],
+                whole: [(8, 1, 600.0), (16, 4, 400.0)],
+                other: [(8, 1, 100.0), (8, 2, 500.0), (16, 4, 400.0)],
+            }
+            logs = [group.logs.cost.count for group in found[split] if group.first_trial == 1]
+            assert logs == [2]
+
+    async def test_policies_are_told_with_their_notes(self, opener: Opener) -> None:
+        """That of today, also where a person has changed it; jobs that do not exist are left out."""
+        plain = figured_job("plain")
+        noted = replace(plain, search=replace(plain.search, notes="{}"))
+        other = replace(figured_job("other"), registered_policy=plain.spec.policy)
+        other = replace(other, spec=replace(other.spec, policy="GTS"), search=replace(other.search, notes=""))
+        async with opener() as store:
+            key = await save(store, plain)
+            async with store.transaction("plain") as tx:
+                tx.save_job(noted)
+            await save(store, figured_job("other"))
+            other_key = await save(store, other)
+            found = await store.policy_states([key, other_key, 10**9])
+            assert found == {key: ("KNOWLEDGE_GRADIENT", "{}"), other_key: ("GTS", "")}
+            assert await store.policy_states([]) == {}
+            policies = {version.key: version.policy for version in await store.job_versions()}
+            assert policies == {key: "KNOWLEDGE_GRADIENT", other_key: "GTS"}
 
     async def test_energy_of_nothing_has_no_logarithm(self, opener: Opener) -> None:
         """A delivery that took no energy counts, but not among those that have a logarithm."""
         free = Measurement(4, 60.0, 0.0, 0.9, minutes(2))
         async with opener() as store:
             key = await save(store, figured_job(num_trials=2), ended_trial(1, last=free), ended_trial(2))
-            (group,) = (await store.trial_groups([key], Prices()))[key]
+            (group,) = (await store.trial_groups([key], Prices(), {}))[key]
             assert (group.num_trials, group.logs.energy.count, group.logs.money.count) == (2, 1, 0)
             assert group.logs.energy.mean == pytest.approx(math.log(200.0))
             assert group.logs.energy.deviation == 0.0
@@ -168,9 +211,9 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=3), *trials)
-            groups = (await store.trial_groups([key], Prices()))[key]
+            groups = (await store.trial_groups([key], Prices(), {}))[key]
             assert {group.own: group.num_trials for group in groups} == {True: 2, False: 1}
-            _, spent = await store.buckets(key, 1, 1)
+            _, spent = await store.buckets(key, 1, 1, 0)
             assert [(each.num_deliveries, each.cost) for each in spent] == [(0, 0.0), (1, 100.0), (1, 100.0)]
 
     async def test_running_trials_have_what_they_took_so_far(self, opener: Opener) -> None:
@@ -184,16 +227,17 @@ class FigureTests:
                 tx.add_measurement(running_trial(1, last=Measurement(2, 20.0, 300.0, 0.2, minutes(2))))
             for keys in ([key, other], None):
                 found = await store.running_groups(keys)
-                (group,) = found[key]
+                first, second = sorted(found[key], key=lambda group: group.first_trial)
                 assert other not in found
-                assert (group.num_trials, group.running) == (2, True)
-                assert group.usage == Usage(20.0, 300.0, 0.5 * 300.0 + 0.5 * 100.0 * 20.0)
+                assert (first.first_trial, first.num_trials, first.running) == (1, 1, True)
+                assert first.usage == Usage(20.0, 300.0, 0.5 * 300.0 + 0.5 * 100.0 * 20.0)
+                assert (second.first_trial, second.num_trials, second.usage) == (2, 1, Usage())
             assert await store.running_groups([other]) == {}
 
     async def test_buckets_have_the_median_and_the_range(self, opener: Opener) -> None:
         """Each range has its trials by batch size; of an even number of them the median is between the middle ones.
 
-        Those that explored are counted by their type.
+        Those that explored are counted by their type. What a claim compares may begin within a range.
         """
         costs = {1: 10.0, 2: 30.0, 3: 20.0, 4: 50.0, 5: 40.0}
         types = dict.fromkeys((1, 2), TrialType.EXPLORATION) | {3: TrialType.CONCURRENT}
@@ -204,13 +248,13 @@ class FigureTests:
         trials.append(ended_trial(7, 16, cost=None, end=EndReason.LOST))
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7), *trials)
-            buckets, spent = await store.buckets(key, 1, 4)
+            buckets, spent = await store.buckets(key, 1, 4, 4)
             assert buckets == [
                 Bucket(0, 8, 4, 4, 0, 10.0, 25.0, 50.0, 2),
                 Bucket(1, 8, 1, 1, 0, 40.0, 40.0, 40.0, 0),
                 Bucket(1, 16, 1, 0, 1, 60.0, 60.0, 60.0, 1),
             ]
-            assert spent == [Spent(0, 4, 110.0), Spent(1, 1, 100.0)]
+            assert spent == [Spent(0, 4, 110.0, 1, 50.0), Spent(1, 1, 100.0, 1, 100.0)]
 
     async def test_break_even_is_where_the_saving_stays_positive(self, opener: Opener) -> None:
         """The trial after the last one at which deliveries were worth no more than what was spent."""
@@ -223,12 +267,15 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=5), *trials)
-            assert await store.break_even(key, 200.0) == 4
+            assert await store.break_even(key, 200.0, 0) == 4
             # Two deliveries by the third trial: 510.0 spent.
-            assert await store.break_even(key, 255.25) == 3
-            assert await store.break_even(key, 254.75) == 4
-            assert await store.break_even(key, 100.0) is None
-            assert await store.break_even(key, 1000.0) == 1
+            assert await store.break_even(key, 255.25, 0) == 3
+            assert await store.break_even(key, 254.75, 0) == 4
+            assert await store.break_even(key, 100.0, 0) is None
+            assert await store.break_even(key, 1000.0, 0) == 1
+            # Without the expensive trial, as if the job had begun with the next one.
+            assert await store.break_even(key, 100.0, 3) == 3
+            assert await store.break_even(key, 4.0, 3) is None
 
     async def test_profiles_are_the_newest_of_each_batch_size(self, opener: Opener) -> None:
         """All samples of a trial are kept, by limit; those of a newer trial that counts take their place."""
@@ -415,8 +462,9 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
-            assert await store.deliveries_since(key, minutes(3)) == 2
-            assert await store.deliveries_since(key, minutes(8)) == 0
+            assert await store.deliveries_since(key, minutes(3), 0) == 2
+            assert await store.deliveries_since(key, minutes(8), 0) == 0
+            assert await store.deliveries_since(key, minutes(3), 4) == 1
 
     async def test_history_outlives_its_job(self, opener: Opener) -> None:
         """Entries are listed newest first, by job, prefix and kind; old ones are forgotten."""

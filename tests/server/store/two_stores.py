@@ -18,6 +18,7 @@ from wattwise_server.store.base import (
     ListedEntry,
     ListedTrial,
     Place,
+    PolicyState,
     Prices,
     Spent,
     Transaction,
@@ -115,25 +116,33 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).job_versions(prefix, job_id, keys)
 
-    async def trial_groups(self, keys: Sequence[int], prices: Prices) -> Mapping[int, Sequence[TrialGroup]]:
+    async def policy_states(self, keys: Sequence[int]) -> Mapping[int, PolicyState]:
         """By the next store."""
-        return await next(self._turns).trial_groups(keys, prices)
+        return await next(self._turns).policy_states(keys)
+
+    async def trial_groups(
+        self, keys: Sequence[int], prices: Prices, splits: Mapping[int, int]
+    ) -> Mapping[int, Sequence[TrialGroup]]:
+        """By the next store."""
+        return await next(self._turns).trial_groups(keys, prices, splits)
 
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
         """By the next store."""
         return await next(self._turns).running_groups(keys)
 
-    async def buckets(self, key: int, first: int, width: int) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+    async def buckets(
+        self, key: int, first: int, width: int, compared_from: int
+    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
         """By the next store."""
-        return await next(self._turns).buckets(key, first, width)
+        return await next(self._turns).buckets(key, first, width, compared_from)
 
-    async def deliveries_since(self, key: int, time: datetime) -> int:
+    async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
         """By the next store."""
-        return await next(self._turns).deliveries_since(key, time)
+        return await next(self._turns).deliveries_since(key, time, compared_from)
 
-    async def break_even(self, key: int, baseline: float) -> int | None:
+    async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """By the next store."""
-        return await next(self._turns).break_even(key, baseline)
+        return await next(self._turns).break_even(key, baseline, compared_from)
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """By the next store."""

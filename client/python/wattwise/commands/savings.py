@@ -85,7 +85,9 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         first, _ = arrange(JOB_SAVINGS_COLUMNS, jobs, options)
         print_json({"jobs": [plain(job) for job in first], "totals": plain(totals), "factors": plain(factors)})
     else:
-        rows = print_table(JOB_SAVINGS_COLUMNS, jobs, options, empty="no jobs", marks=[SAVINGS_ESTIMATES])
+        rows = print_table(
+            JOB_SAVINGS_COLUMNS, jobs, options, empty="no jobs", marks=[SAVINGS_ESTIMATES], notes=_since_note
+        )
         if totals.num_jobs and options.headers:
             _print_totals(totals, factors, sum(_loses(job) for job in rows))
     return 0
@@ -98,7 +100,8 @@ def _loses(job: v1.Job) -> bool:
 def headline(job: v1.Job, savings: v1.Savings) -> str:
     """What a job saved or lost in a sentence; never more than its data show."""
     cost, deliveries, default = savings.cost, savings.num_deliveries, job.spec.default_batch_size
-    many, mark = number_of(deliveries, "delivery", "deliveries"), mark_of(job)
+    since, mark = since_trial(savings), mark_of(job)
+    many = f"{number_of(deliveries, 'delivery', 'deliveries')}{since}"
     match savings.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
             share = saved_share(cost, cost.at_least)
@@ -113,12 +116,17 @@ def headline(job: v1.Job, savings: v1.Savings) -> str:
                 f"default {default} would have taken"
             )
     reasons: Mapping[int, str] = {
-        v1.SAVINGS_VERDICT_NO_BASELINE: f"the default batch size {default} has not reached the target",
-        v1.SAVINGS_VERDICT_NO_DELIVERY: "no trial has reached the target",
-        v1.SAVINGS_VERDICT_NOT_MEASURED: "some trials that reached the target have no measurement of the cost",
+        v1.SAVINGS_VERDICT_NO_BASELINE: f"the default batch size {default} has not reached the target{since}",
+        v1.SAVINGS_VERDICT_NO_DELIVERY: f"no trial has reached the target{since}",
+        v1.SAVINGS_VERDICT_NOT_MEASURED: f"some trials that reached the target{since} have no measurement of the cost",
         v1.SAVINGS_VERDICT_UNCERTAIN: f"{many} cannot show yet whether the job saves anything",
     }
     return f"no claim yet: {reasons.get(savings.verdict, 'this client is older than the server')}"
+
+
+def since_trial(savings: v1.Savings) -> str:
+    """From which trial a claim compares, to follow a noun; empty if it compares all trials."""
+    return f" since trial {savings.compared_from_trial}" if savings.compared_from_trial else ""
 
 
 def saved_share(saving: v1.Saving, saved: float) -> float:
@@ -245,8 +253,14 @@ def mean_money(trials: Iterable[v1.TrialStatistics], factors: v1.Factors) -> dic
 
 def money_per_model(statistics: v1.JobStatistics, factors: v1.Factors) -> float | None:
     """All money spent, by the deliveries: failed, exploring and running trials are paid for, too. None: not known."""
-    deliveries, spent = statistics.savings.num_deliveries, statistics.spent
+    deliveries, spent = all_deliveries(statistics), statistics.spent
     return spent.money / deliveries if deliveries and _has_money(spent, factors) else None
+
+
+def all_deliveries(statistics: v1.JobStatistics) -> int:
+    """The trials that delivered a model, whether a claim compares them or not."""
+    # An older server compares all of them.
+    return statistics.num_deliveries or statistics.savings.num_deliveries
 
 
 def _has_money(usage: v1.Usage, factors: v1.Factors) -> bool:
@@ -278,6 +292,8 @@ def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
         Column("spent", _Amount.spent, right=True, priority=3),
     )
     notes = [_BOUND] if savings.cost.HasField("saved") else []
+    if savings.compared_from_trial:
+        notes.append(f"All amounts are those of the trials from {savings.compared_from_trial} on.")
     if mark:
         notes.append(f"Energies and costs are estimates{' in part' if 'partly' in mark else ''}, not measured.")
     print_table(columns, list(_amounts_of(savings, factors)), notes=lambda _rows, _names: notes)
@@ -301,6 +317,14 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     running = sum(each.num_running for each in statistics.trials)
     yield "deliveries", f"{_deliveries(statistics)}{f', {running} still running' if running else ''}"
     yield from _money_facts(statistics, factors)
+    for change in job.changes:
+        yield "changed", change.message
+    if since := savings.compared_from_trial:
+        of_all = f"{joules(cost.spent)} of {joules(statistics.spent.cost)}"
+        yield (
+            "since",
+            f"trial {since}: {deliveries} of {all_deliveries(statistics)} deliveries are compared, for {of_all}",
+        )
     runs = number_of(savings.num_baseline_trials, "run")
     newest = ""
     if savings.HasField("newest_baseline_time"):
@@ -335,13 +359,13 @@ def _money_facts(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[
     each = money_per_model(statistics, factors)
     if each is not None:
         total = money(statistics.spent.money, factors.currency)
-        deliveries = number_of(statistics.savings.num_deliveries, "delivery", "deliveries")
+        deliveries = number_of(all_deliveries(statistics), "delivery", "deliveries")
         text = f"{money(each, factors.currency)}: {total} for {deliveries}, failed and running trials included"
         yield "paid per model", text
 
 
 def _deliveries(statistics: v1.JobStatistics) -> str:
-    deliveries, groups = statistics.savings.num_deliveries, statistics.trials
+    deliveries, groups = all_deliveries(statistics), statistics.trials
     # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
     if any(each.type == v1.TRIAL_TYPE_IMPORTED for each in groups):
         return f"{number_of(deliveries, 'trial')} reached the target"
@@ -484,8 +508,18 @@ JOB_SAVINGS_COLUMNS: Sequence[Column[v1.Job]] = (
         priority=4,
     ),
     Column("attention", lambda job: "yes" if job.summary.needs_attention else "", priority=10),
+    numbers("since trial", lambda job: job.summary.savings.compared_from_trial or None, priority=11, appended=True),
 )
-"""Of a list of jobs with their summaries; costs in joules."""
+"""Of a list of jobs with their summaries; costs in joules. `since trial` is from where a claim compares, if not all."""
+
+
+def _since_note(rows: Sequence[v1.Job], names: Sequence[str]) -> Iterator[str]:
+    """From which trials claims compare, unless their column is shown."""
+    found = {job.spec.job_id: job.summary.savings for job in rows if job.summary.savings.compared_from_trial}
+    if found and "since trial" not in names:
+        of_jobs = ", ".join(f"{job_id}{since_trial(savings)}" for job_id, savings in found.items())
+        yield f"Compared only since a change of behaviour: {of_jobs}."
+
 
 SAVINGS_ESTIMATES = Mark[v1.Job](
     ("saved at least", "estimate", "spent"),

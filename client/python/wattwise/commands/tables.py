@@ -293,6 +293,10 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
         yield "baseline", f"requested: batch size {spec.default_batch_size}, {f'waits {waits}' if waits else 'next'}"
     if job.advice:
         yield "advice", job.advice
+    warned = {warning.message for warning in job.warnings}
+    for change in job.changes:
+        if change.message not in warned:
+            yield "changed", change.message
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
     if job.HasField("min_cost"):
         yield "min cost", f"{joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}"

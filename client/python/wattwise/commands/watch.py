@@ -291,6 +291,7 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         "min_cost_j": job.min_cost if job.HasField("min_cost") else None,
         "estimate": _estimate(mark_of(job)),
         "advice": job.advice or None,
+        "warning": _newest_warning(job) or None,
     }
     if job.HasField("summary"):
         summary = job.summary
@@ -299,8 +300,14 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         facts["deliveries"] = summary.num_deliveries
         facts["spent_j"] = summary.spent.cost
         facts["saved_at_least_j"] = cost.at_least if cost.HasField("at_least") else None
+        facts["since_trial"] = summary.savings.compared_from_trial or None
         facts["attention"] = "yes" if summary.needs_attention else None
     return facts
+
+
+def _newest_warning(job: v1.Job) -> str:
+    """What was found last about a job, in a sentence; empty if nothing looks wrong."""
+    return job.warnings[-1].message if job.warnings else ""
 
 
 def _estimate(mark: str) -> str | None:
@@ -366,6 +373,10 @@ class _TrialTable:
         target = f"metric {sign} {spec.target_metric:g}"
         yield f"{printable(spec.job_id)}: {job_state(job)}, {job.num_trials} trials, target: {target}"
         yield printable(f"next launch: {next_launch(job)}")
+        if warning := _newest_warning(job):
+            height = max(1, height - 1)
+            text = printable(f"warning: {warning}")
+            yield text if len(text) <= width else f"{text[: width - 1]}…"
         rows = [JobTrial(job, trial) for trial in self._newest()]
         yield from _lines_of(_TRIAL_TABLE, rows, width, height, _TRIAL_MARKS) if rows else ("no trials",)
 
@@ -461,7 +472,10 @@ _JOB_TABLE = [
     column
     for column in JOB_SAVINGS_COLUMNS
     if column.name
-    in ("job", "state", "batch size", "running", "deliveries", "saved at least", "last activity", "attention")
+    in (
+        *("job", "state", "batch size", "running", "deliveries", "saved at least", "last activity", "attention"),
+        "since trial",
+    )
 ]
 
 

@@ -64,6 +64,10 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """Another batch size has the lowest cost."""
     EVENT_KIND_POWER_PROFILED: _EventKind.ValueType  # 19
     """A trial profiled the power limits of its batch size."""
+    EVENT_KIND_CHANGE_DETECTED: _EventKind.ValueType  # 20
+    """The policy detected that the job's behaviour has changed, when the trial of the event ended; see DetectedChange. Its
+    batch size is the one whose trials show it most clearly.
+    """
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """What happened to a job."""
@@ -108,6 +112,10 @@ EVENT_KIND_BEST_KNOWN_CHANGED: EventKind.ValueType  # 18
 """Another batch size has the lowest cost."""
 EVENT_KIND_POWER_PROFILED: EventKind.ValueType  # 19
 """A trial profiled the power limits of its batch size."""
+EVENT_KIND_CHANGE_DETECTED: EventKind.ValueType  # 20
+"""The policy detected that the job's behaviour has changed, when the trial of the event ended; see DetectedChange. Its
+batch size is the one whose trials show it most clearly.
+"""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final

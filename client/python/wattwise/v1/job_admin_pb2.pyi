@@ -242,7 +242,9 @@ class ListJobsResponse(_message.Message):
     """How many jobs match, on all pages. Unset: with_total_size was not set."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
-        """The jobs, without arms, batch_size_states, power_limits and advice, which GetJob returns. Empty if no job matches."""
+        """The jobs, without arms, batch_size_states, power_limits, advice and changes, which GetJob returns. Empty if no job
+        matches.
+        """
 
     def __init__(
         self,

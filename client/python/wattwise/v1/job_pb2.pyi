@@ -130,6 +130,30 @@ BATCH_SIZE_STATUS_PINNED: BatchSizeStatus.ValueType  # 6
 """A person pinned it. Every launch gets it, and no other is chosen, until a person allows it again."""
 Global___BatchSizeStatus: _TypeAlias = BatchSizeStatus  # noqa: Y015
 
+class _ChangedQuantity:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ChangedQuantityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChangedQuantity.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHANGED_QUANTITY_UNSPECIFIED: _ChangedQuantity.ValueType  # 0
+    """Never sent by the server."""
+    CHANGED_QUANTITY_EPOCHS: _ChangedQuantity.ValueType  # 1
+    """The epochs to the target."""
+    CHANGED_QUANTITY_EPOCH_COST: _ChangedQuantity.ValueType  # 2
+    """The cost of an epoch."""
+
+class ChangedQuantity(_ChangedQuantity, metaclass=_ChangedQuantityEnumTypeWrapper):
+    """What a job's behaviour is measured by."""
+
+CHANGED_QUANTITY_UNSPECIFIED: ChangedQuantity.ValueType  # 0
+"""Never sent by the server."""
+CHANGED_QUANTITY_EPOCHS: ChangedQuantity.ValueType  # 1
+"""The epochs to the target."""
+CHANGED_QUANTITY_EPOCH_COST: ChangedQuantity.ValueType  # 2
+"""The cost of an epoch."""
+Global___ChangedQuantity: _TypeAlias = ChangedQuantity  # noqa: Y015
+
 @_typing.final
 class GpuConfig(_message.Message):
     """The GPUs of every trial of a job."""
@@ -518,6 +542,54 @@ class PowerLimit(_message.Message):
 Global___PowerLimit: _TypeAlias = PowerLimit  # noqa: Y015
 
 @_typing.final
+class DetectedChange(_message.Message):
+    """A change of a job's behaviour that its policy has detected: several trials in a row were surprising. Earlier trials no
+    longer count for the quantity.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUANTITY_FIELD_NUMBER: _builtins.int
+    SINCE_TRIAL_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    FACTOR_FIELD_NUMBER: _builtins.int
+    DETECTED_BY_TRIAL_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    quantity: Global___ChangedQuantity.ValueType
+    """The quantity that has changed. Always set; a client shows a change of an unknown quantity by its message."""
+    since_trial: _builtins.int
+    """Number of the first trial that counts. Always set."""
+    batch_size: _builtins.int
+    """The batch size whose trials show the change most clearly. Always set."""
+    factor: _builtins.float
+    """The quantity after the change divided by that before. Unset: no factor is known, since the batch size reached the
+    target before and misses it now.
+    """
+    detected_by_trial: _builtins.int
+    """Number of the trial whose result revealed the change. Always set."""
+    message: _builtins.str
+    """One sentence. Never empty."""
+    def __init__(
+        self,
+        *,
+        quantity: Global___ChangedQuantity.ValueType = ...,
+        since_trial: _builtins.int = ...,
+        batch_size: _builtins.int = ...,
+        factor: _builtins.float | None = ...,
+        detected_by_trial: _builtins.int = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_factor", b"_factor", "factor", b"factor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_factor", b"_factor", "batch_size", b"batch_size", "detected_by_trial", b"detected_by_trial", "factor", b"factor", "message", b"message", "quantity", b"quantity", "since_trial", b"since_trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__factor: _TypeAlias = _typing.Literal["factor"]  # noqa: Y015
+    _WhichOneofArgType__factor: _TypeAlias = _typing.Literal["_factor", b"_factor"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__factor) -> _WhichOneofReturnType__factor | None: ...
+
+Global___DetectedChange: _TypeAlias = DetectedChange  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """The state of a job."""
 
@@ -544,6 +616,7 @@ class Job(_message.Message):
     RESET_TIME_FIELD_NUMBER: _builtins.int
     PINNED_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     stage: Global___Stage.ValueType
     """The stage of the search. Always set; STAGE_MAB for policies without pruning."""
     pruning_round: _builtins.int
@@ -613,7 +686,7 @@ class Job(_message.Message):
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.TrialWarning]:
         """What looks wrong about the job's trials, at most one warning for each reason; a later launch without it withdraws it,
-        an imported trial does not. Empty: nothing.
+        an imported trial does not. The reasons of changes say when they are withdrawn. Empty: nothing.
         """
 
     @_builtins.property
@@ -623,6 +696,10 @@ class Job(_message.Message):
     @_builtins.property
     def summary(self) -> _statistics_pb2.JobSummary:
         """What the job has done so far, in figures. Only in ListJobs, with `with_summaries`."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DetectedChange]:
+        """The newest detected change of each quantity, also long after its warning was withdrawn. Empty: none, or in ListJobs."""
 
     def __init__(
         self,
@@ -648,10 +725,11 @@ class Job(_message.Message):
         reset_time: _timestamp_pb2.Timestamp | None = ...,
         pinned_batch_size: _builtins.int | None = ...,
         summary: _statistics_pb2.JobSummary | None = ...,
+        changes: _abc.Iterable[Global___DetectedChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "reset_time", b"reset_time", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "summary", b"summary", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "changes", b"changes", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "summary", b"summary", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__min_cost: _TypeAlias = _typing.Literal["min_cost"]  # noqa: Y015
     _WhichOneofArgType__min_cost: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost"]  # noqa: Y015

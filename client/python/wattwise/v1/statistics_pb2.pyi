@@ -328,7 +328,10 @@ Global___Saving: _TypeAlias = Saving  # noqa: Y015
 
 @_typing.final
 class Savings(_message.Message):
-    """What a job has saved compared with launching its default batch size at every delivery."""
+    """What a job has saved compared with launching its default batch size at every delivery. Once a change of the job's
+    behaviour was detected, only the trials since then are compared, since the default would have changed, too: all fields
+    are about them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -343,15 +346,20 @@ class Savings(_message.Message):
     NUM_BASELINE_TRIALS_FIELD_NUMBER: _builtins.int
     NEWEST_BASELINE_TIME_FIELD_NUMBER: _builtins.int
     BREAK_EVEN_TRIAL_FIELD_NUMBER: _builtins.int
+    COMPARED_FROM_TRIAL_FIELD_NUMBER: _builtins.int
     verdict: Global___SavingsVerdict.ValueType
     """What the data say about the cost. Always set."""
     num_deliveries: _builtins.int
-    """Number of trials that delivered a model."""
+    """Number of compared trials that delivered a model."""
     num_baseline_trials: _builtins.int
     """Number of the default batch size's deliveries, which the baseline is the mean of."""
     break_even_trial: _builtins.int
     """Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
     is not, or in ListJobs.
+    """
+    compared_from_trial: _builtins.int
+    """Number of the first trial that is compared: since_trial of the newest change of either quantity, see DetectedChange.
+    0: all trials since the newest reset are compared.
     """
     @_builtins.property
     def advice(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -395,10 +403,11 @@ class Savings(_message.Message):
         num_baseline_trials: _builtins.int = ...,
         newest_baseline_time: _timestamp_pb2.Timestamp | None = ...,
         break_even_trial: _builtins.int | None = ...,
+        compared_from_trial: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "advice", b"advice", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "advice", b"advice", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__break_even_trial: _TypeAlias = _typing.Literal["break_even_trial"]  # noqa: Y015
     _WhichOneofArgType__break_even_trial: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial"]  # noqa: Y015
@@ -421,7 +430,7 @@ class JobSummary(_message.Message):
     num_running_trials: _builtins.int
     """Number of its running trials."""
     num_deliveries: _builtins.int
-    """Number of trials that delivered a model."""
+    """Number of trials that delivered a model, compared or not."""
     needs_attention: _builtins.bool
     """Whether somebody should look at it: no batch size is left to try, there are warnings, or its newest three or more
     trials have failed.
@@ -436,7 +445,7 @@ class JobSummary(_message.Message):
 
     @_builtins.property
     def savings(self) -> Global___Savings:
-        """What they saved."""
+        """What they saved, or those of them that are compared."""
 
     def __init__(
         self,
@@ -532,9 +541,11 @@ class SavingsPoint(_message.Message):
     spent_cost: _builtins.float
     """What these took, in joules of cost."""
     saved_cost: _builtins.float
-    """The estimate of what was saved, in joules of cost, by the baseline of today. Unset: there is no claim."""
+    """The estimate of what was saved, in joules of cost, by the baseline of today and the trials that are compared. Unset:
+    there is no claim, or the first trial that is compared came later.
+    """
     saved_cost_at_least: _builtins.float
-    """Its lower 95% bound, by the baseline of today. Unset: there is no claim."""
+    """Its lower 95% bound, by the baseline of today. Unset: as `saved_cost`."""
     def __init__(
         self,
         *,
@@ -640,9 +651,14 @@ class JobStatistics(_message.Message):
     BUCKETS_FIELD_NUMBER: _builtins.int
     SAVINGS_POINTS_FIELD_NUMBER: _builtins.int
     POWER_PROFILES_FIELD_NUMBER: _builtins.int
+    NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
     num_excluded: _builtins.int
     """Number of trials after the newest reset that are excluded: by a person, or from their import because they had started
     before the reset.
+    """
+    num_deliveries: _builtins.int
+    """Number of trials that delivered a model, compared or not, without history from before the registration. 0: none, or
+    from an older server, whose `savings` has it.
     """
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialStatistics]:
@@ -654,7 +670,7 @@ class JobStatistics(_message.Message):
 
     @_builtins.property
     def savings(self) -> Global___Savings:
-        """What they saved. Always set."""
+        """What they saved, or those of them that are compared. Always set."""
 
     @_builtins.property
     def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialBucket]:
@@ -680,10 +696,11 @@ class JobStatistics(_message.Message):
         buckets: _abc.Iterable[Global___TrialBucket] | None = ...,
         savings_points: _abc.Iterable[Global___SavingsPoint] | None = ...,
         power_profiles: _abc.Iterable[Global___PowerProfile] | None = ...,
+        num_deliveries: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["savings", b"savings", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "num_excluded", b"num_excluded", "power_profiles", b"power_profiles", "savings", b"savings", "savings_points", b"savings_points", "spent", b"spent", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "num_deliveries", b"num_deliveries", "num_excluded", b"num_excluded", "power_profiles", b"power_profiles", "savings", b"savings", "savings_points", b"savings_points", "spent", b"spent", "trials", b"trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -720,8 +737,8 @@ class Totals(_message.Message):
 
     @_builtins.property
     def saved(self) -> Global___Usage:
-        """Sums of what the jobs saved, losses included; of each quantity, of those jobs with a claim about it. Unset: no job has
-        a claim.
+        """Sums of what the jobs saved, losses included; of each quantity, of those jobs with a claim about it. A job whose
+        behaviour has changed claims what it saved since then, while `spent` has all its trials. Unset: no job has a claim.
         """
 
     @_builtins.property

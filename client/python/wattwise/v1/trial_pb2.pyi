@@ -178,6 +178,12 @@ class _WarningReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Warning
     """An imported trial whose monitor is unknown used more energy in its time than the job's GPUs can draw. Is its energy in
     joules, and its time in seconds?
     """
+    WARNING_REASON_EPOCHS_CHANGED: _WarningReason.ValueType  # 8
+    """Of jobs only: the epochs to the target have changed; see DetectedChange. Withdrawn once about 20 later trials have
+    ended, or if the search is rebuilt without the change.
+    """
+    WARNING_REASON_EPOCH_COST_CHANGED: _WarningReason.ValueType  # 9
+    """Of jobs only: the cost of an epoch has changed. Withdrawn like WARNING_REASON_EPOCHS_CHANGED."""
 
 class WarningReason(_WarningReason, metaclass=_WarningReasonEnumTypeWrapper):
     """What a warning is about."""
@@ -202,6 +208,12 @@ WARNING_REASON_POWER_OUT_OF_RANGE: WarningReason.ValueType  # 7
 """An imported trial whose monitor is unknown used more energy in its time than the job's GPUs can draw. Is its energy in
 joules, and its time in seconds?
 """
+WARNING_REASON_EPOCHS_CHANGED: WarningReason.ValueType  # 8
+"""Of jobs only: the epochs to the target have changed; see DetectedChange. Withdrawn once about 20 later trials have
+ended, or if the search is rebuilt without the change.
+"""
+WARNING_REASON_EPOCH_COST_CHANGED: WarningReason.ValueType  # 9
+"""Of jobs only: the cost of an epoch has changed. Withdrawn like WARNING_REASON_EPOCHS_CHANGED."""
 Global___WarningReason: _TypeAlias = WarningReason  # noqa: Y015
 
 @_typing.final
@@ -489,7 +501,7 @@ class TrialWarning(_message.Message):
     message: _builtins.str
     """One sentence with the numbers, and what to change. Never empty."""
     trial_number: _builtins.int
-    """The trial that it is about. Always set."""
+    """The trial that it is about; of a change the one whose result revealed it. Always set."""
     def __init__(
         self,
         *,

@@ -50,6 +50,11 @@ export enum EventKind {
   EVENT_KIND_BEST_KNOWN_CHANGED = "EVENT_KIND_BEST_KNOWN_CHANGED",
   /** EVENT_KIND_POWER_PROFILED - A trial profiled the power limits of its batch size. */
   EVENT_KIND_POWER_PROFILED = "EVENT_KIND_POWER_PROFILED",
+  /**
+   * EVENT_KIND_CHANGE_DETECTED - The policy detected that the job's behaviour has changed, when the trial of the event ended; see DetectedChange. Its
+   * batch size is the one whose trials show it most clearly.
+   */
+  EVENT_KIND_CHANGE_DETECTED = "EVENT_KIND_CHANGE_DETECTED",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -115,6 +120,9 @@ export function eventKindFromJSON(object: any): EventKind {
     case 19:
     case "EVENT_KIND_POWER_PROFILED":
       return EventKind.EVENT_KIND_POWER_PROFILED;
+    case 20:
+    case "EVENT_KIND_CHANGE_DETECTED":
+      return EventKind.EVENT_KIND_CHANGE_DETECTED;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -164,6 +172,8 @@ export function eventKindToNumber(object: EventKind): number {
       return 18;
     case EventKind.EVENT_KIND_POWER_PROFILED:
       return 19;
+    case EventKind.EVENT_KIND_CHANGE_DETECTED:
+      return 20;
     case EventKind.UNRECOGNIZED:
     default:
       return -1;

@@ -186,6 +186,49 @@ export function batchSizeStatusToNumber(object: BatchSizeStatus): number {
   }
 }
 
+/** What a job's behaviour is measured by. */
+export enum ChangedQuantity {
+  /** CHANGED_QUANTITY_UNSPECIFIED - Never sent by the server. */
+  CHANGED_QUANTITY_UNSPECIFIED = "CHANGED_QUANTITY_UNSPECIFIED",
+  /** CHANGED_QUANTITY_EPOCHS - The epochs to the target. */
+  CHANGED_QUANTITY_EPOCHS = "CHANGED_QUANTITY_EPOCHS",
+  /** CHANGED_QUANTITY_EPOCH_COST - The cost of an epoch. */
+  CHANGED_QUANTITY_EPOCH_COST = "CHANGED_QUANTITY_EPOCH_COST",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function changedQuantityFromJSON(object: any): ChangedQuantity {
+  switch (object) {
+    case 0:
+    case "CHANGED_QUANTITY_UNSPECIFIED":
+      return ChangedQuantity.CHANGED_QUANTITY_UNSPECIFIED;
+    case 1:
+    case "CHANGED_QUANTITY_EPOCHS":
+      return ChangedQuantity.CHANGED_QUANTITY_EPOCHS;
+    case 2:
+    case "CHANGED_QUANTITY_EPOCH_COST":
+      return ChangedQuantity.CHANGED_QUANTITY_EPOCH_COST;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return ChangedQuantity.UNRECOGNIZED;
+  }
+}
+
+export function changedQuantityToNumber(object: ChangedQuantity): number {
+  switch (object) {
+    case ChangedQuantity.CHANGED_QUANTITY_UNSPECIFIED:
+      return 0;
+    case ChangedQuantity.CHANGED_QUANTITY_EPOCHS:
+      return 1;
+    case ChangedQuantity.CHANGED_QUANTITY_EPOCH_COST:
+      return 2;
+    case ChangedQuantity.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
 /** The GPUs of every trial of a job. */
 export interface GpuConfig {
   /** Power limit of one GPU times the number of GPUs, in watts: the P of the cost. Must be above 0. */
@@ -378,6 +421,30 @@ export interface PowerLimit {
   energyJoulesPerStep: number;
 }
 
+/**
+ * A change of a job's behaviour that its policy has detected: several trials in a row were surprising. Earlier trials no
+ * longer count for the quantity.
+ */
+export interface DetectedChange {
+  /** The quantity that has changed. Always set; a client shows a change of an unknown quantity by its message. */
+  quantity: ChangedQuantity;
+  /** Number of the first trial that counts. Always set. */
+  sinceTrial: number;
+  /** The batch size whose trials show the change most clearly. Always set. */
+  batchSize: number;
+  /**
+   * The quantity after the change divided by that before. Unset: no factor is known, since the batch size reached the
+   * target before and misses it now.
+   */
+  factor?:
+    | number
+    | undefined;
+  /** Number of the trial whose result revealed the change. Always set. */
+  detectedByTrial: number;
+  /** One sentence. Never empty. */
+  message: string;
+}
+
 /** The state of a job. */
 export interface Job {
   /** The configuration, with all defaults filled in and the batch sizes in ascending order. Always set. */
@@ -446,7 +513,7 @@ export interface Job {
   baselineRequested: boolean;
   /**
    * What looks wrong about the job's trials, at most one warning for each reason; a later launch without it withdraws it,
-   * an imported trial does not. Empty: nothing.
+   * an imported trial does not. The reasons of changes say when they are withdrawn. Empty: nothing.
    */
   warnings: TrialWarning[];
   /** Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none. */
@@ -460,7 +527,11 @@ export interface Job {
     | number
     | undefined;
   /** What the job has done so far, in figures. Only in ListJobs, with `with_summaries`. */
-  summary: JobSummary | undefined;
+  summary:
+    | JobSummary
+    | undefined;
+  /** The newest detected change of each quantity, also long after its warning was withdrawn. Empty: none, or in ListJobs. */
+  changes: DetectedChange[];
 }
 
 function createBaseGpuConfig(): GpuConfig {
@@ -1295,6 +1366,128 @@ export const PowerLimit: MessageFns<PowerLimit> = {
   },
 };
 
+function createBaseDetectedChange(): DetectedChange {
+  return {
+    quantity: ChangedQuantity.CHANGED_QUANTITY_UNSPECIFIED,
+    sinceTrial: 0,
+    batchSize: 0,
+    factor: undefined,
+    detectedByTrial: 0,
+    message: "",
+  };
+}
+
+export const DetectedChange: MessageFns<DetectedChange> = {
+  encode(message: DetectedChange, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.quantity !== ChangedQuantity.CHANGED_QUANTITY_UNSPECIFIED) {
+      writer.uint32(8).int32(changedQuantityToNumber(message.quantity));
+    }
+    if (message.sinceTrial !== 0) {
+      writer.uint32(16).int32(message.sinceTrial);
+    }
+    if (message.batchSize !== 0) {
+      writer.uint32(24).int32(message.batchSize);
+    }
+    if (message.factor !== undefined) {
+      writer.uint32(33).double(message.factor);
+    }
+    if (message.detectedByTrial !== 0) {
+      writer.uint32(40).int32(message.detectedByTrial);
+    }
+    if (message.message !== "") {
+      writer.uint32(50).string(message.message);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): DetectedChange {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseDetectedChange();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.quantity = changedQuantityFromJSON(reader.int32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.sinceTrial = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.batchSize = reader.int32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 33) {
+              break;
+            }
+
+            message.factor = reader.double();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.detectedByTrial = reader.int32();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.message = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<DetectedChange>): DetectedChange {
+    return DetectedChange.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<DetectedChange>): DetectedChange {
+    const message = createBaseDetectedChange();
+    message.quantity = object.quantity ?? ChangedQuantity.CHANGED_QUANTITY_UNSPECIFIED;
+    message.sinceTrial = object.sinceTrial ?? 0;
+    message.batchSize = object.batchSize ?? 0;
+    message.factor = object.factor ?? undefined;
+    message.detectedByTrial = object.detectedByTrial ?? 0;
+    message.message = object.message ?? "";
+    return message;
+  },
+};
+
 function createBaseJob(): Job {
   return {
     spec: undefined,
@@ -1318,6 +1511,7 @@ function createBaseJob(): Job {
     resetTime: undefined,
     pinnedBatchSize: undefined,
     summary: undefined,
+    changes: [],
   };
 }
 
@@ -1389,6 +1583,9 @@ export const Job: MessageFns<Job> = {
     }
     if (message.summary !== undefined) {
       JobSummary.encode(message.summary, writer.uint32(170).fork()).join();
+    }
+    for (const v of message.changes) {
+      DetectedChange.encode(v!, writer.uint32(178).fork()).join();
     }
     return writer;
   },
@@ -1584,6 +1781,14 @@ export const Job: MessageFns<Job> = {
             message.summary = JobSummary.decode(reader, reader.uint32());
             continue;
           }
+          case 22: {
+            if (tag !== 178) {
+              break;
+            }
+
+            message.changes.push(DetectedChange.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1628,6 +1833,7 @@ export const Job: MessageFns<Job> = {
     message.summary = (object.summary !== undefined && object.summary !== null)
       ? JobSummary.fromPartial(object.summary)
       : undefined;
+    message.changes = object.changes?.map((e) => DetectedChange.fromPartial(e)) || [];
     return message;
   },
 };

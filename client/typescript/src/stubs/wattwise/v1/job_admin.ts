@@ -265,7 +265,10 @@ export interface ListJobsRequest {
 
 /** Response of ListJobs. */
 export interface ListJobsResponse {
-  /** The jobs, without arms, batch_size_states, power_limits and advice, which GetJob returns. Empty if no job matches. */
+  /**
+   * The jobs, without arms, batch_size_states, power_limits, advice and changes, which GetJob returns. Empty if no job
+   * matches.
+   */
   jobs: Job[];
   /**
    * Pass it as page_token to get the next page. Empty: this is the last page. In an order by activity or attention, a job

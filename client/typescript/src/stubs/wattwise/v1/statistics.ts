@@ -204,7 +204,11 @@ export interface Saving {
   uncorrected?: number | undefined;
 }
 
-/** What a job has saved compared with launching its default batch size at every delivery. */
+/**
+ * What a job has saved compared with launching its default batch size at every delivery. Once a change of the job's
+ * behaviour was detected, only the trials since then are compared, since the default would have changed, too: all fields
+ * are about them.
+ */
 export interface Savings {
   /** What the data say about the cost. Always set. */
   verdict: SavingsVerdict;
@@ -230,7 +234,7 @@ export interface Savings {
   carbon:
     | Saving
     | undefined;
-  /** Number of trials that delivered a model. */
+  /** Number of compared trials that delivered a model. */
   numDeliveries: number;
   /** Number of the default batch size's deliveries, which the baseline is the mean of. */
   numBaselineTrials: number;
@@ -242,7 +246,14 @@ export interface Savings {
    * Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
    * is not, or in ListJobs.
    */
-  breakEvenTrial?: number | undefined;
+  breakEvenTrial?:
+    | number
+    | undefined;
+  /**
+   * Number of the first trial that is compared: since_trial of the newest change of either quantity, see DetectedChange.
+   * 0: all trials since the newest reset are compared.
+   */
+  comparedFromTrial: number;
 }
 
 /** What a list shows of a job. */
@@ -253,13 +264,13 @@ export interface JobSummary {
   lastActivityTime:
     | Date
     | undefined;
-  /** Number of trials that delivered a model. */
+  /** Number of trials that delivered a model, compared or not. */
   numDeliveries: number;
   /** What its trials took. */
   spent:
     | Usage
     | undefined;
-  /** What they saved. */
+  /** What they saved, or those of them that are compared. */
   savings:
     | Savings
     | undefined;
@@ -302,11 +313,14 @@ export interface SavingsPoint {
   numDeliveries: number;
   /** What these took, in joules of cost. */
   spentCost: number;
-  /** The estimate of what was saved, in joules of cost, by the baseline of today. Unset: there is no claim. */
+  /**
+   * The estimate of what was saved, in joules of cost, by the baseline of today and the trials that are compared. Unset:
+   * there is no claim, or the first trial that is compared came later.
+   */
   savedCost?:
     | number
     | undefined;
-  /** Its lower 95% bound, by the baseline of today. Unset: there is no claim. */
+  /** Its lower 95% bound, by the baseline of today. Unset: as `saved_cost`. */
   savedCostAtLeast?: number | undefined;
 }
 
@@ -343,7 +357,7 @@ export interface JobStatistics {
   spent:
     | Usage
     | undefined;
-  /** What they saved. Always set. */
+  /** What they saved, or those of them that are compared. Always set. */
   savings:
     | Savings
     | undefined;
@@ -361,6 +375,11 @@ export interface JobStatistics {
   savingsPoints: SavingsPoint[];
   /** The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile. */
   powerProfiles: PowerProfile[];
+  /**
+   * Number of trials that delivered a model, compared or not, without history from before the registration. 0: none, or
+   * from an older server, whose `savings` has it.
+   */
+  numDeliveries: number;
 }
 
 /** Figures of several jobs together. */
@@ -376,8 +395,8 @@ export interface Totals {
     | Usage
     | undefined;
   /**
-   * Sums of what the jobs saved, losses included; of each quantity, of those jobs with a claim about it. Unset: no job has
-   * a claim.
+   * Sums of what the jobs saved, losses included; of each quantity, of those jobs with a claim about it. A job whose
+   * behaviour has changed claims what it saved since then, while `spent` has all its trials. Unset: no job has a claim.
    */
   saved:
     | Usage
@@ -985,6 +1004,7 @@ function createBaseSavings(): Savings {
     numBaselineTrials: 0,
     newestBaselineTime: undefined,
     breakEvenTrial: undefined,
+    comparedFromTrial: 0,
   };
 }
 
@@ -1022,6 +1042,9 @@ export const Savings: MessageFns<Savings> = {
     }
     if (message.breakEvenTrial !== undefined) {
       writer.uint32(88).int32(message.breakEvenTrial);
+    }
+    if (message.comparedFromTrial !== 0) {
+      writer.uint32(96).int32(message.comparedFromTrial);
     }
     return writer;
   },
@@ -1127,6 +1150,14 @@ export const Savings: MessageFns<Savings> = {
             message.breakEvenTrial = reader.int32();
             continue;
           }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.comparedFromTrial = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1161,6 +1192,7 @@ export const Savings: MessageFns<Savings> = {
     message.numBaselineTrials = object.numBaselineTrials ?? 0;
     message.newestBaselineTime = object.newestBaselineTime ?? undefined;
     message.breakEvenTrial = object.breakEvenTrial ?? undefined;
+    message.comparedFromTrial = object.comparedFromTrial ?? 0;
     return message;
   },
 };
@@ -1745,6 +1777,7 @@ function createBaseJobStatistics(): JobStatistics {
     buckets: [],
     savingsPoints: [],
     powerProfiles: [],
+    numDeliveries: 0,
   };
 }
 
@@ -1770,6 +1803,9 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     }
     for (const v of message.powerProfiles) {
       PowerProfile.encode(v!, writer.uint32(58).fork()).join();
+    }
+    if (message.numDeliveries !== 0) {
+      writer.uint32(64).int32(message.numDeliveries);
     }
     return writer;
   },
@@ -1843,6 +1879,14 @@ export const JobStatistics: MessageFns<JobStatistics> = {
             message.powerProfiles.push(PowerProfile.decode(reader, reader.uint32()));
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.numDeliveries = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1869,6 +1913,7 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     message.buckets = object.buckets?.map((e) => TrialBucket.fromPartial(e)) || [];
     message.savingsPoints = object.savingsPoints?.map((e) => SavingsPoint.fromPartial(e)) || [];
     message.powerProfiles = object.powerProfiles?.map((e) => PowerProfile.fromPartial(e)) || [];
+    message.numDeliveries = object.numDeliveries ?? 0;
     return message;
   },
 };

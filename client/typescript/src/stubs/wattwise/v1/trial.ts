@@ -250,6 +250,13 @@ export enum WarningReason {
    * joules, and its time in seconds?
    */
   WARNING_REASON_POWER_OUT_OF_RANGE = "WARNING_REASON_POWER_OUT_OF_RANGE",
+  /**
+   * WARNING_REASON_EPOCHS_CHANGED - Of jobs only: the epochs to the target have changed; see DetectedChange. Withdrawn once about 20 later trials have
+   * ended, or if the search is rebuilt without the change.
+   */
+  WARNING_REASON_EPOCHS_CHANGED = "WARNING_REASON_EPOCHS_CHANGED",
+  /** WARNING_REASON_EPOCH_COST_CHANGED - Of jobs only: the cost of an epoch has changed. Withdrawn like WARNING_REASON_EPOCHS_CHANGED. */
+  WARNING_REASON_EPOCH_COST_CHANGED = "WARNING_REASON_EPOCH_COST_CHANGED",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -279,6 +286,12 @@ export function warningReasonFromJSON(object: any): WarningReason {
     case 7:
     case "WARNING_REASON_POWER_OUT_OF_RANGE":
       return WarningReason.WARNING_REASON_POWER_OUT_OF_RANGE;
+    case 8:
+    case "WARNING_REASON_EPOCHS_CHANGED":
+      return WarningReason.WARNING_REASON_EPOCHS_CHANGED;
+    case 9:
+    case "WARNING_REASON_EPOCH_COST_CHANGED":
+      return WarningReason.WARNING_REASON_EPOCH_COST_CHANGED;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -304,6 +317,10 @@ export function warningReasonToNumber(object: WarningReason): number {
       return 6;
     case WarningReason.WARNING_REASON_POWER_OUT_OF_RANGE:
       return 7;
+    case WarningReason.WARNING_REASON_EPOCHS_CHANGED:
+      return 8;
+    case WarningReason.WARNING_REASON_EPOCH_COST_CHANGED:
+      return 9;
     case WarningReason.UNRECOGNIZED:
     default:
       return -1;
@@ -455,7 +472,7 @@ export interface TrialWarning {
   field: string;
   /** One sentence with the numbers, and what to change. Never empty. */
   message: string;
-  /** The trial that it is about. Always set. */
+  /** The trial that it is about; of a change the one whose result revealed it. Always set. */
   trialNumber: number;
 }
 

@@ -1,0 +1,305 @@
+"""Changes of a job's behaviour: what follows from them, beyond the policy that detects them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from wattwise import v1
+from wattwise_server.domain import Change, HistoryKind, Measurement, Quantity, WarningReason
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.store.base import HistoryList, PolicyState
+from wattwise_server.usecases.changes import SHOWN_TRIALS, changes, compared_from
+from wattwise_server.usecases.imports import ImportedTrial, Importer
+
+from tests.changes import Noticing, Recurring, detect_changes
+from tests.server.site import Site, draft
+from tests.watched import WatchedServer
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedServer]:
+    """A server on each database."""
+    postgres = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
+    url = postgres.create_database() if postgres else ""
+    with WatchedServer(tmp_path_factory.mktemp("changes"), url) as live:
+        detect_changes(live, tmp_path_factory.mktemp("imported"))
+        live.start()
+        yield live
+    if postgres:
+        postgres.drop_database(url)
+
+
+def kinds(job: v1.Job) -> list[int]:
+    """The reasons of a job's warnings."""
+    return [warning.reason for warning in job.warnings]
+
+
+def needs_attention(job: Recurring) -> bool:
+    """Whether a job is marked in a list, and thus among those that are."""
+    request = v1.ListJobsRequest(job_id_prefix=job.job_id, state=v1.JOB_STATE_ATTENTION)
+    found = job.job_id in [each.spec.job_id for each in job.admin.ListJobs(request).jobs]
+    assert job.listed.summary.needs_attention is found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("quantity", "factor", "what"),
+    [
+        (Quantity.EPOCHS, 2.1, "batch size 64 takes 2.1 times as many epochs; older trials"),
+        (Quantity.EPOCHS, 12.0, "batch size 64 takes 12.0 times as many epochs; older trials"),
+        (Quantity.EPOCHS, 0.484, "batch size 64 takes 0.48 times as many epochs; older trials"),
+        (Quantity.EPOCHS, math.inf, "batch size 64 misses the target; older trials"),
+        (Quantity.EPOCH_COST, 2.0, "an epoch of batch size 64 costs 2.0 times as much; older costs"),
+        (Quantity.EPOCH_COST, 0.5, "an epoch of batch size 64 costs 0.5 times as much; older costs"),
+    ],
+)
+def test_change_in_a_sentence(quantity: Quantity, factor: float, what: str) -> None:
+    """The trial, the batch size, the factor, and what no longer counts."""
+    assert Change(quantity, 51, 64, factor, 53).sentence == f"since trial 51, {what} no longer count"
+
+
+def test_change_is_published(server: WatchedServer) -> None:
+    """A change is in the job, an event, a warning, a line of the log and a counter; it is new only once."""
+    before = server.figure("wattwise_changes_detected_total", quantity="epochs")
+    job = Recurring(server)
+    last = job.train(16, 10, times=5)
+    assert (list(job.shown.changes), job.events(), kinds(job.shown)) == ([], [], [])
+    shown = job.until_detected(16, 21)
+    (change,) = shown.changes
+    assert (change.quantity, change.batch_size) == (v1.CHANGED_QUANTITY_EPOCHS, 16)
+    assert change.since_trial == last.id.trial_number + 1
+    assert change.factor == pytest.approx(2.1, rel=0.1)
+    assert change.detected_by_trial == shown.num_trials
+    assert change.message.startswith(f"since trial {change.since_trial}, batch size 16 takes 2.1 times as many epochs;")
+    (event,) = job.events()
+    assert (event.trial_number, event.batch_size, event.message) == (change.detected_by_trial, 16, change.message)
+    (warning,) = shown.warnings
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_EPOCHS_CHANGED, "result.current_epoch")
+    assert (warning.trial_number, warning.message) == (change.detected_by_trial, change.message)
+    assert job.listed.warnings == shown.warnings
+    assert not job.listed.changes
+    (line,) = [each for each in server.events("change detected") if each["job"] == job.job_id]
+    assert (line["trial"], line["batch_size"], line["since_trial"]) == (
+        change.detected_by_trial,
+        16,
+        change.since_trial,
+    )
+    assert (line["quantity"], line["message"], line["level"]) == ("EPOCHS", change.message, "warning")
+    assert server.figure("wattwise_changes_detected_total", quantity="epochs") == before + 1
+    job.train(16, 21)
+    assert len(job.events()) == 1
+    assert job.shown.changes == shown.changes
+
+
+def test_batch_size_that_no_longer_reaches_the_target_has_no_factor(server: WatchedServer) -> None:
+    """No factor is known of it, and the sentence says what it does."""
+    job = Recurring(server)
+    job.train(16, 10, times=5)
+    for _ in range(20):
+        if not job.shown.changes:
+            job.miss(16)
+    (change,) = job.shown.changes
+    assert not change.HasField("factor")
+    assert "batch size 16 misses the target" in change.message
+
+
+def test_each_quantity_has_its_warning(server: WatchedServer) -> None:
+    """Epochs and the cost of an epoch may change apart; the cost's field is the one that it is made of."""
+    job = Recurring(server)
+    job.train(16, 10, times=5)
+    job.until_detected(16, 10, 30.0)
+    shown = job.until_detected(16, 30, 30.0, changes=2)
+    cost, epochs = shown.changes
+    assert (cost.quantity, epochs.quantity) == (v1.CHANGED_QUANTITY_EPOCH_COST, v1.CHANGED_QUANTITY_EPOCHS)
+    assert cost.since_trial < epochs.since_trial
+    assert kinds(shown) == [v1.WARNING_REASON_EPOCH_COST_CHANGED, v1.WARNING_REASON_EPOCHS_CHANGED]
+    assert shown.warnings[0].field == "result.energy_joules"
+    assert "an epoch of batch size 16 costs 3.0 times as much" in cost.message
+    assert job.figures.savings.compared_from_trial == epochs.since_trial
+    timed = Recurring(server, eta_knob=0.0)
+    for seconds in (1.0, 1.0, 1.0, *[3.0] * 10):
+        timed.report(timed.begin(16), 0.0, epoch=10, time=10 * seconds)
+    assert [warning.field for warning in timed.shown.warnings] == ["result.time_seconds"]
+
+
+def test_warning_is_withdrawn(server: WatchedServer) -> None:
+    """Once twenty later trials have ended, the job needs no attention any more; the change stays."""
+    job = Recurring(server)
+    job.train(16, 10, times=5)
+    shown = job.until_detected(16, 30)
+    running = [job.begin(16) for _ in range(2 * SHOWN_TRIALS)]
+    for trial in running[: SHOWN_TRIALS - 1]:
+        job.report(trial, 300.0, epoch=30)
+    assert kinds(job.shown) == [v1.WARNING_REASON_EPOCHS_CHANGED]
+    assert needs_attention(job)
+    job.end(running[SHOWN_TRIALS - 1], v1.END_REASON_ERROR)
+    assert kinds(job.shown) == []
+    assert not needs_attention(job)
+    assert job.shown.changes == shown.changes
+    assert job.figures.savings.compared_from_trial == shown.changes[0].since_trial
+
+
+def test_warning_agrees_with_a_rebuilt_search(server: WatchedServer) -> None:
+    """Without one of the trials that show it, without any, and under another policy there is no change."""
+    job = Recurring(server)
+    job.train(16, 10, times=5)
+    shown = job.until_detected(16, 30)
+    since = shown.changes[0].since_trial
+    numbers = range(since, shown.changes[0].detected_by_trial + 1)
+
+    def set_excluded(*, excluded: bool) -> v1.Job:
+        return [job.exclude(number, excluded=excluded) for number in numbers][-1]
+
+    def set_policy(policy: v1.Policy.ValueType) -> v1.Job:
+        return job.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy)).job
+
+    def is_changed(found: v1.Job) -> bool:
+        assert found == job.shown
+        (of_list,) = {bool(job.listed.warnings), job.listed.summary.needs_attention}
+        compared = {job.figures.savings.compared_from_trial, job.listed.summary.savings.compared_from_trial}
+        assert compared == {since if found.changes else 0}
+        assert bool(found.changes) is bool(found.warnings) is of_list
+        return of_list
+
+    assert is_changed(shown)
+    assert not is_changed(set_excluded(excluded=True))
+    assert is_changed(set_excluded(excluded=False))
+    assert not is_changed(set_policy(v1.POLICY_GTS))
+    assert is_changed(set_policy(v1.POLICY_KNOWLEDGE_GRADIENT))
+    # What a person's call rebuilds is not detected again.
+    assert len(job.events()) == 1
+    assert not is_changed(job.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job)
+
+
+def test_claim_begins_again(server: WatchedServer) -> None:
+    """Once epochs have tripled, neither the cheap default from before nor what was spent then is part of the claim."""
+    job = Recurring(server)
+    job.train(16, 10, times=5)
+    job.train(8, 5, times=5)
+    early = job.figures
+    assert (early.savings.compared_from_trial, early.savings.num_deliveries, early.num_deliveries) == (0, 10, 10)
+    shown = job.until_detected(8, 15)
+    since = shown.changes[0].since_trial
+    found, savings = job.figures, job.figures.savings
+    number = shown.num_trials - since + 1
+    assert (savings.compared_from_trial, savings.num_deliveries, savings.num_baseline_trials) == (since, number, 0)
+    assert (savings.verdict, savings.cost.spent) == (v1.SAVINGS_VERDICT_NO_BASELINE, 150.0 * number)
+    (advice,) = savings.advice
+    assert f"since trial {since}" in advice
+    assert f"wattwise jobs baseline {job.job_id}" in advice
+    assert (found.num_deliveries, found.spent.cost) == (10 + number, 750.0 + 150.0 * number)
+    assert not any(point.HasField("saved_cost") for point in found.savings_points)
+    job.train(16, 30, times=5)
+    job.train(8, 15, times=20)
+    found, savings = job.figures, job.figures.savings
+    deliveries = number + 25
+    assert (savings.num_deliveries, savings.num_baseline_trials, savings.cost.baseline) == (deliveries, 5, 300.0)
+    assert savings.cost.spent == 150.0 * (number + 20) + 1500.0
+    assert savings.cost.at_least == pytest.approx(deliveries * savings.cost.least_baseline - savings.cost.spent)
+    assert savings.verdict == v1.SAVINGS_VERDICT_SAVING
+    assert savings.break_even_trial > since
+    points = {point.trial_number: point for point in found.savings_points}
+    assert [number for number, point in points.items() if not point.HasField("saved_cost")] == list(range(1, since))
+    newest = points[job.shown.num_trials]
+    assert newest.saved_cost == pytest.approx(savings.cost.saved)
+    assert newest.saved_cost_at_least == pytest.approx(savings.cost.at_least)
+    assert (newest.num_deliveries, newest.spent_cost) == (found.num_deliveries, found.spent.cost)
+
+
+def test_lists_and_totals_have_the_same_claim(server: WatchedServer) -> None:
+    """Totals are sums of claims, and of all that was spent; of a job without a change nothing else is compared."""
+    changed, same = (Recurring(server, job_id_prefix="sum", job_id=f"sum-{name}") for name in ("changed", "same"))
+    for job in (changed, same):
+        job.train(16, 10, times=5)
+        job.train(8, 5, times=10)
+    changed.until_detected(8, 15)
+    changed.train(16, 30, times=2)
+    totals = server.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-")).totals
+    summaries = [job.listed.summary for job in (changed, same)]
+    for job, summary in zip((changed, same), summaries, strict=True):
+        figures = job.figures
+        assert summary.savings.cost == figures.savings.cost
+        assert summary.savings.compared_from_trial == figures.savings.compared_from_trial
+        assert (summary.num_deliveries, summary.spent) == (figures.num_deliveries, figures.spent)
+    assert [bool(summary.savings.compared_from_trial) for summary in summaries] == [True, False]
+    assert summaries[0].savings.cost.spent < summaries[0].spent.cost
+    assert totals.num_deliveries == sum(summary.num_deliveries for summary in summaries)
+    assert totals.spent.cost == sum(summary.spent.cost for summary in summaries)
+    assert totals.saved.cost == pytest.approx(sum(summary.savings.cost.saved for summary in summaries))
+    assert totals.saved_at_least.time_seconds == pytest.approx(
+        sum(summary.savings.time.at_least for summary in summaries)
+    )
+
+
+def test_trial_from_before_a_change_is_not_compared_while_it_runs(server: WatchedServer) -> None:
+    """What it takes is spent, but not part of the claim, neither while it runs nor once it has ended."""
+    job = Recurring(server)
+    job.train(16, 10, times=5)
+    slow = job.begin(8)
+    job.report(slow, 1000.0, metric=0.1)
+    shown = job.until_detected(16, 30)
+    assert slow.id.trial_number < shown.changes[0].since_trial
+    running = job.begin(16)
+    job.report(running, 7.0, metric=0.1)
+    number = shown.num_trials - shown.changes[0].since_trial + 1
+    found = job.figures
+    assert found.savings.cost.spent == 300.0 * number + 7.0
+    assert found.spent.cost == 500.0 + 1000.0 + 300.0 * number + 7.0
+    job.report(slow, 1500.0, epoch=2)
+    found = job.figures
+    assert (found.savings.num_deliveries, found.savings.cost.spent) == (number, 300.0 * number + 7.0)
+    assert (found.num_deliveries, found.spent.cost) == (6 + number, 500.0 + 1500.0 + 300.0 * number + 7.0)
+
+
+def test_claim_of_a_change_survives_a_restart(server: WatchedServer) -> None:
+    """It follows from what is stored."""
+    job = Recurring(server)
+    job.train(16, 10, times=5)
+    shown = job.until_detected(16, 30)
+    figures = job.figures
+    server.stop()
+    server.start()
+    assert job.figures == figures
+    assert job.shown == shown
+
+
+def test_notes_that_cannot_be_read_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job with damaged notes has figures like one without a change; its own calls say what is wrong."""
+    monkeypatch.setitem(POLICIES, "KNOWLEDGE_GRADIENT", Noticing())
+    for notes in ("", "no JSON"):
+        assert compared_from(PolicyState("KNOWLEDGE_GRADIENT", notes)) == 0
+
+
+def test_paper_policies_detect_nothing(tmp_path: Path) -> None:
+    """A job of them that changes keeps all its trials."""
+    with WatchedServer(tmp_path) as server:
+        server.start()
+        for policy in (v1.POLICY_GTS, v1.POLICY_PRUNING_GTS):
+            job = Recurring(server, policy=policy)
+            job.train(16, 10, times=5)
+            job.train(16, 40, times=5)
+            assert (list(job.shown.changes), job.figures.savings.compared_from_trial) == ([], 0)
+
+
+async def test_imported_trials_reveal_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job did before it was registered may have changed, too: one event and one warning, both durable."""
+    monkeypatch.setitem(POLICIES, "KNOWLEDGE_GRADIENT", Noticing())
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    await site.optimizer.register(draft(policy="KNOWLEDGE_GRADIENT", max_epochs=50))
+    importer = Importer(site.store, lambda: site.now)
+    for number, epochs in enumerate([10, 10, 10, 30, 30, 30], 1):
+        last = Measurement(epochs, float(epochs), 10.0 * epochs, 0.95, site.now)
+        await importer.import_trial(ImportedTrial("j", f"night {number}", 16, [last], None))
+    await site.open()
+    job = await site.administration.job("j")
+    (change,) = changes(job)
+    assert (change.quantity, change.since_trial, change.batch_size, change.factor) == (Quantity.EPOCHS, 4, 16, 3.0)
+    (warning,) = job.warnings
+    assert (warning.reason, warning.trial_number) == (WarningReason.EPOCHS_CHANGED, change.detected_by)
+    (listed,) = await site.store.history(HistoryList(kind=HistoryKind.CHANGE_DETECTED), (), 9)
+    assert (listed.entry.message, listed.entry.trial_number) == (change.sentence, change.detected_by)
+    await site.close()

@@ -1,0 +1,76 @@
+"""What the page shows of a job whose behaviour has changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.changes import Recurring, detect_changes
+from tests.live_server import LiveServer
+from tests.web.page import WebPage
+from tests.web.test_pages import job_page, spec_of, text_of
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server whose default policy detects changes, with prices."""
+    with LiveServer(tmp_path_factory.mktemp("changes")) as live:
+        detect_changes(live, tmp_path_factory.mktemp("imported"))
+        live.start("--electricity-price", "360000", "--currency", "EUR")
+        yield live
+
+
+@pytest.fixture(scope="module")
+def browser(changing: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A browser without scripts."""
+    with WebPage(changing.address, tmp_path_factory.mktemp("page") / "web.log") as running, running.client() as client:
+        yield client
+
+
+@pytest.fixture
+def changed(changing: LiveServer) -> Recurring:
+    """A job whose epochs have tripled, without a run of the default since then."""
+    job = Recurring(changing)
+    job.train(16, 10, times=6)
+    job.train(8, 5, times=30)
+    job.until_detected(8, 15)
+    return job
+
+
+def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, changed: Recurring) -> None:
+    """The page of a job has them, and the line is before the first trial that counts; its badge asks for attention."""
+    (change,) = changed.shown.changes
+    shown, page = text_of(job_page(browser, changed.job_id)), job_page(browser, changed.job_id)
+    assert f"epochs changed, trial {change.detected_by_trial} {change.message}" in shown
+    assert 'class="badge b-attention"' in page.text
+    events = text_of(browser.get("/events", params={"job": changed.job_id, "kind": "EVENT_KIND_CHANGE_DETECTED"}))
+    assert f"{change.message[0].upper()}{change.message[1:]}" in events
+    chart = spec_of(page, "cost")
+    assert [layer["data"]["values"] for layer in chart["layer"] if "data" in layer] == [
+        [{"at": change.since_trial - 0.5, "change": change.message}]
+    ]
+    assert f"A vertical line: {change.message}." in shown
+
+
+def test_a_claim_says_from_which_trial_it_compares(browser: httpx.Client, changed: Recurring) -> None:
+    """Without a claim and with one, on the page of the job and in the list; a model's price is of all trials."""
+    (change,) = changed.shown.changes
+    since = f"since trial {change.since_trial}"
+    number = changed.shown.num_trials - change.since_trial + 1
+    shown = text_of(job_page(browser, changed.job_id))
+    assert f"The default batch size 16 has not delivered a model {since}, so there is nothing to compare with." in shown
+    assert f"Only trials from {change.since_trial} on are compared: {change.message}." in shown
+    assert f"Changed {change.message}" in shown
+    changed.train(16, 30, times=6)
+    changed.train(8, 15, times=60)
+    shown = text_of(job_page(browser, changed.job_id))
+    assert f"Everything spent {since}, failed and exploring trials included, cost at least " in shown
+    assert f"for each of the {number + 66} deliveries {since}." in shown
+    assert f"for {36 + number + 66} deliveries." in shown
+    assert f"Counted from trial {change.since_trial} on, since when the job behaves in another way." in shown
+    jobs = browser.get("/", params={"q": changed.job_id}).text
+    (row,) = re.findall(f'<tr id="j-{changed.job_id}">(.*?)</tr>', jobs, re.DOTALL)
+    assert f'<span class="note">{since}</span>' in row
