@@ -1,0 +1,238 @@
+"""Detects that a job has changed: in the epochs to the target, or in the cost of an epoch.
+
+For each quantity there are four alternatives to "nothing has changed": values are a little larger or smaller, or far
+larger or smaller. Each has a cumulative sum of the ln of the likelihood ratio of a trial's result, as predicted by the
+alternative and by the belief before it; a sum that falls below 0 starts again at 0 (Page, "Continuous Inspection
+Schemes", Biometrika 41, 1954). If the predictions are right, a sum exceeds a threshold h with a probability of at most
+e^−h between two times that it is 0.
+
+When a sum exceeds it, only the trials since it was 0 count. After a change of the epochs, costs of epochs stay known.
+After a change of the cost of an epoch, epochs stay known; what an epoch costs at the batch sizes without a trial since
+then is uncertain: it changed as much, or not at all, or something in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
+
+from wattwise_server.domain import Change, JobSpec, Moments, Quantity
+from wattwise_server.policy.knowledge_gradient.belief import Belief
+from wattwise_server.policy.knowledge_gradient.constants import Constants
+from wattwise_server.policy.knowledge_gradient.evidence import (
+    CUSUMS,
+    Cusum,
+    Knowledge,
+    Seen,
+    Watched,
+    recent,
+    with_seen,
+    without_epochs,
+)
+
+_LEAST = -5.0
+"""ln of the least likelihood ratio: an alternative that predicts nothing like the result is not ruled out for ever."""
+
+_TINY = 1e-12
+
+
+class Prediction(NamedTuple):
+    """What is expected of a trial in one quantity, if nothing has changed.
+
+    Attributes:
+        variance: Of the logarithm in a usual trial, with that of the belief.
+        freedom: Degrees of freedom of that variance.
+        never: Probability that the trial never reaches the target.
+        unusual: Probability that it is unusual, if it reaches the target.
+        unusual_variance: What is added to the variance of unusual trials.
+        jump, jump_variance: ln of a large change: its size and its variance.
+        broken: Probability that a trial never reaches the target after a large change for the worse.
+    """
+
+    variance: float
+    freedom: float
+    never: float
+    unusual: float
+    unusual_variance: float
+    jump: float
+    jump_variance: float
+    broken: float
+
+
+def watched(
+    spec: JobSpec, before: Knowledge, belief: Belief, seen: Seen, after: Knowledge, constants: Constants
+) -> Knowledge:
+    """The knowledge after a trial, with the detectors updated; without what no longer counts if one of them fired.
+
+    Args:
+        spec: The job.
+        before: What was known before the trial.
+        belief: The belief that follows from it.
+        seen: The trial.
+        after: What is known with the trial, detectors aside.
+        constants: The constants.
+    """
+    place = seen.place
+    epochs, epoch_cost = float(belief.epochs[place]), float(belief.cost[place])
+    of_epochs = surprises(seen.log_epochs - epochs, seen.reached, _epochs(belief, place, constants), constants)
+    of_cost: Sequence[float] = (0.0,) * len(CUSUMS)
+    if seen.epoch_cost is not None:
+        of_cost = surprises(
+            seen.epoch_cost - epoch_cost, True, _epoch_cost(before, belief, place, constants), constants
+        )
+    epochs_sums = _added(before.epochs_sums, of_epochs, seen.number, constants)
+    cost_sums = _added(before.cost_sums, of_cost, seen.number, constants)
+    trials = recent((*before.recent, Watched(seen, epochs, epoch_cost)), (*epochs_sums, *cost_sums))
+    after = replace(after, epochs_sums=epochs_sums, cost_sums=cost_sums, recent=trials)
+    largest = max(epochs_sums)
+    if largest.value > constants.threshold:
+        after = _with_new_epochs(spec, after, largest.since, seen.number)
+    largest = max(cost_sums)
+    if largest.value > constants.cost_threshold:
+        after = _with_new_costs(spec, after, largest.since, seen.number)
+    return after
+
+
+def _epochs(belief: Belief, place: int, constants: Constants) -> Prediction:
+    _, unusual, reaches = belief.rates
+    always = float(belief.edges.always[place])
+    return Prediction(
+        float(belief.epochs_cov[place, place] + belief.noise[place]),
+        float(belief.freedom[place]),
+        always + (1 - always) * unusual * (1 - reaches),
+        unusual * reaches / (1 - unusual + unusual * reaches),
+        constants.unusual_spread**2,
+        constants.jump,
+        constants.jump_spread**2,
+        constants.broken,
+    )
+
+
+def _epoch_cost(knowledge: Knowledge, belief: Belief, place: int, constants: Constants) -> Prediction:
+    return Prediction(
+        float(belief.cost_cov[place, place] + belief.cost_noise),
+        constants.noise_weight + float(knowledge.reached.sum() + knowledge.missed.sum()),
+        0.0,
+        constants.cost_unusual,
+        constants.cost_unusual_spread**2,
+        constants.cost_jump,
+        constants.cost_jump_spread**2,
+        0.0,
+    )
+
+
+def surprises(error: float, reached: bool, expected: Prediction, constants: Constants) -> tuple[float, ...]:
+    """Ln of the likelihood ratio of each alternative: a little larger, a little smaller, far larger, far smaller.
+
+    Args:
+        error: ln of the result, less what was expected.
+        reached: Whether the result is known, rather than only to be larger.
+        expected: What was expected.
+        constants: The constants.
+    """
+    never, unusual, variance = expected.never, expected.unusual, expected.variance
+
+    def given(mean: float, more: float) -> float:
+        deviation = math.sqrt(variance + more)
+        z = (error - mean) / deviation
+        return _density(z, expected.freedom) / deviation if reached else _above(z, expected.freedom)
+
+    def likelihood(mean: float) -> float:
+        some = (1 - unusual) * given(mean, 0.0) + unusual * given(0.0, expected.unusual_variance)
+        return _with_misses(some, never, reached=reached)
+
+    shift = constants.shift * math.sqrt(variance)
+    larger, smaller = (
+        _with_misses(given(jump, expected.jump_variance), misses, reached=reached)
+        for jump, misses in ((expected.jump, max(expected.broken, never)), (-expected.jump, never))
+    )
+    usual = max(likelihood(0.0), _TINY)
+    alternatives = likelihood(shift), likelihood(-shift), larger, smaller
+    return tuple(math.log(max(each, _TINY) / usual) for each in alternatives)
+
+
+def _with_misses(likelihood: float, misses: float, *, reached: bool) -> float:
+    return (1 - misses) * likelihood if reached else misses + (1 - misses) * likelihood
+
+
+def _density(t: float, freedom: float) -> float:
+    """The density of Student's t distribution: the variance is an estimate."""
+    log = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * (freedom + 1) * math.log1p(t * t / freedom)
+    return math.exp(log) / math.sqrt(freedom * math.pi)
+
+
+def _above(t: float, freedom: float) -> float:
+    """P(T > t) of Student's t distribution (Wallace, Ann. Math. Stat. 30(4), 1959; relative error of a few percent)."""
+    z = math.sqrt(freedom * math.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    return 0.5 * math.erfc(math.copysign(z, t) / math.sqrt(2))
+
+
+def _added(sums: Sequence[Cusum], found: Sequence[float], number: int, constants: Constants) -> tuple[Cusum, ...]:
+    return tuple(
+        Cusum(max(0.0, each.value + min(max(ratio, _LEAST), constants.most)), each.since if each.value > 0 else number)
+        for each, ratio in zip(sums, found, strict=True)
+    )
+
+
+def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, since: int, number: int) -> Knowledge:
+    """After a change of the epochs: only the trials since then tell them, and no prior job."""
+    kept = [each for each in knowledge.recent if each.seen.number >= since]
+    clearest = _clearest(kept)
+    if 2 * sum(not each.seen.reached for each in clearest) > len(clearest):
+        factor = math.inf
+    else:
+        factor = math.exp(median(each.seen.log_epochs - clearest[0].epochs for each in clearest))
+    default = spec.batch_sizes.index(spec.default_batch_size)
+    changed = replace(
+        knowledge,
+        evidence=with_seen(without_epochs(knowledge.evidence), [each.seen for each in kept], costs=False),
+        prior=(),
+        first=None,
+        trials=len(kept),
+        default_due=all(each.seen.place != default for each in kept),
+        window=tuple(each for each in knowledge.window if each.number >= kept[0].seen.number),
+        epochs_sums=CUSUMS,
+    )
+    return _recorded(changed, Change(Quantity.EPOCHS, kept[0].seen.number, _size(spec, clearest), factor, number))
+
+
+def _with_new_costs(spec: JobSpec, knowledge: Knowledge, since: int, number: int) -> Knowledge:
+    """After a change of the cost of an epoch: only the trials since then tell it, and the others what it may be."""
+    kept = [each for each in knowledge.recent if each.seen.number >= since and each.seen.epoch_cost is not None]
+    clearest = _clearest(kept)
+    log_factor = median((each.seen.epoch_cost or 0.0) - clearest[0].epoch_cost for each in clearest)
+    places = {each.seen.place for each in kept}
+    earlier = [
+        known._replace(epoch_cost=Moments(), cost_doubt=0.0) if place in places else known.doubted(log_factor)
+        for place, known in enumerate(knowledge.evidence)
+    ]
+    fresh = with_seen(earlier, [each.seen for each in kept], epochs=False)
+    since = kept[0].seen.number
+    window = tuple(each if each.number >= since else each._replace(epoch_cost=None) for each in knowledge.window)
+    changed = replace(knowledge, evidence=fresh, window=window, cost_sums=CUSUMS)
+    factor = math.exp(log_factor)
+    return _recorded(changed, Change(Quantity.EPOCH_COST, since, _size(spec, clearest), factor, number))
+
+
+def _clearest(kept: Sequence[Watched]) -> Sequence[Watched]:
+    """The trials of the batch size that has most of them."""
+    place, _ = Counter(each.seen.place for each in kept).most_common(1)[0]
+    return [each for each in kept if each.seen.place == place]
+
+
+def _size(spec: JobSpec, clearest: Sequence[Watched]) -> int:
+    return spec.batch_sizes[clearest[0].seen.place]
+
+
+def _recorded(knowledge: Knowledge, change: Change) -> Knowledge:
+    """With a change, in place of an earlier one of the same quantity."""
+    others = tuple(each for each in knowledge.changes if each.quantity is not change.quantity)
+    return replace(
+        knowledge,
+        changes=(*others, change),
+        recent=recent(knowledge.recent, (*knowledge.epochs_sums, *knowledge.cost_sums)),
+    )

@@ -1,0 +1,244 @@
+"""The choice of one trial."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattwise_server.domain import JobSpec, Search
+from wattwise_server.policy.cost import with_unit
+from wattwise_server.policy.failures import failing, tried
+from wattwise_server.policy.knowledge_gradient.belief import Belief
+from wattwise_server.policy.knowledge_gradient.constants import Constants
+from wattwise_server.policy.knowledge_gradient.evidence import Floats, Knowledge
+from wattwise_server.policy.knowledge_gradient.values import Outlook, Values
+
+_LEAST_TRUST = 0.5
+"""Probability that the prior jobs tell the epochs of this one, below which they are taken to be wrong."""
+
+# Gauss-Hermite nodes and weights for the surprise in ln E and the surprise in ln c, of which the second is small.
+_EPOCHS_NODES, _EPOCHS_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+_COST_NODES, _COST_WEIGHTS = np.polynomial.hermite_e.hermegauss(2)
+_Z_EPOCHS, _Z_COST = (axis.ravel() for axis in np.meshgrid(_EPOCHS_NODES, _COST_NODES))
+_Z_NODES = np.stack([np.ones_like(_Z_EPOCHS), _Z_EPOCHS, _Z_COST], axis=1)
+_Z_WEIGHTS = np.outer(_COST_WEIGHTS, _EPOCHS_WEIGHTS).ravel() / (_EPOCHS_WEIGHTS.sum() * _COST_WEIGHTS.sum())
+
+
+@dataclass(frozen=True)
+class Prospects:
+    """The choice of one trial, where a best batch size is known, or assumed while the first trials run.
+
+    Attributes:
+        outlook: What the search leads to.
+        places: The indices of the allowed batch sizes, ascending.
+        running: The number of running trials, by batch size (n,).
+        best: The best known batch size, an allowed one.
+    """
+
+    outlook: Outlook
+    places: NDArray[np.int64]
+    running: NDArray[np.int64]
+    best: int
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job."""
+        return self.outlook.spec
+
+    @property
+    def constants(self) -> Constants:
+        """The constants."""
+        return self.outlook.constants
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What is known."""
+        return self.outlook.knowledge
+
+    @property
+    def belief(self) -> Belief:
+        """The belief."""
+        return self.outlook.belief
+
+    @property
+    def values(self) -> Values:
+        """Its values."""
+        return self.outlook.values
+
+    @cached_property
+    def price(self) -> Floats:
+        """What a launch costs that tries a batch size: if it gets no model, it is repeated with the best known one."""
+        again = (1 - self.values.delivers) * self.values.model[self.best]
+        return np.asarray(self.values.trial + again)
+
+    @cached_property
+    def launches(self) -> float:
+        """The launches for which an insight is used."""
+        constants, window = self.constants, self.spec.window_size
+        launches = constants.horizon + constants.misfit_horizon * self.belief.misfit + self.knowledge.trials
+        return min(launches, constants.windows * window) if window else launches
+
+    @cached_property
+    def worth(self) -> int:
+        """The batch size to try, or the best known one if no result is worth what its trial costs.
+
+        A trial pays off if its cost less the worth of its result is lower than that of the best known one. Of several
+        such trials one can follow the other, so that their order only decides what is gained in between.
+        """
+        places, price = self.places, self.price[self.places]
+        # A trial that misses the target is taken to teach nothing.
+        chance = 1 - self.values.miss[places]
+        gain = chance * np.maximum(self.values.model[places].min() - self._after, 0.0)
+        whole = price - self.launches * gain
+        pays = whole < whole[places == self.best]
+        if not pays.any():
+            return self.best
+        soon = price - self.constants.soon * self.launches * gain
+        return int(places[np.argmin(np.where(pays, soon, np.inf))])
+
+    @cached_property
+    def _after(self) -> Floats:
+        """Expected least R after one more trial of each allowed batch size (m,) that reaches the target.
+
+        By Gauss-Hermite quadrature. What the running trials will tell, another trial does not need to find out.
+        """
+        belief, found, knowledge, places = self.belief, self.values, self.knowledge, self.places
+        ending = belief.once_ended(self.running, knowledge.evidence)
+        grid = np.ix_(places, places)
+        epochs_var = ending.epochs_cov.diagonal()[places] + belief.noise[places]
+        cost_var = ending.cost_cov.diagonal()[places] + belief.cost_noise
+        # How far the means move with one standard deviation of surprise: [trial of, mean of].
+        by_epochs = ending.epochs_cov[grid] / np.sqrt(epochs_var)[:, None]
+        by_cost = ending.cost_cov[grid] / np.sqrt(cost_var)[:, None]
+        left = np.maximum(belief.variance[places] - by_epochs**2 - by_cost**2, 0) + belief.noise[places]
+        # [trial of, node, mean of]
+        unmoved = np.broadcast_to(belief.mean[places], by_epochs.shape)
+        mean = _Z_NODES @ np.stack([unmoved, by_epochs, by_cost], axis=1)
+        always = np.where(belief.edges.reached, self.outlook.begun, belief.edges.always_after(places))
+        # The batch size that reached the target does not always miss it.
+        always[np.arange(len(places)), places] = 0.0
+        ok, miss = self.outlook.ends(places, mean, left[:, None, :], always[:, None, places])
+        then = Values(ok, miss, found.crash[places], found.crash_share, found.log_limit[places])
+        least: Floats = then.model.min(2) @ _Z_WEIGHTS
+        return least
+
+    def choice(self) -> tuple[int, str]:
+        """The batch size of the next trial, and the reason."""
+        best, knowledge = self.best, self.knowledge
+        if knowledge.luck < self.constants.doubt:
+            return self._doubted()
+        if knowledge.retry:
+            return best, f"{self._alone(best)}, the least of those tried; the trial that ended last delivered no model"
+        if self._default_untried:
+            default = self.spec.batch_sizes.index(self.spec.default_batch_size)
+            if self.belief.prior_trust < _LEAST_TRUST:
+                return default, f"{self._beside(default)}; the prior jobs were wrong, so the default is tried"
+            if knowledge.default_due:
+                return default, f"{self._beside(default)}; the job has changed, so the default is tried again"
+        if self.worth != best:
+            launches = f"{self.launches:.0f} launches"
+            return self.worth, f"{self._beside(self.worth)}; a trial pays off, as its result serves the next {launches}"
+        if (other := self._insured) is not None:
+            return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
+        return best, f"{self._alone(best)}, the least of those tried; no other batch size is worth a trial"
+
+    def planned(self) -> tuple[int, str]:
+        """The batch size of a launch while the first trial of the default runs, and the reason."""
+        default = self.spec.batch_sizes[self.best]
+        running = f"no trial has ended yet, and one of batch size {default} is running"
+        if self.worth == self.best:
+            return self.best, f"{running}; beside the running trials no other batch size is worth one"
+        ratio = float(self.values.model[self.worth] / self.values.model[self.best])
+        launches = f"its result serves the next {self.launches:.0f} launches"
+        return self.worth, f"{running}; expected to cost {ratio:.2g} times as much as that one, and {launches}"
+
+    @property
+    def _default_untried(self) -> bool:
+        default = self.spec.batch_sizes.index(self.spec.default_batch_size)
+        return default in self.places and not (self.knowledge.known[default] or self.running[default])
+
+    def _doubted(self) -> tuple[int, str]:
+        """After misses that are hardly bad luck: the allowed batch size nearest to the default that missed least."""
+        default, misses = self.spec.batch_sizes.index(self.spec.default_batch_size), self.knowledge.misses
+        place = min(
+            map(int, self.places),
+            key=lambda each: (misses.count(each) + int(self.running[each]), abs(each - default), each),
+        )
+        which = "the default" if place == default else "the nearest to the default of those that missed it least"
+        seen = _counted(len(misses), "trial")
+        return place, f"{seen} in a row missed the target, which is hardly bad luck; this is {which}"
+
+    @property
+    def _insured(self) -> int | None:
+        """A batch size without a trial, once what it costs is a small share of what the trials cost so far.
+
+        Without it a second valley behind a hill would never be found. The worse the law fits, the sooner: only then
+        there may be one.
+        """
+        known, reached = self.knowledge.known, self.places[self.knowledge.reached[self.places] > 0]
+        new = self.places[~known[self.places] & (self.running[self.places] == 0)]
+        # Those between the batch sizes that have reached the target, and the next one on either side.
+        first, last = np.searchsorted(new, (reached[0], reached[-1]))
+        candidates = new[max(0, first - 1) : last + 1]
+        if not len(candidates):
+            return None
+        extra = self.price[candidates] / self.values.model[self.best] - 1
+        affordable = self.constants.insurance * self.belief.misfit * self.knowledge.trials / known.sum()
+        return int(candidates[extra.argmin()]) if extra.min() < affordable else None
+
+    def _alone(self, place: int) -> str:
+        cost = float(self.values.model[place])
+        deviation = cost * math.sqrt(math.expm1(min(float(self.belief.variance[place]), 700.0)))
+        return f"expected {with_unit(cost, deviation)}"
+
+    def _beside(self, place: int) -> str:
+        best, cost = self.spec.batch_sizes[self.best], float(self.values.model[self.best])
+        return f"{self._alone(place)}; batch size {best}, the best known, costs {with_unit(cost)}"
+
+
+def first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:
+    """Nothing has reached the target: the least tried batch size, the nearest to the default, the smaller first.
+
+    Those that only missed it in the prior jobs come after the others. Failures count once it has been set aside.
+    """
+    start = spec.default_batch_size if knowledge.first is None else knowledge.first
+    center = spec.batch_sizes.index(start)
+    missing = {place for place, prior in enumerate(knowledge.prior) if prior.num_missed and not prior.num_reached}
+
+    def tries(place: int) -> float:
+        arm = search.arms[place]
+        return float(knowledge.missed[place]) + arm.num_failed + arm.running
+
+    def order(place: int) -> tuple[float, bool, int, int]:
+        later = place in missing and place != center
+        arm = search.arms[place]
+        # A single failure says little: the batch size is tried again, until it has been set aside.
+        failed = arm.num_failed if failing(arm) else 0
+        return knowledge.missed[place] + failed + arm.running, later, abs(place - center), place
+
+    place = min(map(int, places), key=order)
+    arm = search.arms[place]
+    which = "the default" if knowledge.first is None else "the best of the prior jobs"
+    if place == center and not tried(search):
+        return place, f"{which} is tried first"
+    ended = {"missed the target": knowledge.missed[place], "failed": arm.num_failed, "is running": arm.running}
+    seen = [f"{_counted(int(count), 'trial')} {what}" for what, count in ended.items() if count]
+    chosen = which if place == center else f"the nearest to {which}, {start}"
+    skipped = missing - {center} and place not in missing
+    least = min(map(tries, map(int, places)))
+    why = f"of the least tried, this is {chosen}"
+    if tries(place) != least:
+        why = f"this is {chosen}, tried again after a failure"
+    return place, (
+        f"no allowed batch size has reached the target{' in the window' if spec.window_size else ' yet'}; "
+        f"{why} ({', '.join(seen) or 'no trial so far'})"
+        f"{'; those that only missed it in the prior jobs come later' if skipped else ''}"
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

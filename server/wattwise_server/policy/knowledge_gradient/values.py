@@ -1,0 +1,207 @@
+"""What a search leads to: the expected costs of trials and models, the best known batch size, and when trials stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattwise_server.domain import Arm, JobSpec, Search
+from wattwise_server.policy.cost import relaxed
+from wattwise_server.policy.failures import failing
+from wattwise_server.policy.knowledge_gradient.belief import Belief
+from wattwise_server.policy.knowledge_gradient.constants import Constants
+from wattwise_server.policy.knowledge_gradient.evidence import Floats, Knowledge
+from wattwise_server.policy.knowledge_gradient.unusual import later, nearly_above
+
+_MOST_CERTAIN = 0.9999
+"""Largest probability of a miss or a crash: some trial delivers."""
+
+_STOPS = 60
+"""Candidates for the epoch after which a trial is stopped."""
+
+_LATEST_STOP = 50.0
+"""The last of them, as a multiple of the first."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """See the glossary of the package. All arrays by batch size, at the end (…, n).
+
+    Attributes:
+        ok, miss, crash: Expected cost of a trial that reaches the target, in joules; q; r.
+        crash_share: What a crash costs, as a share of `ok`.
+        log_limit: ln of the cost at which a trial ends without reaching the target.
+    """
+
+    ok: Floats
+    miss: Floats
+    crash: Floats
+    crash_share: float
+    log_limit: Floats
+
+    @cached_property
+    def trial(self) -> Floats:
+        """A: expected cost of a trial, in joules."""
+        ended = (1 - self.miss) * self.ok + self.miss * np.exp(self.log_limit)
+        return (1 - self.crash) * ended + self.crash * self.crash_share * self.ok
+
+    @cached_property
+    def model(self) -> Floats:
+        """R: expected cost of a model if only this batch size is used, in joules."""
+        return self.trial / self.delivers
+
+    @cached_property
+    def delivers(self) -> Floats:
+        """Probability that a trial delivers a model."""
+        return (1 - self.crash) * (1 - self.miss)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a search leads to, whatever is running.
+
+    Attributes:
+        spec, search, knowledge, belief: The job.
+        guides: Indices of the batch sizes that set the bound of the others: those that have reached the target and may
+            be chosen.
+        constants: The constants.
+    """
+
+    spec: JobSpec
+    search: Search
+    knowledge: Knowledge
+    belief: Belief
+    guides: NDArray[np.int64]
+    constants: Constants
+
+    @cached_property
+    def values(self) -> Values:
+        """The values of all batch sizes."""
+        belief = self.belief
+        ok, miss = self.ends(slice(None), belief.mean, belief.variance + belief.noise, self.always)
+        # A batch size that does not fit into memory says nothing about how often the others crash. Crashes count
+        # whatever the window: the rules for failures need them all.
+        arms = [Arm(arm.batch_size) if arm.excluded else arm for arm in self.search.arms]
+        failed = np.array([float(arm.num_failed) for arm in arms])
+        # A batch size without trials is expected to crash as often as the others, after the same share of its cost.
+        decided = np.array([float(arm.num_succeeded) for arm in arms])
+        weight = self.constants.crash_weight
+        usual = failed.sum() / (failed.sum() + decided.sum() + weight)
+        crash = np.minimum((failed + weight * usual) / (failed + decided + weight), _MOST_CERTAIN)
+        lost = sum(arm.failed_cost for arm in arms)
+        share = min(1.0, lost / float(failed @ ok)) if lost else 0.0
+        return Values(ok, miss, crash, share, self.log_limit)
+
+    def ends(
+        self, places: NDArray[np.int64] | slice, mean: Floats, spread: Floats, always: Floats
+    ) -> tuple[Floats, Floats]:
+        """Values of ok and q at some batch sizes (m,), given mean and variance of ln C (…, m).
+
+        q is the share of trials that miss the target. A trial is too slow, is unusual, or its batch size always misses.
+        Too slow by `max_epochs` is too expensive at the expected cost of an epoch, which overrates such a miss a little
+        while that cost is uncertain. At batch sizes that reach the target their own unlucky misses count as well.
+
+        Args:
+            places: The batch sizes.
+            mean, spread: Mean and variance of ln C.
+            always: Probability that a batch size always misses (…, m).
+        """
+        log_limit, weight = self.log_limit[places], self.constants.model_weight
+        usual = later(log_limit - mean, spread, self.belief.rates, self.constants, above=nearly_above)
+        reached, unlucky = self.knowledge.reached[places], self.belief.unlucky[places]
+        share = np.where(reached > 0, (unlucky + weight * usual) / (unlucky + reached + weight), usual)
+        miss = np.minimum(always + (1 - always) * share, _MOST_CERTAIN)
+        return np.exp(np.minimum(mean + 0.5 * spread, log_limit)), miss
+
+    @cached_property
+    def limit(self) -> float:
+        """The cost at which trials are stopped: β times the least expected cost of a trial that reaches the target."""
+        if self.spec.beta_knob is None or not len(self.guides):
+            return math.inf
+        return self.spec.beta_knob * float(self.belief.expected[self.guides].min())
+
+    @cached_property
+    def log_limit(self) -> Floats:
+        """Ln of the cost at which a trial ends without reaching the target, by batch size (n,)."""
+        return np.minimum(np.log(self.limit), self.belief.cost + math.log(self.spec.max_epochs + 0.5))
+
+    @cached_property
+    def unlucky_rate(self) -> Floats:
+        """How often trials of a batch size miss the target although they were expected to reach it (n,)."""
+        belief, knowledge, weight = self.belief, self.knowledge, self.constants.model_weight
+        counted = belief.unlucky + weight * belief.rates.unusual
+        return np.asarray(counted / (knowledge.missed + knowledge.reached + weight))
+
+    @cached_property
+    def begun(self) -> Floats:
+        """The probability that a batch size that has reached the target always misses it by now (n,)."""
+        in_a_row = np.array([each.in_a_row for each in self.knowledge.evidence])
+        begins = self.constants.begins
+        return np.where(in_a_row > 0, begins / (begins + (1 - begins) * self.unlucky_rate**in_a_row), 0.0)
+
+    @cached_property
+    def always(self) -> Floats:
+        """The probability that a batch size always misses the target (n,)."""
+        edges = self.belief.edges
+        return np.where(edges.reached, self.begun, edges.always)
+
+    def best_of(self, places: NDArray[np.int64]) -> int:
+        """The best known of some batch sizes, at least one of which has reached the target: the one with the least R.
+
+        One that keeps failing and is due again is the best only if all of those that reached the target do.
+        """
+        reached = places[self.belief.edges.reached[places]]
+        working = np.array([place for place in reached if not failing(self.search.arms[place])], np.int64)
+        candidates = working if len(working) else reached
+        return int(candidates[np.argmin(self.values.model[candidates])])
+
+    @cached_property
+    def best(self) -> int:
+        """The best known batch size, at best one that may be chosen."""
+        return self.best_of(self.guides if len(self.guides) else np.flatnonzero(self.knowledge.reached))
+
+    @cached_property
+    def bounds(self) -> Mapping[int, float | None]:
+        """The bound of every batch size; None: its trials have none."""
+        sizes = self.spec.batch_sizes
+        if math.isinf(self.limit):
+            return dict.fromkeys(sizes)
+        factor, restart = relaxed(self.search), self._restart()
+        bounds: dict[int, float | None] = dict.fromkeys(sizes, factor * self.limit)
+        bounds[sizes[self.best]] = None if restart is None else factor * restart
+        return bounds
+
+    def _restart(self) -> float | None:
+        """The cost at which a trial of the best batch size is stopped: starting again is expected to cost less.
+
+        With S(n) the probability that a trial has not reached the target after n epochs and m the expected cost of a
+        new trial, stopping at N costs f(N) = c·ΣS(n) + S(N)·m, summed over n < N. The N with the least f is taken. None
+        if f only falls.
+        """
+        belief, best, constants = self.belief, self.best, self.constants
+        epoch_cost, again = math.exp(belief.cost[best]), float(belief.expected[best])
+        first = float(math.ceil(constants.patience * again / epoch_cost))
+        last = min(max(first, self.spec.max_epochs), _LATEST_STOP * first)
+        epochs = np.unique(np.geomspace(first, last, _STOPS).round())
+        variance = constants.heavy**2 * (belief.epochs_cov[best, best] + belief.noise[best])
+        late = np.log(epochs + 0.5) - belief.epochs[best]
+        alive = later(late, np.full(len(late), variance), belief.rates, constants, above=nearly_above)
+        spent = epoch_cost * np.concatenate([[0.0], np.cumsum(alive[:-1] * np.diff(epochs))])
+        stop = epochs[np.argmin(spent + alive * again)]
+        return float((stop + 0.5) * epoch_cost) if stop < last else None
+
+
+def guides(search: Search, knowledge: Knowledge) -> NDArray[np.int64]:
+    """The indices of the batch sizes that have reached the target and may be chosen; at best without failing ones."""
+    reached = [
+        place
+        for place, arm in enumerate(search.arms)
+        if knowledge.reached[place] and not (arm.pruned or arm.excluded or arm.banned)
+    ]
+    working = [place for place in reached if not failing(search.arms[place])]
+    return np.array(working or reached, np.int64)
