@@ -78,9 +78,7 @@ def watched(outlook: Outlook, seen: Seen, after: Knowledge) -> Knowledge:
     of_epochs = surprises(seen.log_epochs - epochs, seen.reached, _epochs(belief, place, constants), constants)
     of_cost: Sequence[float] = (0.0,) * len(CUSUMS)
     if seen.epoch_cost is not None:
-        of_cost = surprises(
-            seen.epoch_cost - epoch_cost, True, _epoch_cost(before, belief, place, constants), constants
-        )
+        of_cost = surprises(seen.epoch_cost - epoch_cost, True, _epoch_cost(belief, place, constants), constants)
     epochs_sums = _added(before.epochs_sums, of_epochs, seen.number, constants)
     cost_sums = _added(before.cost_sums, of_cost, seen.number, constants)
     trials = recent((*before.recent, Watched(seen, epochs, epoch_cost)), (*epochs_sums, *cost_sums))
@@ -109,10 +107,10 @@ def _epochs(belief: Belief, place: int, constants: Constants) -> Prediction:
     )
 
 
-def _epoch_cost(knowledge: Knowledge, belief: Belief, place: int, constants: Constants) -> Prediction:
+def _epoch_cost(belief: Belief, place: int, constants: Constants) -> Prediction:
     return Prediction(
         float(belief.cost_cov[place, place] + belief.cost_noise),
-        constants.noise_weight + float(knowledge.reached.sum() + knowledge.missed.sum()),
+        belief.cost_freedom,
         0.0,
         constants.cost_unusual,
         constants.cost_unusual_spread**2,
@@ -191,7 +189,9 @@ def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, since: int, number: in
         first=None,
         trials=len(kept),
         default_due=all(each.seen.place != default for each in kept),
-        window=tuple(each for each in knowledge.window if each.number >= kept[0].seen.number),
+        window=tuple(
+            each if each.number >= kept[0].seen.number else each._replace(epochs=0) for each in knowledge.window
+        ),
         epochs_sums=CUSUMS,
     )
     return _recorded(changed, Change(Quantity.EPOCHS, kept[0].seen.number, _size(spec, clearest), factor, number))

@@ -114,8 +114,8 @@ class Constants:
     patience: float = 1.3
     heavy: float = 1.5
     insurance: float = 0.02
-    threshold: float = 15.0
-    cost_threshold: float = 15.0
+    threshold: float = 13.0
+    cost_threshold: float = 13.0
     most: float = 5.0
     shift: float = 1.5
     jump: float = 1.0

@@ -39,8 +39,8 @@ class Seen(NamedTuple):
     Attributes:
         number: Its number.
         place: Index of its batch size.
-        epochs: Epochs that it trained.
-        epoch_cost: ln of the cost of one; None if it cost nothing.
+        epochs: Epochs that it trained; 0 if they no longer count.
+        epoch_cost: ln of the cost of one; None if it cost nothing, or if that no longer counts.
         reached: Whether it reached the target.
         chance: Of a trial that missed the target, the probability that it would; 1 while nothing was known.
     """
@@ -253,12 +253,19 @@ def read_changes(notes: str) -> Sequence[Change]:
         ValueError: it has another format.
     """
     # Most jobs have none.
-    return () if '"changes":[]' in notes and f'"format":{_FORMAT},' in notes else _changes(_loaded(notes))
+    if '"changes":[]' in notes and f'"format":{_FORMAT},' in notes:
+        return ()
+    state = _loaded(notes)
+    try:
+        return _changes(state)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the state of POLICY_KNOWLEDGE_GRADIENT is damaged: {error!r}") from error
 
 
 def _loaded(notes: str) -> dict[str, Any]:
     state: dict[str, Any] = json.loads(notes)
-    if (found := state.pop("format", None)) != _FORMAT:
+    found = state.pop("format", None) if isinstance(state, dict) else None
+    if found != _FORMAT:
         raise ValueError(
             f"the state of POLICY_KNOWLEDGE_GRADIENT has format {found}; this version reads {_FORMAT}: "
             "use the server version that wrote it"
@@ -294,7 +301,7 @@ def with_seen(
         known = every[seen.place]
         if costs and seen.epoch_cost is not None:
             known = known.with_cost(seen.epoch_cost)
-        if epochs:
+        if epochs and seen.epochs:
             known = known.with_success(seen.epochs) if seen.reached else known.with_miss(seen.epochs, seen.chance)
         every[seen.place] = known
     return tuple(every)
