@@ -26,7 +26,7 @@ from wattwise_server.domain import (
     TrialType,
 )
 from wattwise_server.errors import NoBatchSizeConvergedError
-from wattwise_server.policy.knowledge_gradient import read
+from wattwise_server.policy.knowledge_gradient.evidence import read
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.migrate import migrate, migrations
