@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from wattwise_server.domain import (
     EndReason,
@@ -135,3 +135,25 @@ def fresh(search: Search) -> Search:
 def bound_without_stops(job: SimulatedJob, batch_size: int) -> float | None:
     """The same if no trial had been stopped since one converged."""
     return job.policy.bound(job.spec, replace(job.search, bound_stops=0), batch_size)
+
+
+World: TypeAlias = Callable[[int], tuple[int | None, float]]
+"""Epochs to the target of a trial of a batch size, or None if it never gets there, and the cost of an epoch."""
+
+
+def launch(job: SimulatedJob, world: World) -> Trial:
+    """One launch in a world."""
+    trial = job.next()
+    return job.run(trial, *world(trial.batch_size))
+
+
+def launches(job: SimulatedJob, world: World, count: int) -> list[int]:
+    """The batch sizes of this many launches in a world, one after another."""
+    return [launch(job, world).batch_size for _ in range(count)]
+
+
+def choice_of(job: SimulatedJob) -> Choice:
+    """The next choice; there is one."""
+    choice = job.choose()
+    assert isinstance(choice, Choice)
+    return choice

@@ -74,6 +74,7 @@ def test_state_of_another_version_is_refused(version: object) -> None:
         lambda: POLICY.observe(job.spec, found, Dispatched(job.dispatch(32))),
         lambda: POLICY.bound(job.spec, found, 32),
         lambda: POLICY.belief(job.spec, found),
+        lambda: POLICY.changes(found),
     ):
         with pytest.raises(ValueError, match=f"has format {version}; this version reads 2.* use "):
             call()
