@@ -24,6 +24,7 @@ from tests.server.policy.knowledge_gradient.jobs import (
     SIZES,
     belief_of,
     bound,
+    choice_of,
     course,
     exploring_job,
     kg_job,
@@ -34,28 +35,22 @@ from tests.server.policy.knowledge_gradient.jobs import (
 
 
 @pytest.mark.parametrize(("default", "epochs", "other"), [(32, 5, 512), (512, 500, 32)])
-def test_next_batch_size_is_within_reach(default: int, epochs: int, other: int) -> None:
+def test_distance_does_not_matter_without_one_in_between(default: int, epochs: int, other: int) -> None:
     """However far the next smaller or larger batch size is, a trial may go there."""
     job = kg_job(batch_sizes=(32, 512), default_batch_size=default, max_epochs=1000)
     job.run(job.next(), epochs)
     assert next_size(job) == other
 
 
-def test_trial_counts_for_what_it_tells_beyond_reach() -> None:
-    """After many epochs at the default, a smaller batch size is tried first: there may be cheaper ones further down.
-
-    By what a trial tells about the batch sizes that are within reach already, a larger one would be.
-    """
+def test_trial_counts_for_what_it_tells_about_the_next_ones() -> None:
+    """After many epochs at the default, a smaller batch size is tried first: there may be cheaper ones further down."""
     job = kg_job(batch_sizes=tuple(8 * 2**octave for octave in range(12)), default_batch_size=1024, max_epochs=100)
     job.run(job.next(), 50)
     assert next_size(job) == 512
 
 
-def test_batch_sizes_beyond_reach_do_not_devalue_trials() -> None:
-    """Where the cheapest batch sizes are far from the default, trials lead there; an expensive one is not repeated.
-
-    Far predictions are vague. While they cannot be acted upon, a trial that corrects one downwards is no loss.
-    """
+def test_vague_predictions_do_not_devalue_trials() -> None:
+    """Where the cheapest batch sizes are far from the default, trials lead there; an expensive one is not repeated."""
     sizes = tuple(8 * 2**octave for octave in range(9))
     job = kg_job(batch_sizes=sizes, default_batch_size=32, max_epochs=60)
     noise, launched = np.random.default_rng(3), list[int]()
@@ -244,3 +239,46 @@ def test_reason_has_no_exponents() -> None:
     assert isinstance(choice, Choice)
     pattern = r"expected [1-9]\d\d ± [1-9]\d\d J; batch size 16, the best known, costs [1-9]\d\d J;"
     assert re.match(pattern, choice.reason)
+
+
+def settled_launches(epoch_cost: float = 100.0, count: int = 200, **constants: float) -> list[Choice]:
+    """The choices of a job in which no insight is worth a trial, as it has 32 only for long, and others cost more."""
+    job = kg_job(window_size=500, max_epochs=20)
+    job.policy = KnowledgeGradient(Constants(windows=0.0, **constants))
+    for _ in range(6):
+        job.run(job.dispatch(32), 10, epoch_cost)
+    choices = []
+    for _ in range(count):
+        choices.append(choice_of(job))
+        trial = job.next()
+        job.run(trial, 10 if trial.batch_size == 32 else 15, epoch_cost)
+    return choices
+
+
+def test_an_insurance_is_a_small_share_of_all_launches() -> None:
+    """A batch size that the model does not recommend is tried once in a long while, the next one on a side first."""
+    others = [choice for choice in settled_launches() if choice.batch_size != 32]
+    assert 1 <= len(others) <= 8
+    assert all(choice.reason.endswith("; never tried, and affordable beside all that was spent") for choice in others)
+    order = [choice.batch_size for choice in others]
+    assert len(set(order)) == len(order)
+    assert set(order[:2]) == {16, 64}
+
+
+def test_an_insurance_does_not_depend_on_the_unit_of_costs() -> None:
+    """What is affordable is a share."""
+    counts = [[choice.batch_size for choice in settled_launches(cost, 60)] for cost in (100.0, 1e-6)]
+    assert counts[0] == counts[1]
+
+
+def test_without_insurance_nothing_else_is_tried() -> None:
+    """All of these trials are insurances."""
+    assert {choice.batch_size for choice in settled_launches(insurance=0.0)} == {32}
+
+
+def test_more_insurance_tries_more() -> None:
+    """The share that is spent is a constant."""
+    few, many = (
+        sum(choice.batch_size != 32 for choice in settled_launches(count=60, insurance=share)) for share in (0.02, 0.2)
+    )
+    assert few < many

@@ -27,18 +27,20 @@ from tests.server.policy.knowledge_gradient.jobs import (
     belief_of,
     beliefs,
     check_belief,
+    choice_of,
     course,
     fresh,
     kg_job,
     lasts,
     next_size,
     run_all,
+    show,
     sizes,
 )
 from tests.server.policy.simulated import NOW
 
 
-@pytest.mark.parametrize("cost", [5e-324, 1e-170, 1e-99, 1e99])
+@pytest.mark.parametrize("cost", [5e-324, 1e-170, 1e-99, 1e99, 1e100])
 def test_extreme_costs(cost: float) -> None:
     """Any cost that a report may have gives a belief without infinite numbers, and a next batch size."""
     job = kg_job()
@@ -130,7 +132,7 @@ def test_target_in_the_first_epoch() -> None:
 
 @pytest.mark.parametrize("epoch_cost", [1e-12, 1e15])
 def test_tiny_and_huge_costs(epoch_cost: float) -> None:
-    """The unit of costs does not matter; only power, which is the same, tells something beforehand."""
+    """The unit of costs does not matter."""
     job, usual = kg_job(), kg_job()
     for _ in range(10):
         trial, other = job.next(), usual.next()
@@ -141,6 +143,31 @@ def test_tiny_and_huge_costs(epoch_cost: float) -> None:
     for here, there in zip(beliefs(job), beliefs(usual), strict=True):
         assert here.expected_cost == pytest.approx((there.expected_cost or 0) / 100 * epoch_cost, rel=1e-9)
     check_belief(job)
+
+
+def test_extreme_changes() -> None:
+    """Costs that go from the least to the greatest, and epochs from one to billions and back, give finite numbers."""
+    last = 2**31 - 1
+    job = kg_job(max_epochs=last, beta_knob=None, disable_early_stopping=True)
+    for epochs, cost in ((1, 1e-99), (last, 1e-99), (1, 1e90), (10**9, 0.0), (2, 1e90)):
+        lasts(job, 12, epochs, cost, epochs)
+        check_belief(job)
+        assert choice_of(job).batch_size in SIZES
+        for change in job.policy.changes(job.search):
+            assert change.factor > 0
+            assert change.sentence
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_64_batch_sizes_with_all_trials_kept(reached: bool) -> None:
+    """With two trials of each of 64 batch sizes, up to 2^31, a choice is made and all numbers are finite."""
+    listed = tuple(sorted({round(2 ** (place * 31 / 64)) + place for place in range(64)}))
+    job = kg_job(batch_sizes=listed, default_batch_size=listed[0], max_epochs=50)
+    show(job, listed[0], 10)
+    for size in listed * 2:
+        show(job, size, 10 if reached else 50, reached=reached)
+    check_belief(job)
+    assert choice_of(job).batch_size in listed
 
 
 OUTCOMES = st.tuples(

@@ -11,10 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from wattwise_server.domain import (
+    EndReason,
+    JobSpec,
+    Search,
     Stage,
     TrialType,
 )
-from wattwise_server.policy.base import Choice, Dispatched
+from wattwise_server.policy.base import Banned, Choice, Dispatched, Event
+from wattwise_server.policy.history import observe
+from wattwise_server.policy.knowledge_gradient.evidence import KEPT, Cusum, Evidence, Seen, Watched, read, recent
 
 from tests.server.policy.knowledge_gradient.jobs import (
     POLICY,
@@ -80,19 +85,100 @@ def test_state_of_another_version_is_refused(version: object) -> None:
             call()
 
 
-@pytest.mark.parametrize(("window", "launches"), [(0, 64), (30, 60)])
-def test_state_is_bounded(window: int, launches: int) -> None:
-    """Once 64 batch sizes have a trial, or a window is full, more trials make the state no longer; it is compact."""
-    job = kg_job(batch_sizes=tuple(range(8, 72)), default_batch_size=32, window_size=window)
-    for turn in range(launches):
-        job.run(job.dispatch(8 + turn % 64), 7 + turn % 3, 1 / 3)
-    before = len(job.search.notes)
-    for turn in range(3 * launches):
-        job.run(job.dispatch(8 + turn % 64), 7 + turn % 3, 1 / 3)
-    # A few digits more.
-    assert len(job.search.notes) < before + 2_000 < 16_000
+@pytest.mark.parametrize("window", [0, 20])
+def test_state_is_bounded(window: int) -> None:
+    """Once a batch size has enough trials, or a window is full, more trials make the state no longer; it is compact."""
+    job = kg_job(max_epochs=60, window_size=window)
+
+    def more(count: int) -> int:
+        for turn in range(count):
+            epochs = None if turn % 3 == 2 else 7 + turn % 4
+            job.run(job.dispatch(SIZES[turn % 5]), epochs, 1 / 3, steps=[epochs or 60])
+            knowledge = read(job.search.notes)
+            assert all(max(len(each.reached), len(each.missed)) <= KEPT for each in knowledge.evidence)
+            assert len(knowledge.misses) <= KEPT
+            assert len(knowledge.window) <= window
+        return len(job.search.notes)
+
+    before = more(300)
+    # A few digits more, and a few trials that are watched for a change.
+    assert more(100) < before + 2_000 < 12_000
     assert " " not in job.search.notes
-    assert (state_of(job)["prior"], len(state_of(job)["window"])) == ([], window)
+    assert state_of(job)["prior"] == []
+
+
+def test_trials_that_are_not_kept_still_count() -> None:
+    """Only the newest trials are kept one by one; the earlier ones keep their number, their mean and their misses."""
+    known = Evidence()
+    for turn in range(3 * KEPT):
+        known = known.with_success(10 + turn % 3)
+    for _ in range(KEPT + 5):
+        known = known.with_miss(40)
+    assert (len(known.reached), known.earlier.count, known.earlier_unusual) == (KEPT, 2 * KEPT, 0)
+    assert (len(known.missed), known.earlier_missed, known.in_a_row) == (KEPT, 5, KEPT + 5)
+    assert (known.num_reached, known.num_missed) == (3 * KEPT, KEPT + 5)
+    assert known.earlier.mean == pytest.approx(math.log(11), abs=0.05)
+    assert known.with_success(10).in_a_row == 0
+
+
+@pytest.mark.parametrize("unusual", [1, 1000])
+def test_an_unusual_trial_that_is_not_kept_is_moved_closer(unusual: int) -> None:
+    """What is left of an unusual trial is that there was one, and an outlier that is none any more."""
+    known = Evidence().with_success(unusual)
+    for _ in range(KEPT):
+        known = known.with_success(20)
+    assert known.earlier_unusual == 1
+    assert known.earlier.mean == pytest.approx(math.log(20), abs=0.35)
+    assert known.earlier.mean != math.log(20)
+
+
+def test_trials_that_are_watched_are_few() -> None:
+    """Of the trials since a detector was last at 0, the newest are kept; of the others, none."""
+    trials = [Watched(Seen(number, 0, 10, 0.0, reached=True), 2.3, 0.0) for number in range(1, 201)]
+    kept = recent(trials, [Cusum(), Cusum(1.0, 1), Cusum(1.0, 190)])
+    assert kept == tuple(trials[-len(kept) :])
+    assert 50 < len(kept) < 100
+    assert recent(trials, [Cusum(), Cusum(1.0, 190)]) == tuple(trials[-11:])
+    assert recent(trials, [Cusum()] * 4) == ()
+
+
+class Recorder:
+    """The policy, and the events that it observes."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(POLICY, name)
+
+    def observe(self, job: JobSpec, search: Search, event: Event) -> Search:
+        """Records the event."""
+        self.events.append(event)
+        return POLICY.observe(job, search, event)
+
+
+@pytest.mark.parametrize("window", [0, 12])
+def test_state_follows_from_the_events(window: int) -> None:
+    """Events that are replayed lead to the same state: successes, misses, failures, revivals, bans and a change."""
+    job = kg_job(window_size=window, max_epochs=100)
+    recorder: Any = Recorder()
+    job.policy = recorder
+    run_all(job, 12)
+    job.fail(job.next(), EndReason.ERROR)
+    lost = job.fail(job.next(), EndReason.LOST, cost=10.0)
+    job.run(job.dispatch(16, TrialType.IMPORTED), 10)
+    job.revive(lost)
+    job.run(lost._replace(cost=None, end_reason=None), 11)
+    job.search = observe(job.policy, job.spec, job.search, Banned(128))
+    for _ in range(15):
+        trial = job.next()
+        epochs, cost = course(trial.batch_size)
+        job.run(trial, 3 * epochs if trial.number % 4 else None, cost)
+    again = POLICY.register(job.spec, ())
+    for event in recorder.events:
+        again = observe(POLICY, job.spec, again, event)
+    assert again == job.search
+    assert window or POLICY.changes(again)
 
 
 def test_job_is_in_the_bandit_stage() -> None:

@@ -80,9 +80,16 @@ def test_first_wave_does_not_bet_on_one_batch_size() -> None:
     assert Counter(sizes(trials))[16] <= 4
 
 
-def test_short_jobs_expect_nothing_strange() -> None:
+@pytest.mark.parametrize(
+    "max_epochs",
+    [
+        12,
+        pytest.param(3, marks=pytest.mark.xfail(reason="ten epochs are expected in a job of three", strict=True)),
+    ],
+)
+def test_short_jobs_expect_nothing_strange(max_epochs: int) -> None:
     """While the default runs, no neighbour is expected to cost a tenth of it because the last epoch is near."""
-    job = kg_job(max_epochs=12)
+    job = kg_job(max_epochs=max_epochs)
     _, choices = wave(job)
     ratios = [float(found[1]) for choice in choices if (found := re.search(r"cost ([\d.]+) times", choice.reason))]
     assert all(0.5 < ratio < 5 for ratio in ratios)
