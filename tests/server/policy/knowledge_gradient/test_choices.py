@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -241,7 +242,7 @@ def test_reason_has_no_exponents() -> None:
     assert re.match(pattern, choice.reason)
 
 
-def settled_launches(epoch_cost: float = 100.0, count: int = 200, **constants: float) -> list[Choice]:
+def settled_launches(epoch_cost: float = 100.0, count: int = 200, **constants: Any) -> list[Choice]:
     """The choices of a job in which no insight is worth a trial, as it has 32 only for long, and others cost more."""
     job = kg_job(window_size=500, max_epochs=20)
     job.policy = KnowledgeGradient(Constants(windows=0.0, **constants))
