@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 from wattwise_server.domain import (
     Measurement,
@@ -13,8 +15,10 @@ from wattwise_server.domain import (
 )
 from wattwise_server.policy.base import ArmBelief, Prior
 from wattwise_server.policy.history import prior_of
+from wattwise_server.policy.knowledge_gradient import Constants
+from wattwise_server.policy.knowledge_gradient.edges import Edges, edges
 
-from tests.server.policy.knowledge_gradient.jobs import belief_of, kg_job, show
+from tests.server.policy.knowledge_gradient.jobs import SIZES, belief_of, beliefs, kg_job, show
 from tests.server.policy.simulated import NOW
 
 
@@ -71,3 +75,69 @@ def test_what_a_job_tells_another_one() -> None:
     assert {size: epochs.count for size, epochs in prior.epochs.items()} == {8: 1, 16: 2}
     assert prior.epochs[16].mean == pytest.approx(math.log(4))
     assert prior_of([], []) == Prior(None, {}, {})
+
+
+def test_a_trial_says_much_about_its_neighbours() -> None:
+    """After trials of one batch size the doubt about another one is the greater the farther away it is."""
+    job = kg_job(batch_sizes=(8, 16, 32, 64, 128))
+    for _ in range(4):
+        show(job, 32, 10)
+    doubts = {belief.batch_size: (belief.deviation or 0) / (belief.expected_cost or 1) for belief in beliefs(job)}
+    assert doubts[32] < doubts[16] < doubts[8]
+    assert doubts[32] < doubts[64] < doubts[128]
+
+
+def test_a_noisy_job_is_in_doubt_for_longer() -> None:
+    """The more the trials of a batch size differ, the less certain its cost is, and the more those of others differ."""
+    calm, noisy = kg_job(), kg_job()
+    for turn in range(8):
+        show(calm, 32, 20)
+        show(noisy, 32, 28 if turn % 2 else 14)
+    for size in (32, 64):
+        assert belief_of(noisy, size).reward_precision < 0.5 * belief_of(calm, size).reward_precision
+    assert belief_of(noisy, 32).precision < 0.5 * belief_of(calm, 32).precision
+
+
+def edges_after(reached: set[int], missed: dict[int, int]) -> Edges:
+    """The edges at the usual batch sizes after some of them reached the target, and others missed it so many times."""
+    logs = np.array([missed.get(size, 0) * math.log(0.05) for size in SIZES])
+    return edges(np.log2(SIZES), np.array([float(size in reached) for size in SIZES]), logs, Constants())
+
+
+def test_no_edge_lies_between_what_has_reached_the_target() -> None:
+    """Beyond the batch sizes that have reached the target, the probability that all trials miss never falls."""
+    found = edges_after({16, 32}, {64: 1})
+    assert list(found.always[1:3]) == [0, 0]
+    assert found.above[2] == 0 < found.above[3] <= found.above[4]
+    assert 0 < found.below[0] < found.above[3]
+    assert found.below[1] == 0
+
+
+def test_misses_make_an_edge_likely() -> None:
+    """Each miss makes it more likely that a batch size always misses, and the ones beyond it as well."""
+    always = [edges_after({32}, {64: count}).always for count in range(4)]
+    assert all(less[3] < more[3] and less[4] < more[4] for less, more in itertools.pairwise(always))
+    assert always[0][3] < 0.5 < always[2][3]
+    assert always[2][3] > 0.9
+    # One far away says little about those in between.
+    far = edges_after({32}, {128: 3}).always
+    assert always[0][3] < far[3] < 0.7
+    assert far[4] > 0.9
+
+
+def test_a_success_beyond_takes_the_edge_away() -> None:
+    """A batch size that missed below one that reached the target has no edge; it may only miss by itself."""
+    before, after = edges_after({32}, {64: 2}), edges_after({32, 128}, {64: 2})
+    assert after.above[3] == 0
+    assert after.always[3] < before.always[3]
+    assert 0 < after.always[3] == after.apart[3]
+
+
+def test_what_a_success_would_say_about_edges() -> None:
+    """Once a batch size has reached the target, it does not always miss, and others beyond it do so less likely."""
+    found = edges_after({32}, {})
+    always = found.always_after(np.array([3, 4]))
+    assert (always[0, 3], always[1, 4], always[0, 2]) == (0, 0, 0)
+    assert always[0, 4] < found.always[4]
+    assert always[1, 3] < found.always[3]
+    assert always[0] == pytest.approx(edges_after({32, 64}, {}).always)

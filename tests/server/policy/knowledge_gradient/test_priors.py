@@ -168,3 +168,13 @@ def test_what_also_reached_the_target_in_a_prior_is_no_miss() -> None:
     reached = Moments(1, math.log(20))
     job.search = POLICY.register(job.spec, [Prior(32, {16: reached, 32: reached}, {16: (2, math.log(40))})])
     assert [job.run(job.next(), None, 100.0).batch_size for _ in range(5)] == [32, 16, 64, 8, 128]
+
+
+def test_unusual_trials_of_a_prior_do_not_freeze_the_search() -> None:
+    """A batch size that missed once in the prior, between two that reached the target, is still used if it is best."""
+    job = kg_job()
+    reached = {size: Moments(3, math.log(each), 0.01) for size, each in ((16, 12), (64, 12))}
+    job.search = POLICY.register(job.spec, [Prior(16, reached, {32: (1, math.log(40))})])
+    epochs = {8: 30, 16: 12, 32: 6, 64: 12, 128: 30}
+    trials = [job.run(trial, epochs[trial.batch_size], 100.0) for trial in (job.next() for _ in range(40))]
+    assert {trial.batch_size for trial in trials[-10:]} == {32}
