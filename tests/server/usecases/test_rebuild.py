@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -25,9 +26,10 @@ from wattwise_server.domain import (
     TrialType,
 )
 from wattwise_server.errors import NoBatchSizeConvergedError
-from wattwise_server.policy.knowledge_gradient.evidence import read
+from wattwise_server.policy.knowledge_gradient import read
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
+from wattwise_server.store.sqlite.migrate import migrate, migrations
 from wattwise_server.store.sqlite.open import open_sqlite
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import ImportedTrial, Importer
@@ -269,8 +271,8 @@ def test_profile_goes_with_its_trial(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_imports_are_no_launches(tmp_path: Path) -> None:
-    """An imported trial counts as one that was seen, but it is not the launch that delivered last."""
+def test_imports_are_not_charged_to_the_insurance(tmp_path: Path) -> None:
+    """The first trial of a batch size is insured only if the policy chose it: an import is nobody's choice."""
 
     async def run() -> None:
         site = Site(tmp_path / "w.db")
@@ -279,7 +281,8 @@ def test_imports_are_no_launches(tmp_path: Path) -> None:
             await site.finish(await site.next(), 5.0)
             await site.import_trial("a", 128, 0.95)
             knowledge = read((await site.job()).search.notes)
-            assert (knowledge.trials, knowledge.delivered, knowledge.retry) == (2, 1, None)
+            assert (knowledge.trials, knowledge.insuring, knowledge.insured) == (2, (), 0.0)
+            assert (knowledge.delivered, knowledge.retry) == (1, None)
 
     asyncio.run(run())
 
@@ -309,6 +312,42 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
             assert (await site.job()).search.notes == before.notes
 
     asyncio.run(run())
+
+
+def test_warm_start_is_kept_by_a_migrated_job(tmp_path: Path) -> None:
+    """A database from before version 9 keeps what prior jobs told: a rebuild starts from it."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.optimizer.register(
+                {"job_id": "p", "job_id_prefix": "p", "batch_sizes": (8, 16), "default_batch_size": 8, "gpu": _GPU}
+            )
+            trial, _ = await site.optimizer.next_trial("p", "")
+            await site.optimizer.report(Report(trial.key, 3, 1.0, 1 / 3, 0.9))
+            first = (await site.register(prior_job_ids=("p",))).search
+            bogus = await site.next()
+            await site.finish(bogus, 7.0)
+        as_of_version_8(tmp_path / "w.db", tmp_path / "old.db")
+        site = Site(tmp_path / "old.db")
+        async with site.opened():
+            assert (await site.job()).search.notes != first.notes
+            assert await site.rebuilt() == (await site.job()).search
+            _, job = await site.control.set_trial_excluded(bogus.key, excluded=True)
+            assert job.search.notes == first.notes
+
+    asyncio.run(run())
+
+
+def as_of_version_8(path: Path, older: Path) -> None:
+    """Writes what version 8 of the schema had of a database."""
+    with closing(sqlite3.connect(path)) as newer, closing(sqlite3.connect(older, isolation_level=None)) as connection:
+        migrate(connection, str(older), {version: sql for version, sql in migrations().items() if version < 9})
+        for table in ("jobs", "arms", "trials", "measurements"):
+            names = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
+            rows = newer.execute(f"SELECT {names} FROM {table}").fetchall()  # noqa: S608 - names of this schema
+            marks = ", ".join("?" * len(rows[0]))
+            connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", rows)  # noqa: S608
 
 
 @pytest.mark.parametrize("policy", POLICIES)
