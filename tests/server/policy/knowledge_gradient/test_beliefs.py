@@ -141,3 +141,17 @@ def test_what_a_success_would_say_about_edges() -> None:
     assert always[0, 4] < found.always[4]
     assert always[1, 3] < found.always[3]
     assert always[0] == pytest.approx(edges_after({32, 64}, {}).always)
+
+
+@pytest.mark.xfail(reason="the more likely it is that a batch size always misses, the less its misses say", strict=True)
+def test_more_misses_never_promise_fewer_epochs() -> None:
+    """Where a batch size misses the target again after as many epochs, a trial that reaches it needs no fewer epochs."""
+    job = kg_job(batch_sizes=(8, 16, 32, 64, 128, 256, 512), max_epochs=150)
+    for size, epochs in ((32, 45), (64, 13), (16, 25), *[(8, 15)] * 20):
+        show(job, size, epochs)
+    show(job, 64, 42, reached=False)
+    expected = []
+    for _ in range(12):
+        show(job, 128, 42, reached=False)
+        expected.append(-belief_of(job, 128).mean)
+    assert all(more > 0.97 * less for less, more in itertools.pairwise(expected))
