@@ -113,6 +113,13 @@ def test_no_edge_lies_between_what_has_reached_the_target() -> None:
     assert found.below[1] == 0
 
 
+def test_an_edge_comes_at_a_constant_rate_per_octave() -> None:
+    """Before any miss, the probability that no edge lies in between falls exponentially with the distance."""
+    found, rate = edges_after({16}, {}), Constants().edge
+    assert list(found.above) == pytest.approx([0, 0, *(1 - math.exp(-rate * octaves) for octaves in (1, 2, 3))])
+    assert list(found.below) == pytest.approx([1 - math.exp(-rate), 0, 0, 0, 0])
+
+
 def test_misses_make_an_edge_likely() -> None:
     """Each miss makes it more likely that a batch size always misses, and the ones beyond it as well."""
     always = [edges_after({32}, {64: count}).always for count in range(4)]
