@@ -345,6 +345,16 @@ def test_default_that_was_tried_since_the_change_is_known() -> None:
     assert "so the default is tried again" not in choice_of(job).reason
 
 
+def test_default_is_not_due_if_one_of_several_trials_had_it() -> None:
+    """One trial of the default among those that show the change is enough."""
+    job, world = off_the_default(), scaled(epochs=0.4)
+    launch(job, world)
+    job.run(job.dispatch(8), *world(8))
+    change = until_noticed(job, world)
+    assert change.since_trial == SETTLED + 1
+    assert not knowledge_of(job).default_due
+
+
 def test_launch_after_a_miss_comes_before_the_default() -> None:
     """If the trial that revealed a change delivered no model, the next launch has what works, then the default."""
     job = off_the_default()
