@@ -322,7 +322,15 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
 def test_warm_start_is_kept_by_a_migrated_job(tmp_path: Path) -> None:
     """A database from before version 9 keeps what prior jobs told, in the format of that time."""
     empty, told, seen = [0, 0.0, 0.0, 0, 0.0, 0.0, 0, 0.0, 1.0], [1, 1.1, 0.0, *[0] * 6], [1, 1.6, 0.0, *[0] * 6]
-    nothing = {"hint": None, "trials": 0, "total": 0.0, "insuring": [], "insured": 0.0, "delivered": 0, "retry": None}
+    nothing: dict[str, Any] = {
+        "hint": None,
+        "trials": 0,
+        "total": 0.0,
+        "insuring": [],
+        "insured": 0.0,
+        "delivered": 0,
+        "retry": None,
+    }
     first = nothing | {"format": 1, "first": 16, "window": [], "evidence": [empty, empty], "prior": [told, empty]}
     later = first | {"trials": 1, "total": 7.0, "delivered": 1, "evidence": [seen, empty]}
 
