@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import lru_cache, reduce
 
 import numpy as np
@@ -53,6 +53,7 @@ def each_of(size: int, *epochs: int) -> Sequence[Run]:
 ROUND = [Run(8, 35, 210), Run(16, 24, 160), Run(32, 20, 130), Run(64, 22, 110), Run(128, 40, 100)]
 NOISY = [Run(32, 18, 99), Run(32, 23, 101), Run(16, 30, 120), Run(16, 24, 115), Run(16, 26, 125), Run(64, 40, 90)]
 PAIRS = [Run(32, 20), Run(64, 22, 90)] * 6
+LONG = [*PAIRS, *PAIRS]
 CASES = {
     "one trial": Reference([Run(32, 20)]),
     "a trial of each batch size": Reference(ROUND),
@@ -108,19 +109,18 @@ CASES = {
     "misses before the first success": Reference([*missed(32, 60, 2), *missed(64, 60), Run(16, 20)]),
     "a window": Reference([*each_of(32, *[40] * 6), *each_of(16, 50, 50, 50), *each_of(32, *[20] * 8)], window=6),
     "a window with misses": Reference([*each_of(32, *[20] * 4), *missed(64, 60, 2), *each_of(32, 21, 22)], window=5),
-    "more epochs than before": Reference([*PAIRS, *each_of(32, *[50] * 5)]),
-    "fewer epochs than before": Reference([*[Run(32, 40), Run(64, 42)] * 6, *each_of(32, *[12] * 5)]),
-    "fewer epochs at another batch size": Reference([*[Run(32, 40), Run(64, 42)] * 6, *each_of(64, *[12] * 5)]),
-    "broken": Reference([*PAIRS, *missed(32, 60, 4), Run(32, 20), *missed(64, 60, 2)]),
+    "more epochs than before": Reference([*LONG, *PAIRS, *each_of(32, *[50] * 6)]),
+    "more epochs after a few trials": Reference([*PAIRS, *each_of(32, *[50] * 5)]),
+    "fewer epochs than before": Reference([*LONG, *each_of(32, *[7] * 5)]),
+    "fewer epochs at another batch size": Reference([*LONG, *each_of(64, *[7] * 5)]),
+    "broken": Reference([*LONG, *missed(32, 60, 3), Run(64, 22, 90), *missed(32, 60, 6), Run(64, 22, 90)]),
     "more epochs than the prior told, later": Reference(
-        [*PAIRS, *each_of(32, *[50] * 5)], [Told(32, [20, 21]), Told(64, [22])]
+        [*LONG, *PAIRS, *each_of(32, *[50] * 5)], [Told(32, [20, 21]), Told(64, [22])]
     ),
-    "more expensive epochs": Reference([*PAIRS, *[Run(32, 20, 180)] * 5]),
-    "slightly more expensive epochs": Reference(
-        [*PAIRS, *(Run(32, 20, 100 + step % 3) for step in range(8)), *[Run(32, 20, 103)] * 14]
-    ),
-    "more and cheaper epochs": Reference([*PAIRS, *[Run(32, 50, 40)] * 5]),
-    "a window after a change": Reference([*PAIRS, *each_of(32, *[50] * 7)], window=12),
+    "more expensive epochs": Reference([*LONG, *[Run(32, 20, 180)] * 5, Run(64, 22, 160)]),
+    "slightly more expensive epochs": Reference([*LONG, *[Run(32, 20, 106)] * 10]),
+    "more and cheaper epochs": Reference([*LONG, *[Run(64, 50, 40)] * 6]),
+    "a window after a change": Reference([*LONG, *PAIRS, *each_of(32, *[50] * 7)], window=40),
 }
 
 
@@ -256,6 +256,28 @@ def test_choice_beside_running_trials(case: str) -> None:
     assert choice.batch_size in CHOICES[case].choices
 
 
+WINDOWS = pytest.mark.xfail(reason="with a window, a change makes old costs count no longer", strict=True)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "noise",
+        "one miss among many",
+        pytest.param("more epochs than before", marks=WINDOWS),
+        pytest.param("more and cheaper epochs", marks=WINDOWS),
+    ],
+)
+def test_window_that_holds_all_trials(case: str) -> None:
+    """A window that is larger than the number of trials changes no belief, whether or not the job has changed."""
+    job = replace(CASES[case], trials=[*CASES[case].trials, CASES[case].trials[-1]])
+    here, found = (
+        model(job.sizes, C).belief(read(each.job().search.notes)) for each in (job, replace(job, window=500))
+    )
+    assert found.mean == pytest.approx(here.mean, abs=1e-9)
+    assert found.variance == pytest.approx(here.variance, rel=1e-6)
+
+
 # Parts
 
 
@@ -370,7 +392,8 @@ SURE = Constants(noise_weight=1e9, unusual_weight=1e9, reaches_weight=1e9)
 @pytest.mark.xfail(
     reason="the least precision of the belief without a trial distorts a belief that is vague", strict=True
 )
-@pytest.mark.parametrize("epochs", [2, 60, 400, 3000])
+@DISTORTED
+@pytest.mark.parametrize("epochs", [60, 400, 3000])
 def test_one_trial_teaches_what_bayes_says(epochs: int) -> None:
     """The belief after a single trial that looks unusual has the moments of the exact posterior."""
     one = Mixture(np.zeros((1, 1)), np.ones(1), np.array([[[1.0]]]), np.ones(1), math.log(20))
@@ -405,7 +428,7 @@ def test_likelihood_ratios(error: float, reached: bool, expected: Expected) -> N
     _, variance, freedom, never, odd, spread, jump, jump_spread, broken = astuple(expected)
     prediction = Prediction(variance, freedom, never, odd, spread**2, jump, jump_spread**2, broken)
     found = np.clip(surprises(error, reached, prediction, C), -5.0, C.most)
-    assert found == pytest.approx(expected.ratios(error, reached, C), abs=1e-6 if reached else 2 * TAILS)
+    assert found == pytest.approx(expected.ratios(error, reached, C), abs=1e-6 if reached else 4 * TAILS)
 
 
 def test_rates_after_a_trial_that_is_surely_unusual() -> None:

@@ -17,6 +17,9 @@ from tests.server.policy.reference.belief import KEPT, Belief, Costs, Known, See
 LEAST = -5.0
 """Least ln of the likelihood ratio of a trial."""
 
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(100)
+"""Of the numerical integrals."""
+
 RECENT = 64
 """Largest number of trials since the earliest sum was 0."""
 
@@ -29,10 +32,9 @@ class Student:
 
     def integral(self, lowest: float) -> float:
         """Of (cos θ)^(ν−1), from an angle to π/2."""
-        nodes, weights = np.polynomial.legendre.leggauss(200)
         half = (math.pi / 2 - lowest) / 2
-        angles = lowest + half * (nodes + 1)
-        return float(half * weights @ np.cos(angles) ** (self.freedom - 1))
+        angles = lowest + half * (NODES + 1)
+        return float(half * WEIGHTS @ np.cos(angles) ** (self.freedom - 1))
 
     def density(self, t: float) -> float:
         """The density."""
