@@ -113,6 +113,7 @@ CASES = {
     "more epochs after a few trials": Reference([*PAIRS, *each_of(32, *[50] * 5)]),
     "fewer epochs than before": Reference([*LONG, *each_of(32, *[7] * 5)]),
     "fewer epochs at another batch size": Reference([*LONG, *each_of(64, *[7] * 5)]),
+    "fewer epochs, and a miss": Reference([*LONG, *each_of(32, 7, 7, 7), *missed(32, 60)]),
     "broken": Reference([*LONG, *missed(32, 60, 3), Run(64, 22, 90), *missed(32, 60, 6), Run(64, 22, 90)]),
     "more epochs than the prior told, later": Reference(
         [*LONG, *PAIRS, *each_of(32, *[50] * 5)], [Told(32, [20, 21]), Told(64, [22])]
