@@ -57,13 +57,13 @@ _FEW: Mapping[str, str] = {
     "random": "random worlds",
     "changing": "changing worlds",
     "8 at a time": "8 at a time",
+    "warm, from the other GPU": "prior job",
+    "all that change, window 20": "window 20",
 }
-_WARM: Mapping[str, str] = {"warm, from the other GPU": "warm"}
-"""Where the constants for prior jobs have something to do."""
-_WINDOWS: Mapping[str, str] = {"all that change, window 20": "window 20"}
+"""The same for the table of constants. In the last two those for prior jobs and windows have something to do."""
 
 _MOST_CASES = 20
-_FEW_CASES = 6
+_FEW_CASES = 4
 """Largest number of cases of a column for parts, and for constants."""
 
 
@@ -207,7 +207,7 @@ def columns(folders: Folders = NOWHERE, *, constants: bool = False) -> Iterator[
     """What is played: cases of some rows of the table of decisions, without limits, evenly chosen if there are many."""
     # Launches at the same time are played with the eight settings, also if the traces have more.
     every = list(rows(folders._replace(traces=None)))
-    for key, title in ({**_FEW, **_WARM, **_WINDOWS} if constants else _COLUMNS).items():
+    for key, title in (_FEW if constants else _COLUMNS).items():
         cases = [case for row in every if key in (row.group, row.title) for case in row.cases]
         yield Row(key, title, evenly(list(dict.fromkeys(cases)), _FEW_CASES if constants else _MOST_CASES))
 
