@@ -35,6 +35,7 @@ class Belief:
         freedom: Degrees of freedom of s² (n,).
         cost_noise: Variance of ln c between trials.
         edges: Which batch sizes always miss the target.
+        again: Probability that a further trial misses, of a batch size that has only missed but not always does (n,).
         unlucky: Expected number of misses that were unusual trials (n,).
         misfit: Expected variance of the deviation from the law, relative to that before any trial.
         prior_trust: Probability that the prior jobs tell the epochs of this one; 1 without prior jobs.
@@ -48,6 +49,7 @@ class Belief:
     freedom: Floats
     cost_noise: float
     edges: Edges
+    again: Floats
     unlucky: Floats
     misfit: float
     prior_trust: float
@@ -92,6 +94,7 @@ class _Epochs(NamedTuple):
     fit: Fit
     rates: Rates
     misses: Floats
+    again: Floats
     unlucky: Floats
     prior_trust: float
 
@@ -155,21 +158,22 @@ class Model:
         cost = self._cost.given(*at(known, [each.epoch_cost.mean for each in evidence], variances))
         return self._belief(found, cost, knowledge, cost_noise)
 
-    def assumed(self, knowledge: Knowledge, place: int) -> Belief:
+    def assumed(self, knowledge: Knowledge, place: int, max_epochs: int) -> Belief:
         """The belief before any trial of the job has ended, if one batch size is taken to reach the target.
 
-        Its epochs are the usual ones, or those of the prior jobs, and an epoch costs 1: costs are relative to it.
+        Its epochs are the usual ones, at most half of `max_epochs`, or those of the prior jobs. An epoch costs 1: costs
+        are relative to it.
         """
         constants = self.constants
         if any(each.num_reached for each in knowledge.prior):
             found = self._told(knowledge.prior)
         else:
-            usual = constants.usual_epochs
+            usual = max(1.0, min(constants.usual_epochs, max_epochs / 2))
             fit = self._epochs.given(*at([place], [math.log(usual)], [_KNOWN]))
             noise = constants.epochs_noise**2 + constants.whole_epochs / usual**2
             rates = Rates(np.full(len(self.octaves), noise), constants.unusual, constants.reaches)
             none = np.zeros(len(self.octaves))
-            found = _Epochs(fit, rates, none, none, 1.0)
+            found = _Epochs(fit, rates, none, none, none, 1.0)
         evidence = list(knowledge.evidence)
         evidence[place] = evidence[place]._replace(earlier=evidence[place].earlier.add(0.0))
         cost = self._cost.given(*at([place], [0.0], [_KNOWN]))
@@ -188,14 +192,15 @@ class Model:
             freedom,
             cost_noise,
             edges(self.octaves, knowledge.reached, found.misses, constants),
+            found.again,
             found.unlucky,
             found.fit.misfit,
             found.prior_trust,
         )
 
     def _told(self, *sources: Sequence[Evidence]) -> _Epochs:
-        fit, rates, misses, unlucky, _ = learned(self._epochs, self.octaves, sources, self.constants)
-        return _Epochs(fit, rates, misses, unlucky, 1.0)
+        fit, rates, misses, again, unlucky, _ = learned(self._epochs, self.octaves, sources, self.constants)
+        return _Epochs(fit, rates, misses, again, unlucky, 1.0)
 
     def _learned(self, knowledge: Knowledge) -> _Epochs:
         """What is known about the epochs: two hypotheses if there are prior jobs, which tell them or do not."""
@@ -212,7 +217,7 @@ class Model:
         cov = share * together.fit.cov + (1 - share) * alone.fit.cov + share * (1 - share) * np.outer(apart, apart)
         misfit = share * together.fit.misfit + (1 - share) * alone.fit.misfit
         fit = Fit(alone.fit.mean + share * apart, cov, 0.0, misfit)
-        return _Epochs(fit, together.rates, together.misses, alone.unlucky, share)
+        return _Epochs(fit, together.rates, together.misses, together.again, alone.unlucky, share)
 
 
 @lru_cache(maxsize=256)

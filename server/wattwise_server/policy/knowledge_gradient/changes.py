@@ -33,6 +33,7 @@ from wattwise_server.policy.knowledge_gradient.evidence import (
     with_seen,
     without_epochs,
 )
+from wattwise_server.policy.knowledge_gradient.values import Outlook
 
 _LEAST = -5.0
 """ln of the least likelihood ratio: an alternative that predicts nothing like the result is not ruled out for ever."""
@@ -63,19 +64,15 @@ class Prediction(NamedTuple):
     broken: float
 
 
-def watched(
-    spec: JobSpec, before: Knowledge, belief: Belief, seen: Seen, after: Knowledge, constants: Constants
-) -> Knowledge:
+def watched(outlook: Outlook, seen: Seen, after: Knowledge) -> Knowledge:
     """The knowledge after a trial, with the detectors updated; without what no longer counts if one of them fired.
 
     Args:
-        spec: The job.
-        before: What was known before the trial.
-        belief: The belief that follows from it.
+        outlook: What was known before the trial.
         seen: The trial.
         after: What is known with the trial, detectors aside.
-        constants: The constants.
     """
+    spec, before, belief, constants = outlook.spec, outlook.knowledge, outlook.belief, outlook.constants
     place = seen.place
     epochs, epoch_cost = float(belief.epochs[place]), float(belief.cost[place])
     of_epochs = surprises(seen.log_epochs - epochs, seen.reached, _epochs(belief, place, constants), constants)

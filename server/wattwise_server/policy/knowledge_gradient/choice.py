@@ -87,30 +87,39 @@ class Prospects:
         """The batch size to try, or the best known one if no result is worth what its trial costs.
 
         A trial pays off if its cost less the worth of its result is lower than that of the best known one. Of several
-        such trials one can follow the other, so that their order only decides what is gained in between.
+        such trials one can follow the other, so that their order only decides what is gained in between. Where a single
+        trial cannot change the choice, because the batch size has trials already, several may (Frazier and Powell,
+        "Paradoxes in Learning and the Marginal Value of Information", Decision Analysis 7(4), 2010).
         """
-        places, price = self.places, self.price[self.places]
-        # A trial that misses the target is taken to teach nothing.
-        chance = 1 - self.values.miss[places]
-        gain = chance * np.maximum(self.values.model[places].min() - self._after, 0.0)
-        whole = price - self.launches * gain
-        pays = whole < whole[places == self.best]
+        again = self.places[self.knowledge.known[self.places] & (self.places != self.best)]
+        for of, trials in ((self.places, 1), (again, self.constants.repeats)):
+            if len(of) and (place := self._paying(of, trials)) is not None:
+                return place
+        return self.best
+
+    def _paying(self, of: NDArray[np.int64], trials: int) -> int | None:
+        """The batch size of which some trials pay off, the cheap ones first; None if there is none."""
+        price = self.price[of]
+        gain = self._gains(of, trials)
+        whole = trials * (price - self.price[self.best]) - self.launches * gain
+        stays = of == self.best
+        pays = whole < (whole[stays] if stays.any() else 0.0)
         if not pays.any():
-            return self.best
-        soon = price - self.constants.soon * self.launches * gain
-        return int(places[np.argmin(np.where(pays, soon, np.inf))])
+            return None
+        soon = trials * price - self.constants.soon * self.launches * gain
+        return int(of[np.argmin(np.where(pays, soon, np.inf))])
 
-    @cached_property
-    def _after(self) -> Floats:
-        """Expected least R after one more trial of each allowed batch size (m,) that reaches the target.
+    def _gains(self, of: NDArray[np.int64], trials: int) -> Floats:
+        """By how much the least R is expected to fall if some trials of a batch size (m,) reach the target.
 
-        By Gauss-Hermite quadrature. What the running trials will tell, another trial does not need to find out.
+        By Gauss-Hermite quadrature. What the running trials will tell about epochs and costs, another trial does not
+        need to find out. Trials that miss the target are taken to teach nothing.
         """
-        belief, found, knowledge, places = self.belief, self.values, self.knowledge, self.places
-        ending = belief.once_ended(self.running, knowledge.evidence)
-        grid = np.ix_(places, places)
-        epochs_var = ending.epochs_cov.diagonal()[places] + belief.noise[places]
-        cost_var = ending.cost_cov.diagonal()[places] + belief.cost_noise
+        belief, outlook, found, places = self.belief, self.outlook, self.values, self.places
+        ending = self._ending
+        grid = np.ix_(of, places)
+        epochs_var = ending.epochs_cov.diagonal()[of] + belief.noise[of] / trials
+        cost_var = ending.cost_cov.diagonal()[of] + belief.cost_noise
         # How far the means move with one standard deviation of surprise: [trial of, mean of].
         by_epochs = ending.epochs_cov[grid] / np.sqrt(epochs_var)[:, None]
         by_cost = ending.cost_cov[grid] / np.sqrt(cost_var)[:, None]
@@ -118,13 +127,19 @@ class Prospects:
         # [trial of, node, mean of]
         unmoved = np.broadcast_to(belief.mean[places], by_epochs.shape)
         mean = _Z_NODES @ np.stack([unmoved, by_epochs, by_cost], axis=1)
-        always = np.where(belief.edges.reached, self.outlook.begun, belief.edges.always_after(places))
-        # The batch size that reached the target does not always miss it.
-        always[np.arange(len(places)), places] = 0.0
-        ok, miss = self.outlook.ends(places, mean, left[:, None, :], always[:, None, places])
+        own = np.arange(len(of)), np.searchsorted(places, of)
+        always = np.where(belief.edges.reached, outlook.begun, belief.edges.always_after(of))[:, places]
+        again = np.broadcast_to(belief.again[places], by_epochs.shape).copy()
+        # A batch size that has reached the target does not always miss it.
+        always[own] = again[own] = 0.0
+        ok, miss = outlook.ends(places, mean, left[:, None, :], always[:, None, :], again[:, None, :])
         then = Values(ok, miss, found.crash[places], found.crash_share, found.log_limit[places])
-        least: Floats = then.model.min(2) @ _Z_WEIGHTS
-        return least
+        gain = np.maximum(found.model[places].min() - then.model.min(2) @ _Z_WEIGHTS, 0.0)
+        return np.asarray(gain * (1 - found.miss[of]))
+
+    @cached_property
+    def _ending(self) -> Belief:
+        return self.belief.once_ended(self.running, self.knowledge.evidence)
 
     def choice(self) -> tuple[int, str]:
         """The batch size of the next trial, and the reason."""
@@ -133,12 +148,9 @@ class Prospects:
             return self._doubted()
         if knowledge.retry:
             return best, f"{self._alone(best)}, the least of those tried; the trial that ended last delivered no model"
-        if self._default_untried:
+        if (why := self._default_due) is not None:
             default = self.spec.batch_sizes.index(self.spec.default_batch_size)
-            if self.belief.prior_trust < _LEAST_TRUST:
-                return default, f"{self._beside(default)}; the prior jobs were wrong, so the default is tried"
-            if knowledge.default_due:
-                return default, f"{self._beside(default)}; the job has changed, so the default is tried again"
+            return default, f"{self._beside(default)}; {why}"
         if self.worth != best:
             launches = f"{self.launches:.0f} launches"
             return self.worth, f"{self._beside(self.worth)}; a trial pays off, as its result serves the next {launches}"
@@ -157,9 +169,14 @@ class Prospects:
         return self.worth, f"{running}; expected to cost {ratio:.2g} times as much as that one, and {launches}"
 
     @property
-    def _default_untried(self) -> bool:
+    def _default_due(self) -> str | None:
+        """Why the default is tried although the model does not recommend it; None if it is not."""
         default = self.spec.batch_sizes.index(self.spec.default_batch_size)
-        return default in self.places and not (self.knowledge.known[default] or self.running[default])
+        if default not in self.places or self.knowledge.known[default] or self.running[default]:
+            return None
+        if self.belief.prior_trust < _LEAST_TRUST:
+            return "the prior jobs were wrong, so the default is tried"
+        return "the job has changed, so the default is tried again" if self.knowledge.default_due else None
 
     def _doubted(self) -> tuple[int, str]:
         """After misses that are hardly bad luck: the allowed batch size nearest to the default that missed least."""

@@ -1,7 +1,7 @@
 """The constants of the model, and what a low, the usual and a high value of each do.
 
-Chosen with `make decisions` and `make ablation`: on eight recorded settings, real small trainings, and synthetic worlds,
-some of them with unlucky runs or with a change. docs/policies.md has the measurements.
+Chosen with `make decisions` and `make ablation`: on eight recorded settings, real small trainings, and synthetic
+worlds, some of them with unlucky runs or with a change. docs/policies.md has the measurements.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ class Deviation(NamedTuple):
 
     amplitude: float
     octaves: float
+
+
+_EPOCHS_DEVIATIONS = (Deviation(0.1, 2.0), Deviation(0.3, 2.0), Deviation(0.6, 1.5))
+_COST_DEVIATION = Deviation(0.2, 3.0)
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Constants:
         windows: With a window, at most those of this many windows: a choice outlives the trials that led to it.
         soon: Share of these launches before that of another trial follows. Low: cheap trials come first. 1: the most
             useful trial comes first.
+        repeats: Trials that are considered together where a single one cannot change the choice. 1: an unlucky trial of
+            a batch size that is a little cheaper than the best is not repeated.
         model_weight: Weight of the model in the probability of a miss, in trials. Low: a batch size's own misses count
             at once. High: all batch sizes that reach the target miss it equally often.
         crash_weight: Weight of the job's crash rate in that of a batch size, in trials.
@@ -83,9 +89,9 @@ class Constants:
     whole_epochs: float = 0.5
     noise_weight: float = 8.0
     pooling: float = 12.0
-    epochs_deviations: tuple[Deviation, ...] = (Deviation(0.1, 2.0), Deviation(0.3, 2.0), Deviation(0.6, 1.5))
+    epochs_deviations: tuple[Deviation, ...] = _EPOCHS_DEVIATIONS
     epochs_apart: float = 0.05
-    cost_deviation: Deviation = Deviation(0.2, 3.0)
+    cost_deviation: Deviation = _COST_DEVIATION
     cost_apart: float = 0.03
     cost_noise: float = 0.01
     rise: float = 0.35
@@ -102,6 +108,7 @@ class Constants:
     misfit_horizon: float = 70.0
     windows: float = 3.0
     soon: float = 0.5
+    repeats: int = 2
     model_weight: float = 16.0
     crash_weight: float = 2.0
     patience: float = 1.3

@@ -38,14 +38,16 @@ class Edges(NamedTuple):
         return np.where(self.reached, 0.0, 1 - (1 - np.minimum(self.above + self.below, 1)) * (1 - self.apart))
 
     def always_after(self, places: NDArray[np.int64]) -> Floats:
-        """The same once each of some places (m,) has reached the target (m, n): an edge lies beyond it."""
-        above, below = (
-            np.maximum(each - each[places, None], 0) / np.maximum(1 - each[places, None], 1e-9)
-            for each in (self.above, self.below)
-        )
+        """P(always misses) once each of some places (m,) has reached the target (m, n)."""
+        above, below = (_without(each, each[places, None]) for each in (self.above, self.below))
         always = np.where(self.reached, 0.0, 1 - (1 - np.minimum(above + below, 1)) * (1 - self.apart))
         always[np.arange(len(places)), places] = 0.0
         return always
+
+
+def _without(beyond: Floats, excluded: Floats | float) -> Floats:
+    """The probability of lying beyond an edge that is not among the nearest, which had this probability."""
+    return np.asarray(np.maximum(beyond - excluded, 0) / np.maximum(1 - excluded, 1e-9))
 
 
 def edges(octaves: Floats, reached: Floats, misses: Floats, constants: Constants) -> Edges:

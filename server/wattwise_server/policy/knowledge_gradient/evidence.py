@@ -42,6 +42,7 @@ class Seen(NamedTuple):
         epochs: Epochs that it trained.
         epoch_cost: ln of the cost of one; None if it cost nothing.
         reached: Whether it reached the target.
+        chance: Of a trial that missed the target, the probability that it would; 1 while nothing was known.
     """
 
     number: int
@@ -49,6 +50,7 @@ class Seen(NamedTuple):
     epochs: int
     epoch_cost: float | None
     reached: bool
+    chance: float = 1.0
 
     @property
     def log_epochs(self) -> float:
@@ -83,7 +85,7 @@ class Evidence(NamedTuple):
         earlier: ln E of the earlier ones that reached it, unusual ones moved closer.
         earlier_unusual: The number of these unusual ones.
         earlier_missed: The number of earlier ones that missed it.
-        in_a_row: Misses since a trial last reached the target.
+        luck: Probability of the misses since a trial last reached the target.
         epoch_cost: ln c of all trials.
         cost_doubt: Variance of a systematic error of `epoch_cost`, after the cost of other batch sizes has changed.
         weight: What a trial counts; less than 1 for prior jobs with many trials.
@@ -94,7 +96,7 @@ class Evidence(NamedTuple):
     earlier: Moments = Moments()
     earlier_unusual: int = 0
     earlier_missed: int = 0
-    in_a_row: int = 0
+    luck: float = 1.0
     epoch_cost: Moments = Moments()
     cost_doubt: float = 0.0
     weight: float = 1.0
@@ -109,25 +111,25 @@ class Evidence(NamedTuple):
         """The number of trials that missed it."""
         return len(self.missed) + self.earlier_missed
 
-    def with_miss(self, epochs: int) -> Evidence:
-        """With a trial that missed the target."""
+    def with_miss(self, epochs: int, chance: float) -> Evidence:
+        """With a trial that missed the target, with the probability that it would."""
         missed = (*self.missed, epochs)
         more = max(0, len(missed) - KEPT)
-        in_a_row = self.in_a_row + 1
-        return self._replace(missed=missed[more:], earlier_missed=self.earlier_missed + more, in_a_row=in_a_row)
+        luck = self.luck * chance
+        return self._replace(missed=missed[more:], earlier_missed=self.earlier_missed + more, luck=luck)
 
     def with_success(self, epochs: int) -> Evidence:
         """With a trial that reached the target."""
         reached = (*self.reached, epochs)
         if len(reached) <= KEPT:
-            return self._replace(reached=reached, in_a_row=0)
+            return self._replace(reached=reached, luck=1.0)
         logs = [math.log(each) for each in reached]
         middle = median(logs)
         # 1.4826 times the median absolute deviation of normal values is their standard deviation.
         reach = _UNUSUAL * max(_LEAST_SPREAD, 1.4826 * median(abs(each - middle) for each in logs))
         oldest = min(max(logs[0], middle - reach), middle + reach)
         unusual = self.earlier_unusual + (oldest != logs[0])
-        return self._replace(reached=reached[1:], earlier=self.earlier.add(oldest), earlier_unusual=unusual, in_a_row=0)
+        return self._replace(reached=reached[1:], earlier=self.earlier.add(oldest), earlier_unusual=unusual, luck=1.0)
 
     def with_cost(self, epoch_cost: float) -> Evidence:
         """With the ln c of a trial."""
@@ -277,10 +279,10 @@ def _sums(moments: Moments) -> tuple[float, ...]:
 
 
 def _unflat(row: Sequence[Any]) -> Evidence:
-    reached, missed, count, mean, deviation, unusual, earlier_missed, in_a_row, *others = row
+    reached, missed, count, mean, deviation, unusual, earlier_missed, luck, *others = row
     costs, doubt, weight = Moments(*others[:3]), *others[3:]
     earlier = Moments(count, mean, deviation)
-    return Evidence(tuple(reached), tuple(missed), earlier, unusual, earlier_missed, in_a_row, costs, doubt, weight)
+    return Evidence(tuple(reached), tuple(missed), earlier, unusual, earlier_missed, luck, costs, doubt, weight)
 
 
 def with_seen(
@@ -293,7 +295,7 @@ def with_seen(
         if costs and seen.epoch_cost is not None:
             known = known.with_cost(seen.epoch_cost)
         if epochs:
-            known = known.with_success(seen.epochs) if seen.reached else known.with_miss(seen.epochs)
+            known = known.with_success(seen.epochs) if seen.reached else known.with_miss(seen.epochs, seen.chance)
         every[seen.place] = known
     return tuple(every)
 

@@ -55,7 +55,7 @@ class KnowledgeGradient:
 
     watches_epochs = False
 
-    def __init__(self, constants: Constants = Constants()) -> None:
+    def __init__(self, constants: Constants = Constants()) -> None:  # noqa: B008 - it is immutable
         self.constants = constants
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
@@ -153,7 +153,7 @@ class KnowledgeGradient:
         start = spec.batch_sizes.index(spec.default_batch_size if knowledge.first is None else knowledge.first)
         ended = knowledge.known.any() or any(arm.num_failed for arm in search.arms)
         if self.constants.waves and start in places and running[start] and not ended:
-            belief = model(spec.batch_sizes, self.constants).assumed(knowledge, start)
+            belief = model(spec.batch_sizes, self.constants).assumed(knowledge, start, spec.max_epochs)
             outlook = Outlook(spec, search, knowledge, belief, np.array([start]), self.constants)
             return Prospects(outlook, places, running, start).planned()
         return first(spec, search, knowledge, places)
@@ -184,18 +184,16 @@ class KnowledgeGradient:
         place, epochs = spec.batch_sizes.index(trial.batch_size), trial.last.epoch
         epoch_cost = math.log(trial.cost / epochs) if trial.cost > _LEAST_COST else None
         seen = Seen(trial.number, place, epochs, epoch_cost, trial.target_reached)
+        outlook = self._outlook(spec, search, knowledge) if knowledge.reached.any() else None
+        if outlook is not None and not seen.reached:
+            seen = seen._replace(chance=outlook.chance(place, seen.log_epochs))
         after = _added(spec, knowledge, seen)
-        if knowledge.reached.any():
-            outlook = self._outlook(spec, search, knowledge)
-            belief = outlook.belief
-            if not seen.reached:
-                always = float(belief.edges.always[place])
-                after = replace(after, luck=after.luck * (always + (1 - always) * float(outlook.unlucky_rate[place])))
-            after = watched(spec, knowledge, belief, seen, after, self.constants)
+        if outlook is not None:
+            after = watched(outlook, seen, after)
         if trial.target_reached:
             newest = max(after.delivered, trial.number) if _launched(trial) else after.delivered
             return replace(after, delivered=newest, retry=None, luck=1.0, misses=())
-        after = replace(after, misses=(*after.misses, place)[-KEPT:])
+        after = replace(after, luck=after.luck * seen.chance, misses=(*after.misses, place)[-KEPT:])
         return replace(after, retry=trial.number) if _retried(after, trial) else after
 
     # Belief
@@ -212,6 +210,7 @@ class KnowledgeGradient:
         # All that it depends on besides the knowledge.
         seen = (
             self,
+            spec,
             search.bound_stops,
             *(
                 (arm.num_failed, arm.num_succeeded, arm.failed_cost, arm.excluded, arm.pruned, arm.banned, failing(arm))

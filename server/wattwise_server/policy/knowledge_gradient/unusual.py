@@ -23,7 +23,7 @@ from wattwise_server.policy.knowledge_gradient.edges import edges
 from wattwise_server.policy.knowledge_gradient.evidence import Evidence, Floats
 from wattwise_server.policy.knowledge_gradient.mixture import Fit, LeftOut, Mixture
 
-_SWEEPS = 2
+_SWEEPS = 4
 """Largest number of times that the sites are computed."""
 
 _STEPS = 3
@@ -59,6 +59,8 @@ class Learned(NamedTuple):
         fit: The belief about e.
         rates: u, w and s².
         misses: ln of the probability of all misses of a batch size if it does not always miss (n,).
+        again: Probability that a further trial misses as well, of a batch size that has only missed and does not always
+            miss (n,).
         unlucky: Expected number of misses of a batch size that were unusual trials (n,).
         log_likelihood: ln of the likelihood of the trials that reached the target, if all of them are usual.
     """
@@ -66,6 +68,7 @@ class Learned(NamedTuple):
     fit: Fit
     rates: Rates
     misses: Floats
+    again: Floats
     unlucky: Floats
     log_likelihood: float
 
@@ -75,6 +78,10 @@ class _Sites(NamedTuple):
 
     precision: Floats
     product: Floats
+
+    def moved(self, other: _Sites, share: float) -> _Sites:
+        """A part of the way to others."""
+        return _Sites(*(mine + share * (theirs - mine) for mine, theirs in zip(self, other, strict=True)))
 
     def given(self, mixture: Mixture, trials: _Trials, *, leave_out: bool) -> Fit:
         some = self.precision > 0
@@ -136,7 +143,8 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
     rates = Rates(_noise(trials, np.ones(len(trials.log)), constants), constants.unusual, constants.reaches)
     sites = _usual_sites(trials, rates.noise)
     num_reached = trials.by_place(trials.earlier[0] + trials.by_row(trials.reached.astype(float)))
-    misses, unlucky, log_likelihood = np.zeros(trials.count), np.zeros(trials.count), 0.0
+    none = np.zeros(trials.count)
+    misses, unlucky, log_likelihood = _Misses(none, none), none, 0.0
     for sweep in range(_SWEEPS + 1):
         last = sweep == _SWEEPS
         fit = sites.given(mixture, trials, leave_out=not last)
@@ -148,7 +156,7 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
         always = np.zeros(len(trials.place))
         if len(trials.missed):
             misses = _misses(trials, cavity, rates, constants)
-            always = edges(octaves, num_reached, misses, constants).always[trials.place]
+            always = edges(octaves, num_reached, misses.logs, constants).always[trials.place]
         found = _refined(trials, cavity, rates, always, constants)
         odd = (1 - found.usual) * trials.row_weight
         unlucky = trials.by_place(trials.by_row(odd * ~trials.reached))
@@ -157,8 +165,9 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
         rates = better
         if close:
             break
-        sites = found.sites
-    return Learned(fit, rates, misses, unlucky, log_likelihood)
+        # Half a step after the first, so that batch sizes that contradict each other do not swing.
+        sites = sites.moved(found.sites, 0.5) if sweep else found.sites
+    return Learned(fit, rates, misses.logs, misses.again, unlucky, log_likelihood)
 
 
 def _usual_sites(trials: _Trials, noise: Floats) -> _Sites:
@@ -180,14 +189,38 @@ def _cavity(fit: Fit, trials: _Trials, sites: _Sites) -> LeftOut:
     return LeftOut(mean, variance)
 
 
-def _misses(trials: _Trials, cavity: LeftOut, rates: Rates, constants: Constants) -> Floats:
-    """Ln of the probability of all misses of a batch size that does not always miss."""
+class _Misses(NamedTuple):
+    """What the misses of batch sizes say if these do not always miss.
+
+    Attributes:
+        logs: ln of the probability of all misses of a batch size; 0 without misses (n,).
+        again: Probability that a further trial misses as well, where no trial has reached the target; otherwise 0 (n,).
+    """
+
+    logs: Floats
+    again: Floats
+
+
+def _misses(trials: _Trials, cavity: LeftOut, rates: Rates, constants: Constants) -> _Misses:
+    """The misses by batch size: the trials share e, over which is integrated by Gauss-Hermite quadrature."""
     rows = trials.row[trials.missed]
-    variance = cavity.variance[rows] + rates.noise[trials.place[rows]]
-    late = trials.log[trials.missed] - cavity.mean[rows]
-    probability = later(late, variance, rates, constants, above=tail)
-    logs = np.log(np.maximum(probability, 1e-12)) * trials.weight[rows]
-    return np.asarray(np.bincount(trials.place[rows], logs, trials.count), float)
+    places, late = trials.place[rows], trials.log[trials.missed]
+    # By trial and node (t, z).
+    epochs = cavity.mean[rows, None] + np.sqrt(cavity.variance[rows, None]) * _NODES
+    variance = rates.noise[places, None]
+    each = np.maximum(later(late[:, None] - epochs, variance, rates, constants, above=nearly_above), 1e-9)
+    logs, longest = np.zeros((trials.count, len(_NODES))), np.ones((trials.count, len(_NODES)))
+    np.add.at(logs, places, np.log(each) * trials.weight[rows, None])
+    np.minimum.at(longest, places, each)
+    likelihoods = np.exp(logs)
+    together = likelihoods @ _WEIGHTS
+    only = np.bincount(places, minlength=trials.count) > 0
+    only &= trials.by_place(trials.earlier[0] + trials.by_row(trials.reached.astype(float))) == 0
+    return _Misses(np.log(together), np.where(only, (likelihoods * longest) @ _WEIGHTS / together, 0.0))
+
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 class _Refined(NamedTuple):

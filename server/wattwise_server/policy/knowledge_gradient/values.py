@@ -98,7 +98,12 @@ class Outlook:
         return Values(ok, miss, crash, share, self.log_limit)
 
     def ends(
-        self, places: NDArray[np.int64] | slice, mean: Floats, spread: Floats, always: Floats
+        self,
+        places: NDArray[np.int64] | slice,
+        mean: Floats,
+        spread: Floats,
+        always: Floats,
+        again: Floats | None = None,
     ) -> tuple[Floats, Floats]:
         """Values of ok and q at some batch sizes (m,), given mean and variance of ln C (…, m).
 
@@ -108,13 +113,17 @@ class Outlook:
 
         Args:
             places: The batch sizes.
-            mean, spread: Mean and variance of ln C.
+            mean: Mean of ln C.
+            spread: Its variance.
             always: Probability that a batch size always misses (…, m).
+            again: Probability that one that has only missed misses again, if it does not always (…, m); None: what is
+                believed.
         """
         log_limit, weight = self.log_limit[places], self.constants.model_weight
         usual = later(log_limit - mean, spread, self.belief.rates, self.constants, above=nearly_above)
         reached, unlucky = self.knowledge.reached[places], self.belief.unlucky[places]
-        share = np.where(reached > 0, (unlucky + weight * usual) / (unlucky + reached + weight), usual)
+        counted = (unlucky + weight * usual) / (unlucky + reached + weight)
+        share = np.where(reached > 0, counted, np.maximum(usual, self.belief.again[places] if again is None else again))
         miss = np.minimum(always + (1 - always) * share, _MOST_CERTAIN)
         return np.exp(np.minimum(mean + 0.5 * spread, log_limit)), miss
 
@@ -137,12 +146,20 @@ class Outlook:
         counted = belief.unlucky + weight * belief.rates.unusual
         return np.asarray(counted / (knowledge.missed + knowledge.reached + weight))
 
+    def chance(self, place: int, log_epochs: float) -> float:
+        """The probability that a trial of a batch size misses the target for so long."""
+        belief = self.belief
+        variance = belief.epochs_cov[place, place] + belief.noise[place]
+        late = np.array([log_epochs - belief.epochs[place]])
+        slow = float(later(late, variance, belief.rates, self.constants, above=nearly_above)[0])
+        always = float(belief.edges.always[place])
+        return always + (1 - always) * max(slow, float(self.unlucky_rate[place]))
+
     @cached_property
     def begun(self) -> Floats:
         """The probability that a batch size that has reached the target always misses it by now (n,)."""
-        in_a_row = np.array([each.in_a_row for each in self.knowledge.evidence])
-        begins = self.constants.begins
-        return np.where(in_a_row > 0, begins / (begins + (1 - begins) * self.unlucky_rate**in_a_row), 0.0)
+        luck, begins = np.array([each.luck for each in self.knowledge.evidence]), self.constants.begins
+        return np.where(luck < 1, begins / (begins + (1 - begins) * luck), 0.0)
 
     @cached_property
     def always(self) -> Floats:
