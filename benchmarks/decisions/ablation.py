@@ -79,9 +79,14 @@ class _Converging(Outlook):
     """What a search leads to if no trial missed the target."""
 
     def ends(
-        self, places: NDArray[np.int64] | slice, mean: Floats, spread: Floats, always: Floats
+        self,
+        places: NDArray[np.int64] | slice,
+        mean: Floats,
+        spread: Floats,
+        always: Floats,
+        again: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        ok, miss = super().ends(places, mean, spread, always)
+        ok, miss = super().ends(places, mean, spread, always, again)
         return ok, np.zeros_like(miss)
 
 
@@ -132,6 +137,7 @@ PARTS: Mapping[str, Callable[[], Policy]] = {
     "crashes in the cost of a model": _with(crash_weight=_FIXED),
     "the bound by expected cost": _PapersBound,
     "cheap trials first": _with(soon=1.0),
+    "several trials together": _with(repeats=1),
     "stopping the best batch size": _with(patience=1e9),
     "the insurance": _with(insurance=-math.inf),
     "detection of changes": _with(threshold=math.inf, cost_threshold=math.inf),
@@ -161,6 +167,7 @@ _LIMITED: Mapping[str, tuple[float, float]] = {
     "broken": (0.25, 0.75),
     "prior_trust": (0.6, 0.9),
     "soon": (0.25, 1.0),
+    "repeats": (1, 4),
     "patience": (1.0, 2.0),
     "heavy": (1.0, 2.0),
     "threshold": (8.0, 25.0),
@@ -176,7 +183,7 @@ def ranges() -> Iterator[_Range]:
         name, value = field.name, getattr(usual, field.name)
         if isinstance(value, bool):
             continue
-        if isinstance(value, float):
+        if isinstance(value, int | float):
             low, high = _LIMITED.get(name, (value / 2, value * 2))
             makes = (_with(**{name: each}) for each in (low, high))
             yield _Range(name, f"{value:g}", f"{low:g}", f"{high:g}", *makes)
