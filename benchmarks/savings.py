@@ -37,6 +37,8 @@ from wattwise_replay.traces import WORKLOADS
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
 from wattwise_replay.world import TrialCourse, World, course
 from wattwise_server.policy.savings import Delivered, Savings, Verdict, savings
+from wattwise_server.store.base import PolicyState
+from wattwise_server.usecases.changes import compared_from
 
 from benchmarks.decisions.cases import Case, Folders
 
@@ -72,6 +74,8 @@ _NAMED = (
     "best-default-noisy",
 )
 
+_CHANGING = ("drift", "epochs-triple", "epochs-halve", "epoch-cost-doubles")
+
 
 @dataclass(frozen=True)
 class Line:
@@ -80,7 +84,8 @@ class Line:
     Attributes:
         title: What it is called.
         cases: What is played.
-        judged: Whether the limits apply. No claim can know how the default has changed since it was run last.
+        judged: Whether the limits apply. No claim can know how the default has changed since it was run last, until
+            the policy has detected the change.
     """
 
     title: str
@@ -96,11 +101,14 @@ def lines() -> Iterator[Line]:
         yield Line(name, [Case(name)])
     yield Line("20 random worlds", [Case(f"random-{number}") for number in range(20)])
     yield Line("10 far defaults", [Case(f"far-{number}") for number in range(10)])
-    yield Line(f"drift{_CHANGES}", [Case("drift")], judged=False)
+    for name in _CHANGING:
+        yield Line(f"{name}{_CHANGES}", [Case(name)], judged=False)
 
 
 class Claim(NamedTuple):
     """A claim after some recurrences of a seed, and the truth, both relative to what the default would have cost.
+
+    Both are about the trials since the newest change that the policy has detected.
 
     Attributes:
         verdict: The verdict.
@@ -125,15 +133,24 @@ class Claim(NamedTuple):
 
 
 class _Recorded(WithFallback):
-    """Notes which trials the policy has chosen: those without an answer are not in a job's history."""
+    """Notes what the server would know of every trial.
 
-    def __init__(self, engine: InProcess, workload: Workload) -> None:
+    Attributes:
+        numbers: The number of each trial; below 0 for those without an answer, which are not in a job's history.
+        compared_from: The first trial that a claim compares once each has ended.
+    """
+
+    def __init__(self, engine: InProcess, workload: Workload, policy: str) -> None:
         super().__init__(engine, workload)
-        self.known: list[bool] = []
+        self._job, self._policy = engine, policy.removeprefix("POLICY_")
+        self.numbers: list[int] = []
+        self.compared_from: list[int] = []
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
-        self.known.append(trial.number > 0)
-        return super().run(trial, epochs)
+        end = super().run(trial, epochs)
+        self.numbers.append(trial.number)
+        self.compared_from.append(compared_from(PolicyState(self._policy, self._job.search.notes)))
+        return end
 
 
 def default_cost(workload: Workload, eta: float) -> float:
@@ -154,18 +171,19 @@ def claims(
         ReplayError: the server would refuse the job.
     """
     job = job_spec(workload, "replay-savings", policy=policy, eta=case.eta, beta=2.0, seed=seed, window=case.window)
-    engine = _Recorded(InProcess(job), workload)
+    engine = _Recorded(InProcess(job), workload, policy)
     world = World(workload, case.eta)
     ledger = play(engine, world, seed, max(horizons), case.overlap)
-    trials = [trial for trial, known in zip(ledger.trials, engine.known, strict=True) if known]
     costs = np.empty(max(horizons))
     for stretch, stage in workload.stages(max(horizons)):
         costs[stretch] = default_cost(stage, case.eta)
     found = []
     for horizon in horizons:
-        past = [trial for trial in trials if trial.recurrence < horizon]
-        claim = claimed(past, workload.default_batch_size)
-        would = sum(costs[trial.recurrence] for trial in past if trial.target_reached)
+        past = [place for place, trial in enumerate(ledger.trials) if trial.recurrence < horizon]
+        first = max(1, engine.compared_from[past[-1]])
+        compared = [ledger.trials[place] for place in past if engine.numbers[place] >= first]
+        claim = claimed(compared, workload.default_batch_size)
+        would = sum(costs[trial.recurrence] for trial in compared if trial.target_reached)
         found.append(_relative(claim, would))
     return found
 

@@ -17,7 +17,7 @@ from wattwise_replay.compare import POLICIES
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.tables import counted
 
-from benchmarks.decisions.cases import NOWHERE, Folders
+from benchmarks.decisions.cases import NOWHERE, Folders, beside
 from benchmarks.decisions.playing import Setup, contenders, play_all
 from benchmarks.decisions.report import PAPERS, earlier_ratios, lines, print_details, print_lines, print_worse, write
 from benchmarks.decisions.rows import REAL, Row, playable, rows, seeds_of
@@ -32,7 +32,7 @@ _SLOW = ("humps",)
 def main(words: Sequence[str] | None = None) -> int:
     """Plays all rows and prints the table; returns 1 if a limit is missed."""
     args = _parser().parse_args(words)
-    folders = Folders(args.traces, args.workloads or _beside(args.traces))
+    folders = Folders(args.traces, args.workloads or beside(args.traces))
     setup = Setup(folders, tuple(args.policy or _USUAL), args.variants)
     seeds = args.seeds or (_QUICK_SEEDS if args.quick else SEEDS)
     try:
@@ -91,11 +91,6 @@ def _parser() -> argparse.ArgumentParser:
         "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one for each processor"
     )
     return parser
-
-
-def _beside(traces: Path | None) -> Path | None:
-    """The folder of recorded workloads in that of the traces."""
-    return traces / "cpu" if traces is not None and (traces / "cpu").is_dir() else None
 
 
 def _check_writable(path: Path | None) -> None:

@@ -161,3 +161,8 @@ def measured_settings(folder: Path) -> Sequence[str]:
 def workload_files(folder: Path) -> Sequence[str]:
     """The workload files one level below a folder, relative to it."""
     return sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/*{_FILE}"))
+
+
+def beside(folder: Path | None) -> Path | None:
+    """The folder of recorded workloads in that of the traces."""
+    return folder / "cpu" if folder is not None and (folder / "cpu").is_dir() else None

@@ -81,8 +81,13 @@ class Row:
 
     def quick(self) -> Row:
         """The row with few of its cases, evenly distributed."""
-        places = np.linspace(0, len(self.cases) - 1, min(_QUICK, len(self.cases)))
-        return replace(self, cases=[self.cases[round(place)] for place in places])
+        return replace(self, cases=evenly(self.cases, _QUICK))
+
+
+def evenly(cases: Sequence[Case], most: int) -> Sequence[Case]:
+    """At most so many of some cases, evenly distributed."""
+    places = np.linspace(0, len(cases) - 1, min(most, len(cases)))
+    return [cases[round(place)] for place in places]
 
 
 def rows(folders: Folders) -> Iterator[Row]:

@@ -77,6 +77,16 @@ def test_the_truth_follows_the_default_after_a_drift() -> None:
     assert late.true < late.plain
 
 
+def test_a_claim_compares_trials_since_the_newest_change() -> None:
+    """All epochs halve after 50 launches: beside a default from before, later trials would look like a saving."""
+    case = Case("epochs-halve")
+    (detected,), (unnoticed,) = (claims(case, case.load(), policy, 0, (100,)) for policy in _POLICIES)
+    assert detected is not None
+    assert unnoticed is not None
+    assert detected.plain == pytest.approx(detected.true, abs=0.15)
+    assert unnoticed.plain > unnoticed.true + 0.2
+
+
 def test_a_default_that_never_delivers_has_no_claim() -> None:
     """One of each horizon, each without."""
     assert claims(Case("made", eta=1.0), workload(None, 1), "POLICY_PRUNING_GTS", 0, (1, 5)) == [None, None]
@@ -207,7 +217,8 @@ def test_every_line_has_its_workloads() -> None:
     """The eight measured settings, and named worlds that exist; only a default that changes is not judged."""
     found = list(savings.lines())
     assert sum(line.cases[0].needs is not None for line in found) == 8
-    assert [line.title for line in found if not line.judged] == ["drift *"]
+    changing = ["drift *", "epochs-triple *", "epochs-halve *", "epoch-cost-doubles *"]
+    assert [line.title for line in found if not line.judged] == changing
     for line in found:
         for case in line.cases:
             if not case.needs:

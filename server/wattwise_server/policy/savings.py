@@ -23,8 +23,8 @@ Sekhon ("Time-uniform, Nonparametric, Nonasymptotic Confidence Sequences", Ann. 
 Both bound the geometric mean. The mean is at least as large, whatever the distribution, so that a few very long runs
 are no danger. A few very short ones are: the floor of 0.22 is for what one or two trials cannot show.
 
-The same is computed for cost, energy, time and money, each from its own sums. `wattwise_replay.savings` measures how
-well it holds.
+The same is computed for cost, energy, time and money, each from its own sums. `make savings` measures how well it
+holds.
 """
 
 from __future__ import annotations

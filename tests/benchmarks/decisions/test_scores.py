@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from wattwise_replay.engines import Fixed
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import Crash, RecordedRun
 from wattwise_replay.world import World
-from wattwise_server.domain import EndReason, JobSpec, Search, TrialType
+from wattwise_server.domain import Change, EndReason, JobSpec, Quantity, Search, TrialType
 from wattwise_server.policy.base import Choice, Prior
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.pruning_gts import PruningGts
@@ -176,16 +175,12 @@ class _Counting(Gts):
         return Choice(TrialType.MAB, 16, "it is the larger one")
 
 
-class _Change(NamedTuple):
-    trial: int
-
-
 class _Alarming(Stubborn):
     """Notices a change after every third trial, and forgets the one before."""
 
-    def changes(self, search: Search) -> Sequence[_Change]:
+    def changes(self, search: Search) -> Sequence[Change]:
         ended = sum(arm.num_succeeded for arm in search.arms)
-        return [_Change(ended // 3)] if ended >= 3 else []
+        return [Change(Quantity.EPOCHS, ended // 3, 16, 2.0, ended // 3)] if ended >= 3 else []
 
 
 def test_alarms_are_distinct_changes() -> None:
