@@ -58,12 +58,20 @@ class Seen(NamedTuple):
         return math.log(self.epochs if self.reached else self.epochs + 0.5)
 
 
+class Expected(NamedTuple):
+    """What was expected of the logarithm of a usual trial's result: mean, variance, and its degrees of freedom."""
+
+    mean: float
+    variance: float
+    freedom: float
+
+
 class Watched(NamedTuple):
-    """A trial with the expected ln E and ln c of its batch size before it."""
+    """A trial, with the ln E and ln c that were expected of its batch size before it."""
 
     seen: Seen
-    epochs: float
-    epoch_cost: float
+    epochs: Expected
+    epoch_cost: Expected
 
 
 class Cusum(NamedTuple):
@@ -237,7 +245,9 @@ def read(notes: str) -> Knowledge:
     state = _loaded(notes)
     state["misses"] = tuple(state["misses"])
     state["window"] = tuple(Seen(*seen) for seen in state["window"])
-    state["recent"] = tuple(Watched(Seen(*seen), *expected) for seen, *expected in state["recent"])
+    state["recent"] = tuple(
+        Watched(Seen(*seen), Expected(*epochs), Expected(*costs)) for seen, epochs, costs in state["recent"]
+    )
     for name in ("epochs_sums", "cost_sums"):
         state[name] = tuple(Cusum(*each) for each in state[name])
     state["changes"] = _changes(state)
