@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -116,6 +117,8 @@ class _Trials:
         self.log = np.log(np.array(epochs, float))
         self.reached = np.array([flag for ok, miss in lengths for flag in (True,) * ok + (False,) * miss], bool)
         self.missed = np.flatnonzero(~self.reached)
+        middles = [median(map(math.log, each.reached)) if each.reached else 0.0 for _, each in rows]
+        self.beside_middle = self.log - np.array(middles)[self.row]
         self.row_weight = self.weight[self.row]
 
     def by_row(self, values: Floats) -> Floats:
@@ -249,7 +252,10 @@ def _refined(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, con
     prior = 1 / cavity.variance
     base = trials.weight * trials.earlier[0] / noise
     base_product = base * trials.earlier[1]
-    precision = np.where(trials.reached, 1 / own, 0.0)
+    # Trials far from the others of their batch size start as unusual ones: beside a small s², a single one would pull
+    # the belief away, and all others would look unusual.
+    usual, odd = _likelihoods(trials.beside_middle, own, rates, spread)
+    precision = np.where(trials.reached, np.maximum(usual / (usual + odd), own / (own + spread)) / own, 0.0)
     product = precision * log
     usual, late = np.ones(len(log)), 0.0
     for step in range(_STEPS):
@@ -260,9 +266,7 @@ def _refined(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, con
         variance = 1 / without
         near, far = variance + own, variance + own + spread
         error = log - mean
-        squares = -0.5 * error * error
-        of_near = (1 - rates.unusual) * np.exp(squares / near) / np.sqrt(near) + _TINY
-        of_far = rates.unusual * rates.reaches * np.exp(squares / far) / np.sqrt(far) + _TINY
+        of_near, of_far = _likelihoods(error, near, rates, spread)
         usual = of_near / (of_near + of_far)
         shift_near, shift_far = variance / near * error, variance / far * error
         shift = usual * shift_near + (1 - usual) * shift_far
@@ -279,6 +283,13 @@ def _refined(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, con
         precision, product = precision + share * (new - precision), product + share * (new_product - product)
     sites = _Sites(base + trials.by_row(weight * precision), base_product + trials.by_row(weight * product))
     return _Refined(_vague(sites, prior, cavity), usual, late)
+
+
+def _likelihoods(error: Floats, variance: Floats, rates: Rates, spread: float) -> tuple[Floats, Floats]:
+    """Of trials that reached the target: that each is usual and has this error, and that it is unusual."""
+    wide, squares = variance + spread, -0.5 * error * error
+    usual = (1 - rates.unusual) * np.exp(squares / variance) / np.sqrt(variance) + _TINY
+    return usual, rates.unusual * rates.reaches * np.exp(squares / wide) / np.sqrt(wide) + _TINY
 
 
 def _vague(sites: _Sites, prior: Floats, cavity: LeftOut) -> _Sites:
