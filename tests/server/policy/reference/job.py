@@ -15,7 +15,7 @@ from wattwise_server.policy.knowledge_gradient import Constants
 from tests.server.policy.reference.belief import KEPT, LEAST_TRUST, Belief, Costs, Known, Seen
 from tests.server.policy.reference.changes import with_trial
 from tests.server.policy.reference.gaussians import Floats, conditioned, density
-from tests.server.policy.reference.unusual import Row, later
+from tests.server.policy.reference.unusual import Row, later, nearly_above
 from tests.server.policy.simulated import NOW, SimulatedJob, spec
 
 C = Constants()
@@ -132,7 +132,7 @@ class Reference:
         rows = []
         for place, size in enumerate(self.sizes):
             told = [each for each in self.told if each.size == size]
-            logs = [math.log(epochs) for each in told for epochs in each.reached]
+            logs: Sequence[float] = [math.log(epochs) for each in told for epochs in each.reached]
             missed = [epochs for each in told for epochs in each.missed]
             kept = [math.log(max(missed) + 0.5)] * min(KEPT, len(missed)) if missed else []
             if logs and len(kept) < len(missed):
@@ -209,7 +209,7 @@ class Reference:
         for place in np.flatnonzero(misses.only):
             late = self.log_limit[place] - belief.cost.mean[place] - misses.epochs[place]
             variance = misses.variance[place] + belief.rates.noise[place] + belief.cost.cov[place, place]
-            found[place] = later(late, variance, belief.rates, C)
+            found[place] = later(late, variance, belief.rates, C, nearly_above)
         return found
 
     def always(self, edges: Floats) -> Floats:
@@ -250,9 +250,7 @@ class Reference:
         spent = [(each.cost, ok[self.sizes.index(each.size)]) for each in self.trials if isinstance(each, Crash)]
         return min(1.0, sum(cost for cost, _ in spent) / sum(usual for _, usual in spent)) if spent else 0.0
 
-    def trial_and_model(
-        self, mean: Floats, variance: Floats, always: Floats, again: Floats
-    ) -> tuple[Floats, Floats]:
+    def trial_and_model(self, mean: Floats, variance: Floats, always: Floats, again: Floats) -> tuple[Floats, Floats]:
         """A and R with such a belief about ln C."""
         ok = np.exp(np.minimum(mean + (variance + self.belief.rates.noise) / 2, self.log_limit))
         misses = self.misses(mean, variance, always, again)
