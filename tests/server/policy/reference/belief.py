@@ -14,10 +14,13 @@ from wattwise_server.policy.knowledge_gradient import Constants, Deviation
 
 from tests.server.policy.reference.edges import Edges
 from tests.server.policy.reference.gaussians import Floats, Gaussian, Mixture, Observation
-from tests.server.policy.reference.unusual import Learned, Rates, Row, learned
+from tests.server.policy.reference.unusual import Learned, Misses, Rates, Row, later, learned
 
 KEPT = 16
 """Trials of a batch size that are kept one by one, of those that reached the target and of those that missed it."""
+
+LEAST_TRUST = 0.5
+"""Probability that the prior jobs tell the epochs below which they are taken to be wrong."""
 
 ASSUMED = 1e-6
 """Variance of an observation that is assumed."""
@@ -25,13 +28,14 @@ ASSUMED = 1e-6
 
 @dataclass(frozen=True)
 class Seen:
-    """A trial that ran to a decision; `log_cost` is that of an epoch."""
+    """A trial that ran to a decision; `log_cost` is that of an epoch, `chance` the probability of so long a miss."""
 
     number: int
     place: int
     epochs: int
     log_cost: float
     reached: bool
+    chance: float = 1.0
 
     @property
     def log_epochs(self) -> float:
@@ -88,6 +92,8 @@ class Known:
         recent: The trials since the earliest sum was 0.
         epochs_sums, cost_sums: The sums.
         changes: The changes.
+        window: The newest trials, as many as there are in the window.
+        costs_since: Number of the first trial whose cost counts.
     """
 
     epochs: Sequence[Seen]
@@ -101,15 +107,20 @@ class Known:
     epochs_sums: Sequence[Sum] = (Sum(),) * 4
     cost_sums: Sequence[Sum] = (Sum(),) * 4
     changes: Sequence[Change] = ()
+    window: Sequence[Seen] = ()
+    costs_since: int = 0
 
     def count(self, place: int, *, reached: bool) -> int:
         """How many of the trials of a batch size reached or missed the target."""
         return sum(each.place == place and each.reached is reached for each in self.epochs)
 
-    def in_a_row(self, place: int) -> int:
-        """How many trials of a batch size have missed the target since one reached it."""
-        flags = [each.reached for each in self.epochs if each.place == place]
-        return len(flags) if True not in flags else flags[::-1].index(True)
+    def luck_of(self, place: int) -> float:
+        """The probability of the misses of a batch size since one of its trials reached the target."""
+        luck = 1.0
+        for each in self.epochs:
+            if each.place == place:
+                luck = 1.0 if each.reached else luck * each.chance
+        return luck
 
 
 def row_of(known: Known, place: int) -> Row:
@@ -138,6 +149,7 @@ class Belief:
         prior: What the prior jobs tell, by batch size.
         constants: The constants.
         assumed: A batch size that is taken to reach the target, while no trial has ended.
+        max_epochs: The largest number of epochs.
     """
 
     sizes: Sequence[int]
@@ -145,6 +157,7 @@ class Belief:
     prior: Sequence[Row]
     constants: Constants
     assumed: int | None = None
+    max_epochs: int = 150
 
     @cached_property
     def x(self) -> Floats:
@@ -215,9 +228,11 @@ class Belief:
         if any(row.num_reached for row in self.prior):
             return self.learned(self.prior)
         constants, none = self.constants, np.zeros(len(self.sizes))
-        fit = self.epochs_before.given([Observation(self.assumed, math.log(constants.usual_epochs), ASSUMED)])
-        noise = constants.epochs_noise**2 + constants.whole_epochs / constants.usual_epochs**2
-        return Learned(fit, Rates(none + noise, constants.unusual, constants.reaches), none, none, 0.0)
+        usual = max(1.0, min(constants.usual_epochs, self.max_epochs / 2))
+        fit = self.epochs_before.given([Observation(self.assumed, math.log(usual), ASSUMED)])
+        noise = constants.epochs_noise**2 + constants.whole_epochs / usual**2
+        rates = Rates(none + noise, constants.unusual, constants.reaches)
+        return Learned(fit, rates, Misses.none(len(none)), none, 0.0)
 
     @cached_property
     def both(self) -> Learned:
@@ -247,9 +262,19 @@ class Belief:
         return self.epochs.amplitude2 / self.epochs_before.amplitude2
 
     @property
+    def likelier(self) -> Learned:
+        """What tells how trials differ and which batch sizes always miss: with the prior jobs, or without them."""
+        return self.both if self.prior_trust >= LEAST_TRUST else self.alone
+
+    @property
     def rates(self) -> Rates:
         """s², u and w."""
-        return self.both.rates
+        return self.likelier.rates
+
+    @property
+    def misses(self) -> Misses:
+        """What the misses say."""
+        return self.likelier.misses
 
     @property
     def unlucky(self) -> Floats:
@@ -277,7 +302,9 @@ class Belief:
     def edges(self) -> Edges:
         """Which batch sizes always miss the target."""
         reached = [count > 0 or place == self.assumed for place, count in enumerate(self.reached)]
-        return Edges(self.x.tolist(), reached, list(self.both.misses), self.constants)
+        told = self.told and self.assumed is None and self.prior_trust >= LEAST_TRUST
+        elsewhere = [row.num_reached > 0 for row in self.prior] if told else []
+        return Edges(self.x.tolist(), reached, list(self.misses.logs), self.constants, elsewhere)
 
     # Costs
 
@@ -329,6 +356,13 @@ class Belief:
         """How often a trial misses the target although its batch size reaches it."""
         weight = self.constants.model_weight
         return np.asarray((self.unlucky + weight * self.rates.unusual) / (self.reached + self.missed + weight))
+
+    def chance(self, place: int, log_epochs: float) -> float:
+        """The probability that a trial misses the target for so long."""
+        variance = float(self.epochs.cov[place, place] + self.rates.noise[place])
+        slow = float(later(log_epochs - float(self.epochs.mean[place]), variance, self.rates, self.constants))
+        always = float(self.edges.always[place])
+        return always + (1 - always) * max(slow, float(self.unlucky_rate[place]))
 
     def with_known(self, known: Known) -> Belief:
         """The belief that follows from something else."""

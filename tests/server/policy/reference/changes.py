@@ -114,7 +114,7 @@ def of_cost(belief: Belief, place: int) -> Prediction:
     return Prediction(
         float(belief.cost.mean[place]),
         float(belief.cost.cov[place, place] + belief.cost_noise),
-        constants.noise_weight + len(belief.known.epochs),
+        belief.cost_freedom,
         0.0,
         constants.cost_unusual,
         constants.cost_unusual_spread,
@@ -173,7 +173,8 @@ def with_cost_changed(known: Known, since: int, number: int, sizes: Sequence[int
     new = [[each.seen.log_cost for each in kept if each.seen.place == place] for place in range(len(sizes))]
     costs = [Costs(logs) if logs else old.doubted(log_factor) for logs, old in zip(new, known.costs, strict=True)]
     change = Change(Quantity.EPOCH_COST, kept[0].seen.number, sizes[clear[0].seen.place], math.exp(log_factor), number)
-    return with_change(replace(known, costs=costs, cost_sums=(Sum(),) * 4), change)
+    since = kept[0].seen.number
+    return with_change(replace(known, costs=costs, costs_since=since, cost_sums=(Sum(),) * 4), change)
 
 
 def with_change(known: Known, change: Change) -> Known:
@@ -195,11 +196,8 @@ def with_trial(belief: Belief, seen: Seen, after: Known, default: int) -> Known:
         default: The place of the default batch size.
     """
     constants, before, place = belief.constants, belief.known, seen.place
-    luck = before.luck
+    luck = before.luck * seen.chance
     if before.epochs and belief.reached.any():
-        if not seen.reached:
-            always = float(belief.edges.always[place])
-            luck *= always + (1 - always) * float(belief.unlucky_rate[place])
         epochs, cost = of_epochs(belief, place), of_cost(belief, place)
         epochs_sums = added(before.epochs_sums, epochs.ratios(seen.log_epochs, seen.reached, constants), seen.number)
         cost_sums = added(before.cost_sums, cost.ratios(seen.log_cost, True, constants), seen.number)

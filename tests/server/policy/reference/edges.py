@@ -22,12 +22,14 @@ class Edges:
         reached: Whether each of them has reached the target.
         misses: ln of the probability of all misses of each of them, if it does not always miss.
         constants: The constants.
+        elsewhere: Whether each of them has reached the target in prior jobs: the edges lie outside these, too.
     """
 
     octaves: Sequence[float]
     reached: Sequence[bool]
     misses: Sequence[float]
     constants: Constants
+    elsewhere: Sequence[bool] = ()
 
     def side(self, distances: Sequence[float]) -> Iterator[float]:
         """The prior probability that an edge lies right before each batch size on one side, and that none does."""
@@ -44,7 +46,7 @@ class Edges:
         Batch sizes that have reached the target do not; the edges lie outside them.
         """
         x, places = self.octaves, range(len(self.octaves))
-        usable = [place for place in places if self.reached[place]]
+        usable = [place for place in places if self.reached[place] or (self.elsewhere and self.elsewhere[place])]
         first, last = (usable[0], usable[-1]) if usable else (0, len(x) - 1)
         upper = list(self.side([x[place] - x[last] for place in range(last + 1, len(x))]))
         lower = list(self.side([x[first] - x[place] for place in range(first - 1, -1, -1)]))

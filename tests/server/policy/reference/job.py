@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,19 +12,16 @@ from wattwise_server.domain import EndReason, Measurement, Moments
 from wattwise_server.policy.base import Prior
 from wattwise_server.policy.knowledge_gradient import Constants
 
-from tests.server.policy.reference.belief import KEPT, Belief, Costs, Known, Seen
+from tests.server.policy.reference.belief import KEPT, LEAST_TRUST, Belief, Costs, Known, Seen
 from tests.server.policy.reference.changes import with_trial
 from tests.server.policy.reference.gaussians import Floats, conditioned, density
-from tests.server.policy.reference.unusual import Row, later
+from tests.server.policy.reference.unusual import Row, later, nearly_above
 from tests.server.policy.simulated import NOW, SimulatedJob, spec
 
 C = Constants()
 
 MOST_CERTAIN = 0.9999
 """Largest probability of a miss or a crash."""
-
-LEAST_TRUST = 0.5
-"""Probability that the prior jobs tell the epochs below which they are taken to be wrong."""
 
 QUADRATURE = 0.05
 """Error of what a trial is worth, by the policy's quadrature of a minimum, which has kinks; relative to the largest."""
@@ -58,6 +55,13 @@ class Told:
     size: int
     reached: Sequence[int] = ()
     missed: Sequence[int] = ()
+
+
+def fewer(logs: Sequence[float], share: float) -> Sequence[float]:
+    """A share of some values: as many of the same mean, with the same share of the sum of squares."""
+    count, mean = round(share * len(logs)), float(np.mean(logs))
+    apart = math.sqrt(share * len(logs) * float(np.var(logs)) / 2)
+    return [mean + apart, mean - apart, *[mean] * (count - 2)] if count > 1 else [mean] * count
 
 
 @dataclass(frozen=True)
@@ -128,11 +132,13 @@ class Reference:
         rows = []
         for place, size in enumerate(self.sizes):
             told = [each for each in self.told if each.size == size]
-            logs = [math.log(epochs) for each in told for epochs in each.reached]
+            logs: Sequence[float] = [math.log(epochs) for each in told for epochs in each.reached]
             missed = [epochs for each in told for epochs in each.missed]
             kept = [math.log(max(missed) + 0.5)] * min(KEPT, len(missed)) if missed else []
-            weight = min(1.0, C.prior_weight / max(1, len(logs) + len(missed)))
-            rows.append(Row(place, (), kept, logs, 0, len(missed) - len(kept), weight))
+            if logs and len(kept) < len(missed):
+                logs = fewer(logs, len(kept) / len(missed))
+            weight = min(1.0, C.prior_weight / max(1, len(logs) + len(kept)))
+            rows.append(Row(place, (), kept, logs, weight=weight))
         return rows
 
     @cached_property
@@ -144,28 +150,22 @@ class Reference:
                 continue
             place = self.sizes.index(run.size)
             seen = Seen(number, place, run.epochs, math.log(run.epoch_cost), run.reached)
-            known = with_trial(self.belief_of(known), seen, self.added(known, seen), self.default)
+            belief = self.belief_of(known)
+            if not run.reached and belief.reached.any():
+                seen = replace(seen, chance=belief.chance(place, seen.log_epochs))
+            known = with_trial(belief, seen, self.added(known, seen), self.default)
         return known
 
     def added(self, known: Known, seen: Seen) -> Known:
         """What is known with one more trial, of those in the window."""
-        epochs, costs = [*known.epochs, seen], list(known.costs)
+        epochs, costs, window = [*known.epochs, seen], list(known.costs), [*known.window, seen][-self.window :]
         costs[seen.place] = costs[seen.place].add(seen.log_cost)
         if self.window:
-            epochs = epochs[-self.window :]
-            costs = [Costs([each.log_cost for each in epochs if each.place == place]) for place in range(len(costs))]
+            epochs = [each for each in epochs if each.number >= window[0].number]
+            counted = [each for each in window if each.number >= known.costs_since]
+            costs = [Costs([each.log_cost for each in counted if each.place == place]) for place in range(len(costs))]
         due = known.default_due and seen.place != self.default
-        return Known(
-            epochs,
-            costs,
-            known.trusted,
-            known.trials + 1,
-            default_due=due,
-            recent=known.recent,
-            epochs_sums=known.epochs_sums,
-            cost_sums=known.cost_sums,
-            changes=known.changes,
-        )
+        return replace(known, epochs=epochs, costs=costs, trials=known.trials + 1, default_due=due, window=window)
 
     def belief_of(self, known: Known) -> Belief:
         """The belief that follows from what is known."""
@@ -177,7 +177,7 @@ class Reference:
         if self.trials:
             return self.belief_of(self.known)
         start = self.default if self.best_told is None else self.sizes.index(self.best_told)
-        return Belief(self.sizes, self.known, self.prior, C, start)
+        return Belief(self.sizes, self.known, self.prior, C, start, self.max_epochs)
 
     # Costs
 
@@ -199,19 +199,24 @@ class Reference:
     @cached_property
     def begun(self) -> Floats:
         """The probability that a batch size that has reached the target has begun to miss it always."""
-        rows = [self.known.in_a_row(place) for place in range(len(self.sizes))]
-        return np.array(
-            [
-                C.begins / (C.begins + (1 - C.begins) * rate**row) if row else 0.0
-                for row, rate in zip(rows, self.belief.unlucky_rate, strict=True)
-            ]
-        )
+        lucks = [self.known.luck_of(place) for place in range(len(self.sizes))]
+        return np.array([C.begins / (C.begins + (1 - C.begins) * luck) if luck < 1 else 0.0 for luck in lucks])
+
+    @cached_property
+    def again(self) -> Floats:
+        """The probability that a batch size that has only missed misses again, if it does not always; else 0."""
+        belief, misses, found = self.belief, self.belief.misses, np.zeros(len(self.sizes))
+        for place in np.flatnonzero(misses.only):
+            late = self.log_limit[place] - belief.cost.mean[place] - misses.epochs[place]
+            variance = misses.variance[place] + belief.rates.noise[place] + belief.cost.cov[place, place]
+            found[place] = later(late, variance, belief.rates, C, nearly_above)
+        return found
 
     def always(self, edges: Floats) -> Floats:
         """The probability that a batch size always misses, from that of the edges."""
         return np.where(self.belief.edges.reached, self.begun, edges)
 
-    def misses(self, mean: Floats, variance: Floats, always: Floats) -> Floats:
+    def misses(self, mean: Floats, variance: Floats, always: Floats, again: Floats) -> Floats:
         """By batch size, q, with such a belief about ln C."""
         belief, found = self.belief, []
         for place in range(len(self.sizes)):
@@ -220,6 +225,8 @@ class Reference:
             if self.known.count(place, reached=True):
                 trials = belief.unlucky[place] + belief.reached[place]
                 chance = (belief.unlucky[place] + C.model_weight * chance) / (trials + C.model_weight)
+            else:
+                chance = max(chance, again[place])
             found.append(min(MOST_CERTAIN, always[place] + (1 - always[place]) * chance))
         return np.array(found)
 
@@ -243,10 +250,10 @@ class Reference:
         spent = [(each.cost, ok[self.sizes.index(each.size)]) for each in self.trials if isinstance(each, Crash)]
         return min(1.0, sum(cost for cost, _ in spent) / sum(usual for _, usual in spent)) if spent else 0.0
 
-    def trial_and_model(self, mean: Floats, variance: Floats, always: Floats) -> tuple[Floats, Floats]:
+    def trial_and_model(self, mean: Floats, variance: Floats, always: Floats, again: Floats) -> tuple[Floats, Floats]:
         """A and R with such a belief about ln C."""
         ok = np.exp(np.minimum(mean + (variance + self.belief.rates.noise) / 2, self.log_limit))
-        misses = self.misses(mean, variance, always)
+        misses = self.misses(mean, variance, always, again)
         ended = (1 - misses) * ok + misses * np.exp(self.log_limit)
         trial = (1 - self.crashes) * ended + self.crashes * self.crash_share * ok
         return trial, np.asarray(trial / (1 - self.crashes) / (1 - misses))
@@ -254,7 +261,8 @@ class Reference:
     @cached_property
     def values(self) -> tuple[Floats, Floats]:
         """A and R."""
-        return self.trial_and_model(self.belief.mean, self.belief.variance, self.always(self.belief.edges.always))
+        belief = self.belief
+        return self.trial_and_model(belief.mean, belief.variance, self.always(belief.edges.always), self.again)
 
     @cached_property
     def trial(self) -> Floats:
@@ -309,18 +317,18 @@ class Reference:
             epochs = conditioned(epochs, place, float(belief.rates.noise[place]))
         for place in {self.sizes.index(size) for size in self.running}:
             if not self.known.costs[place].logs:
-                cost = conditioned(cost, place, belief.cost_noise)
+                cost = conditioned(cost, place, belief.cost_noise / self.running.count(self.sizes[place]))
         return epochs, cost
 
-    def after(self, place: int) -> float:
-        """Expected least R after one more trial of a batch size that reaches the target."""
-        belief, (epochs, cost) = self.belief, self.ending
-        by_epochs = epochs[place] / math.sqrt(epochs[place, place] + belief.rates.noise[place])
+    def after(self, place: int, trials: int) -> float:
+        """Expected least R after some more trials of a batch size that reach the target."""
+        belief, (epochs, cost), again = self.belief, self.ending, self.again.copy()
+        by_epochs = epochs[place] / math.sqrt(epochs[place, place] + belief.rates.noise[place] / trials)
         by_cost = cost[place] / math.sqrt(cost[place, place] + belief.cost_noise)
         left = np.maximum(0, belief.variance - by_epochs**2 - by_cost**2)
         edges = belief.edges
         always = self.always(edges.always if edges.reached[place] else edges.always_after(place))
-        always[place] = 0.0
+        always[place] = again[place] = 0.0
         # The surprise in ln E on a grid, and the small one in ln c at two points.
         surprises = np.linspace(-5, 5, 81)
         weights = density(surprises, 0, 1) / density(surprises, 0, 1).sum()
@@ -328,7 +336,7 @@ class Reference:
         for weight, surprise in zip(weights, surprises, strict=True):
             for sign in (1, -1):
                 mean = belief.mean + surprise * by_epochs + sign * by_cost
-                least += weight / 2 * self.trial_and_model(mean, left, always)[1].min()
+                least += weight / 2 * self.trial_and_model(mean, left, always, again)[1].min()
         return float(least)
 
     @cached_property
@@ -341,26 +349,36 @@ class Reference:
         """What a launch costs that tries a batch size, and repeats it with the best one if it gets no model."""
         return np.asarray(self.trial + (1 - self.delivers) * self.model[self.best])
 
-    @cached_property
-    def gain(self) -> Floats:
-        """What knowing one more trial of each batch size is expected to save in a launch; none if it misses."""
-        least = [max(0.0, float(self.model.min()) - self.after(place)) for place in range(len(self.sizes))]
-        return np.asarray(self.delivers / (1 - self.crashes) * np.array(least))
+    def gain(self, place: int, trials: int) -> float:
+        """What knowing some more trials of a batch size is expected to save in a launch; none if they miss."""
+        reaches = float(self.delivers[place] / (1 - self.crashes[place]))
+        return reaches * max(0.0, float(self.model.min()) - self.after(place, trials))
 
     @cached_property
     def worth(self) -> Collection[int]:
         """The places of the trials that cost least less what their result is worth soon, of those worth their cost.
 
-        Several, if the policy's coarser quadrature may take one for the other.
+        Several, if the policy's coarser quadrature may take one for the other. If no single trial is worth its cost,
+        several of a batch size that has some may be.
         """
-        gain = self.launches * self.gain
+        tried = {each.place for each in self.known.epochs}
+        return (
+            self.paying(range(len(self.sizes)), 1)
+            or self.paying([place for place in sorted(tried) if place != self.best], C.repeats)
+            or [self.best]
+        )
+
+    def paying(self, places: Sequence[int], trials: int) -> Collection[int]:
+        """The places of some batch sizes of which so many trials are worth their cost, more than one of the best."""
+        gain = {place: self.launches * self.gain(place, trials) for place in places}
+        extra = {place: trials * float(self.price[place] - self.price[self.best]) for place in places}
         pays = {
-            place: float(self.price[place] - C.soon * gain[place])
-            for place in range(len(self.sizes))
-            if self.price[place] - gain[place] < self.price[self.best]
+            place: extra[place] - C.soon * gain[place]
+            for place in places
+            if extra[place] - gain[place] < -gain.get(self.best, 0.0)
         }
-        close = QUADRATURE * float(gain.max())
-        return [place for place, least in pays.items() if least < min(pays.values()) + close] or [self.best]
+        close = QUADRATURE * max(gain.values(), default=0.0)
+        return [place for place, least in pays.items() if least < min(pays.values()) + close]
 
     @cached_property
     def insured(self) -> int | None:

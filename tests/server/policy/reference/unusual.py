@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,14 +13,17 @@ from wattwise_server.policy.knowledge_gradient import Constants
 from tests.server.policy.reference.edges import Edges
 from tests.server.policy.reference.gaussians import Floats, Mixture, Observation, above, density
 
-SWEEPS = 2
+SWEEPS = 4
 """Times that the sites of all rows are computed, at most."""
 
 STEPS = 3
 """Times that the sites of a row's trials are computed in each of them."""
 
 FIRST, LATER = 1.0, 0.5
-"""How far a site moves in the first of these steps and in the others."""
+"""How far a site moves in the first of these steps and in the others; the same of the sites of rows and sweeps."""
+
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
+"""Of the integral over what the misses of a batch size share."""
 
 CLOSE = 0.3
 """Sites are not computed again if they would move the belief by less, in standard deviations and in precision."""
@@ -28,10 +31,7 @@ CLOSE = 0.3
 LEAST = 0.03
 """Least precision of the site of a row, relative to the precision of the belief without the row."""
 
-LEAST_WITHOUT = 0.05
-"""Least precision of the belief without a trial, relative to that with it."""
-
-LEAST_CHANCE = 1e-12
+LEAST_CHANCE = 1e-9
 """Least probability of a miss."""
 
 
@@ -66,6 +66,11 @@ class Row:
         """How many missed it."""
         return len(self.missed) + self.earlier_missed
 
+    @property
+    def earlier_unlucky(self) -> int:
+        """How many trials missed before and count as unusual: if the batch size never reached the target, none."""
+        return self.earlier_missed if self.num_reached else 0
+
 
 class Rates(NamedTuple):
     """s² by batch size, u and w."""
@@ -87,6 +92,21 @@ class Moments(NamedTuple):
 
     mean: float
     variance: float
+
+
+@dataclass(frozen=True)
+class Misses:
+    """What the misses of batch sizes say; see `wattwise_server.policy.knowledge_gradient.unusual.Misses`."""
+
+    logs: Floats
+    only: Sequence[bool]
+    epochs: Floats
+    variance: Floats
+
+    @staticmethod
+    def none(count: int) -> Misses:
+        """Without a miss."""
+        return Misses(np.zeros(count), [False] * count, np.zeros(count), np.zeros(count))
 
 
 class Tilted(NamedTuple):
@@ -111,15 +131,26 @@ class Learned:
 
     fit: Mixture
     rates: Rates
-    misses: Floats
+    misses: Misses
     unlucky: Floats
     log_likelihood: float
 
 
-def later(late: float | Floats, variance: float | Floats, rates: Rates, constants: Constants) -> Floats:
+def nearly_above(z: Floats) -> Floats:
+    """P(Z > z) of a standard normal as the policy approximates it: 1 / (1 + exp(a·z·(1 + b·z²)))."""
+    return np.asarray(1 / (1 + np.exp(np.clip(2 * math.sqrt(2 / math.pi) * z * (1 + 0.044715 * z**2), -700, 700))))
+
+
+def later(
+    late: float | Floats,
+    variance: float | Floats,
+    rates: Rates,
+    constants: Constants,
+    above: Callable[[Floats], Floats] = above,
+) -> Floats:
     """P(ln E > n) of a trial, from n less the expected ln E, unless its batch size always misses."""
-    usual = above(late / np.sqrt(variance))
-    reaches = above(late / np.sqrt(variance + constants.unusual_spread**2))
+    usual = above(np.asarray(late / np.sqrt(variance)))
+    reaches = above(np.asarray(late / np.sqrt(variance + constants.unusual_spread**2)))
     never = 1 - rates.reaches
     return np.asarray((1 - rates.unusual) * usual + rates.unusual * (rates.reaches * reaches + never))
 
@@ -196,8 +227,8 @@ def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: C
         whole = Site(prior.precision + own.precision, prior.product + own.product)
         found, moved = [], list[Site]()
         for trial, site in zip(trials, sites, strict=True):
-            precision = max(whole.precision - site.precision, LEAST_WITHOUT * whole.precision)
-            mean = (whole.product - site.product) / precision
+            precision = whole.precision - row.weight * site.precision
+            mean = (whole.product - row.weight * site.product) / precision
             tilted = trial.tilted(Moments(mean, 1 / precision))
             wanted = max(1 / tilted.moments.variance - precision, 0.0)
             product = tilted.moments.mean * (wanted + precision) - mean * precision
@@ -246,7 +277,7 @@ def rates_of(rows: Sequence[Row], found: Sequence[Refined], count: int, constant
         odd = [row.weight * (1 - usual) for usual in each.usual]
         of_reached = len(row.reached)
         trials += row.weight * (row.num_reached + row.num_missed)
-        unusual += row.weight * (row.earlier_unusual + row.earlier_missed) + sum(odd)
+        unusual += row.weight * (row.earlier_unusual + row.earlier_unlucky) + sum(odd)
         reached += row.weight * (row.earlier_unusual + sum(each.late[of_reached:])) + sum(odd[:of_reached])
     weight, of_reaches = constants.unusual_weight, constants.reaches_weight
     return Rates(
@@ -276,6 +307,29 @@ def cavities(before: Mixture, fit: Mixture, rows: Sequence[Row], sites: Sequence
     return found
 
 
+def misses_of(rows: Sequence[Row], without: Sequence[Moments], rates: Rates, constants: Constants) -> Misses:
+    """What the misses of each batch size say if it does not always miss: all share one e, over which is integrated."""
+    count = len(rates.noise)
+    logs, means, variances = np.zeros(count), np.zeros(count), np.zeros(count)
+    only = [False] * count
+    for place in range(count):
+        here = [index for index, row in enumerate(rows) if row.place == place and row.missed]
+        if not here:
+            continue
+        only[place] = not any(row.num_reached for row in rows if row.place == place)
+        # Of several rows, the belief without the last one.
+        e = without[here[-1]].mean + math.sqrt(without[here[-1]].variance) * NODES
+        shares = WEIGHTS / WEIGHTS.sum()
+        for index in here:
+            for log in rows[index].missed:
+                chance = later(log - e, float(rates.noise[place]), rates, constants, nearly_above)
+                shares = shares * np.maximum(chance, LEAST_CHANCE) ** rows[index].weight
+        logs[place] = math.log(shares.sum())
+        means[place] = np.average(e, weights=shares)
+        variances[place] = np.average((e - means[place]) ** 2, weights=shares)
+    return Misses(logs, only, means, variances)
+
+
 def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], constants: Constants) -> Learned:
     """What trials say about the epochs, in as many sweeps as it takes."""
     count, by_place = len(octaves), range(len(octaves))
@@ -291,24 +345,21 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
     ]
     fit = before.given([each for _, each in observations(rows, sites)])
     log_likelihood = fit.log_weight
-    misses, unlucky = np.zeros(count), np.zeros(count)
+    misses, unlucky = Misses.none(count), np.zeros(count)
     reached = [any(row.num_reached for row in rows if row.place == place) for place in by_place]
-    for _ in range(SWEEPS):
+    for sweep in range(SWEEPS):
         without = cavities(before, fit, rows, sites)
-        misses, unlucky = np.zeros(count), np.zeros(count)
-        for row, cavity in zip(rows, without, strict=True):
-            for log in row.missed:
-                chance = later(log - cavity.mean, cavity.variance + rates.noise[row.place], rates, constants)
-                misses[row.place] += row.weight * math.log(max(float(chance), LEAST_CHANCE))
+        misses, unlucky = misses_of(rows, without, rates, constants), np.zeros(count)
         always = np.zeros(count)
         if any(row.missed for row in rows):
-            always = Edges(octaves, reached, list(misses), constants).always
+            always = Edges(octaves, reached, list(misses.logs), constants).always
         found = [
             refined(row, cavity, float(always[row.place]), rates, constants)
             for row, cavity in zip(rows, without, strict=True)
         ]
         for row, each in zip(rows, found, strict=True):
-            unlucky[row.place] += row.weight * sum(1 - usual for usual in each.usual[len(row.reached) :])
+            odd = sum(1 - usual for usual in each.usual[len(row.reached) :])
+            unlucky[row.place] += row.weight * (row.earlier_unlucky + odd)
         better = rates_of(rows, found, count, constants)
         moved = [
             abs(after.product - now.product - fit.mean[row.place] * (after.precision - now.precision))
@@ -323,6 +374,13 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
         rates = better
         if max(*moved, *gained, change) < CLOSE:
             break
-        sites = [each.site for each in found]
+        share = LATER if sweep else FIRST
+        sites = [
+            Site(
+                now.precision + share * (each.site.precision - now.precision),
+                now.product + share * (each.site.product - now.product),
+            )
+            for now, each in zip(sites, found, strict=True)
+        ]
         fit = before.given([each for _, each in observations(rows, sites)])
     return Learned(fit, rates, misses, unlucky, log_likelihood)
