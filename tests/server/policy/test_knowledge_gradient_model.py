@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import lru_cache, reduce
 
 import numpy as np
@@ -413,7 +413,7 @@ predictions = st.builds(
 @settings(max_examples=100, deadline=None)
 def test_likelihood_ratios(error: float, reached: bool, expected: Expected) -> None:
     """The likelihood ratios of the alternatives are those of Student's t, integrated numerically."""
-    _, variance, freedom, never, odd, spread, jump, jump_spread, broken = astuple(expected)
+    _, variance, freedom, never, odd, spread, jump, jump_spread, broken = tuple(expected)
     prediction = Prediction(variance, freedom, never, odd, spread**2, jump, jump_spread**2, broken)
     found = np.clip(surprises(error, reached, prediction, C), -5.0, C.most)
     assert found == pytest.approx(expected.ratios(error, reached, C), abs=1e-6 if reached else 4 * TAILS)

@@ -71,11 +71,11 @@ class Sum:
 
 @dataclass(frozen=True)
 class Watched:
-    """A trial, with ln E and ln c as expected before it."""
+    """A trial, with ln E and ln c as expected before it: mean, variance and degrees of freedom."""
 
     seen: Seen
-    epochs: float
-    log_cost: float
+    epochs: tuple[float, float, float]
+    log_cost: tuple[float, float, float]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from wattwise_server.domain import Change, Quantity
@@ -46,8 +47,7 @@ class Student:
         return self.integral(math.atan(t / math.sqrt(self.freedom))) / self.integral(-math.pi / 2)
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """See `wattwise_server.policy.knowledge_gradient.changes.Prediction`."""
 
     mean: float
@@ -59,6 +59,11 @@ class Prediction:
     jump: float
     jump_spread: float
     broken: float
+
+    def like(self, before: tuple[float, float, float]) -> Prediction:
+        """With the spread that was expected before a change, unless that is larger."""
+        _, variance, freedom = before
+        return self._replace(variance=min(self.variance, variance), freedom=freedom)
 
     def likelihood(self, result: float, reached: bool, mean: float, spread: float) -> float:
         """The density of a result, or the probability of a larger one, with more mean and standard deviation."""
@@ -132,6 +137,12 @@ def added(sums: Sequence[Sum], ratios: Sequence[float], number: int) -> Sequence
     ]
 
 
+def earlier(known: Known, of: Sum, now: Watched) -> Watched:
+    """The first trial of the same batch size since a sum was 0; otherwise the one of now."""
+    same = [each for each in known.recent if each.seen.place == now.seen.place and each.seen.number >= of.since]
+    return same[0] if of.value and same else now
+
+
 def since_zero(trials: Sequence[Watched], *sums: Sequence[Sum]) -> Sequence[Watched]:
     """The trials since the earliest sum above 0 was 0, at most so many."""
     active = [each.since for some in sums for each in some if each.value > 0]
@@ -149,7 +160,7 @@ def with_epochs_changed(known: Known, since: int, number: int, sizes: Sequence[i
     kept = [each for each in known.recent if each.seen.number >= since]
     clear = clearest(kept)
     missed = sum(not each.seen.reached for each in clear)
-    expected = clear[0].epochs
+    expected, *_ = clear[0].epochs
     log_factor = median(each.seen.log_epochs - expected for each in clear)
     factor = math.inf if missed > len(clear) / 2 else math.exp(log_factor)
     return with_change(
@@ -169,7 +180,7 @@ def with_cost_changed(known: Known, since: int, number: int, sizes: Sequence[int
     """Only the costs of the trials since then count; without one, a batch size's cost is in doubt."""
     kept = [each for each in known.recent if each.seen.number >= since]
     clear = clearest(kept)
-    log_factor = median(each.seen.log_cost - clear[0].log_cost for each in clear)
+    log_factor = median(each.seen.log_cost - clear[0].log_cost[0] for each in clear)
     new = [[each.seen.log_cost for each in kept if each.seen.place == place] for place in range(len(sizes))]
     costs = [Costs(logs) if logs else old.doubted(log_factor) for logs, old in zip(new, known.costs, strict=True)]
     change = Change(Quantity.EPOCH_COST, kept[0].seen.number, sizes[clear[0].seen.place], math.exp(log_factor), number)
@@ -199,9 +210,24 @@ def with_trial(belief: Belief, seen: Seen, after: Known, default: int) -> Known:
     luck = before.luck * seen.chance
     if before.epochs and belief.reached.any():
         epochs, cost = of_epochs(belief, place), of_cost(belief, place)
-        epochs_sums = added(before.epochs_sums, epochs.ratios(seen.log_epochs, seen.reached, constants), seen.number)
-        cost_sums = added(before.cost_sums, cost.ratios(seen.log_cost, True, constants), seen.number)
-        recent = since_zero([*before.recent, Watched(seen, epochs.mean, cost.mean)], epochs_sums, cost_sums)
+        now = Watched(seen, epochs[:3], cost[:3])
+        epochs_sums = added(
+            before.epochs_sums,
+            [
+                epochs.like(earlier(before, each, now).epochs).ratios(seen.log_epochs, seen.reached, constants)[index]
+                for index, each in enumerate(before.epochs_sums)
+            ],
+            seen.number,
+        )
+        cost_sums = added(
+            before.cost_sums,
+            [
+                cost.like(earlier(before, each, now).log_cost).ratios(seen.log_cost, True, constants)[index]
+                for index, each in enumerate(before.cost_sums)
+            ],
+            seen.number,
+        )
+        recent = since_zero([*before.recent, now], epochs_sums, cost_sums)
         after = replace(after, epochs_sums=epochs_sums, cost_sums=cost_sums, recent=recent)
         largest = max(epochs_sums, key=lambda each: each.value)
         if largest.value > constants.threshold:

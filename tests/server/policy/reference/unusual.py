@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -211,7 +212,15 @@ def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: C
     noise = float(rates.noise[row.place])
     trials = [Likelihood(log, True, noise, rates, always, constants) for log in row.reached]
     trials += [Likelihood(log, False, noise, rates, always, constants) for log in row.missed]
-    sites = [Site(1 / noise, each.log / noise) if each.reached else Site(0.0, 0.0) for each in trials]
+    sites = [Site(0.0, 0.0)] * len(trials)
+    for index, each in enumerate(trials):
+        if each.reached:
+            # As likely as each is usual beside the median of the batch size.
+            error, wide = each.log - median(row.reached), noise + constants.unusual_spread**2
+            usual = (1 - rates.unusual) * math.exp(-(error**2) / (2 * noise)) / math.sqrt(noise)
+            odd = rates.unusual * rates.reaches * math.exp(-(error**2) / (2 * wide)) / math.sqrt(wide)
+            precision = max(usual / (usual + odd), noise / wide) / noise
+            sites[index] = Site(precision, precision * each.log)
     prior = Site(1 / cavity.variance, cavity.mean / cavity.variance)
     base = Site(row.weight * len(row.earlier) / noise, row.weight * sum(row.earlier) / noise)
 
