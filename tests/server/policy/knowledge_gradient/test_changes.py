@@ -272,7 +272,8 @@ def test_window_begins_with_the_change(world: World) -> None:
     for _ in range(35):
         for seen in knowledge_of(job).window:
             before = seen.number < change.since_trial
-            assert not before or (change.quantity is Quantity.EPOCH_COST and seen.epoch_cost is None)
+            counts = seen.epochs > 0 if change.quantity is Quantity.EPOCHS else seen.epoch_cost is not None
+            assert not (before and counts)
         launch(job, world)
     assert len(changes_of(job)) == 1
 
