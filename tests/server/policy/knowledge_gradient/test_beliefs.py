@@ -150,7 +150,6 @@ def test_what_a_success_would_say_about_edges() -> None:
     assert always[0] == pytest.approx(edges_after({32, 64}, {}).always)
 
 
-@pytest.mark.xfail(reason="the more likely it is that a batch size always misses, the less its misses say", strict=True)
 def test_more_misses_never_promise_fewer_epochs() -> None:
     """Where a batch size misses again after as many epochs, a trial that reaches the target needs no fewer."""
     job = kg_job(batch_sizes=(8, 16, 32, 64, 128, 256, 512), max_epochs=150)

@@ -57,7 +57,6 @@ def test_a_trial_of_the_best_that_never_ends_is_stopped() -> None:
     assert job.run(job.dispatch(32), *course(32)).converged
 
 
-@pytest.mark.xfail(reason="jobs with the same notes share what was computed for one of them", strict=True)
 def test_bound_of_the_best_does_not_depend_on_beta() -> None:
     """It is the cost at which starting again is cheaper, which beta does not change."""
     jobs = [kg_job(beta_knob=beta) for beta in (1.5, 4.0)]

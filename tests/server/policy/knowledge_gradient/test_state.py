@@ -113,12 +113,12 @@ def test_trials_that_are_not_kept_still_count() -> None:
     for turn in range(3 * KEPT):
         known = known.with_success(10 + turn % 3)
     for _ in range(KEPT + 5):
-        known = known.with_miss(40)
+        known = known.with_miss(40, 0.5)
     assert (len(known.reached), known.earlier.count, known.earlier_unusual) == (KEPT, 2 * KEPT, 0)
-    assert (len(known.missed), known.earlier_missed, known.in_a_row) == (KEPT, 5, KEPT + 5)
+    assert (len(known.missed), known.earlier_missed, known.luck) == (KEPT, 5, 0.5 ** (KEPT + 5))
     assert (known.num_reached, known.num_missed) == (3 * KEPT, KEPT + 5)
     assert known.earlier.mean == pytest.approx(math.log(11), abs=0.05)
-    assert known.with_success(10).in_a_row == 0
+    assert known.with_success(10).luck == 1
 
 
 @pytest.mark.parametrize("unusual", [1, 1000])

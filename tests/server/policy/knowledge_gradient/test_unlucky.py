@@ -95,7 +95,6 @@ CASES = {
     "miss above the default": Case(curved, {128: [NEVER]}, {128, 256}),
     "miss of the cheapest, the largest": Case(steep, {512: [NEVER]}, {512}),
     "miss of the cheapest, the smallest": Case(small, {8: [NEVER]}, {8}),
-    "lucky twice at the default": Case(faster, {32: [LUCKY, LUCKY]}, {256, 512}),
 }
 """In all of these the search stays far from the best if every trial is taken at its word."""
 
@@ -120,6 +119,7 @@ OTHERS = {
     "misses of both neighbours": Case(faster, {16: [NEVER], 64: [NEVER]}, {256, 512}),
     "miss of a neighbour below": Case(slower, {16: [NEVER]}, {8}),
     "miss of the default": Case(slower, {32: [NEVER]}, {8}),
+    "lucky twice at the default": Case(faster, {32: [LUCKY, LUCKY]}, {256, 512}),
     "lucky default": Case(curved, {32: [LUCKY]}, {128, 256}),
     "lucky neighbour above": Case(curved, {64: [0.2]}, {128, 256}),
     "lucky neighbour below": Case(slower, {16: [0.2]}, {8}),
@@ -135,7 +135,6 @@ def test_other_unusual_first_trials(case: Case) -> None:
     assert set(sizes(trials[-10:])) <= case.best
 
 
-@pytest.mark.xfail(reason="EP has not converged, and own misses do not count without a success", strict=True)
 def test_a_batch_size_that_always_misses_is_left() -> None:
     """A lucky trial of a neighbour does not make launches try a batch size again and again that always misses."""
     _, trials = run(Case(slower, {64: [0.15]}, {8}), count=60)
@@ -209,9 +208,11 @@ def in_a_row(*epochs: int | None) -> SimulatedJob:
 
 
 def test_one_miss_does_not_make_the_job_doubtful() -> None:
-    """After one miss the best known batch size is repeated."""
+    """After one miss of the best known batch size the job is in no doubt, and soon has that batch size again."""
     job = in_a_row(None)
-    assert next_size(job) == 64
+    assert "hardly bad luck" not in choice_of(job).reason
+    trials = [job.run(trial, 8 if trial.batch_size == 64 else 12, 100.0) for trial in (job.next() for _ in range(6))]
+    assert sizes(trials[-4:]) == [64] * 4
 
 
 def test_misses_in_a_row_lead_to_the_default() -> None:
@@ -253,7 +254,6 @@ def test_a_success_ends_the_row() -> None:
     assert (bound(job, 64) or 0) < 50 * 100.0
 
 
-@pytest.mark.xfail(reason="every miss counts as an unusual one", strict=True)
 def test_ordinary_misses_are_no_doubt() -> None:
     """Where the last epoch is as near as the target, misses in a row are expected, and launches go on as before."""
     job = kg_job(max_epochs=10)
