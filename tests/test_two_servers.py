@@ -16,7 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from wattwise import v1
 
-from tests.jobs import Trainer, job_spec
+from tests.jobs import Trainer, job_spec, result
 from tests.live_server import LiveServer, servers_on
 from tests.postgres import PostgresServer
 from tests.refusals import refusal_of, refused
@@ -86,6 +86,29 @@ async def test_one_exploration_at_a_time(pair: Pair) -> None:
         exploring = [answer.trial for answer in answers if answer.trial.type == v1.TRIAL_TYPE_EXPLORATION]
         assert len(exploring) == 1
         Trainer.report(job, exploring[0], 10.0 + turn)
+
+
+async def test_wave_is_planned_by_both(pair: Pair) -> None:
+    """Eight launches at both servers at once get the batch sizes of eight launches at one server in turn."""
+    kind = {"policy": v1.POLICY_KNOWLEDGE_GRADIENT, "max_epochs": 50}
+    alone = Trainer(pair[0].trainer, **kind)
+    planned = [alone.next() for _ in range(8)]
+    job = Trainer(pair[0].trainer, **kind)
+    request = v1.GetNextBatchSizeRequest(job_id=job.job_id)
+    answers = await at_both(pair, lambda stub, _: [stub.GetNextBatchSize(request) for _ in range(4)])
+    wave = sorted((answer.trial for answer in answers), key=lambda trial: trial.id.trial_number)
+    assert [trial.id.trial_number for trial in wave] == list(range(1, 9))
+    assert [trial.id.batch_size for trial in wave] == [trial.id.batch_size for trial in planned]
+    assert len({trial.id.batch_size for trial in wave}) == 3
+    results = [v1.ReportResultRequest(result=result(trial, 10.0 * trial.id.batch_size, epoch=10)) for trial in wave]
+    answers = await at_both(
+        pair, lambda stub, place: [stub.ReportResult(each) for each in results[4 * place : 4 * place + 4]]
+    )
+    assert all(answer.decision.target_reached for answer in answers)
+    shown, other = (server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job for server in pair)
+    assert shown == other
+    assert [state.num_converged + state.num_missed for state in shown.batch_size_states] == [1, 6, 1, 0]
+    assert [state.num_running for state in shown.batch_size_states] == [0] * 4
 
 
 async def test_job_limit_is_shared(pair: Pair) -> None:

@@ -99,7 +99,7 @@ def _changes_of(step: dict[str, Any]) -> Iterator[tuple[str, Change]]:
 
 
 def _sort(name: str, value: object) -> str:
-    if name == "message" or isinstance(value, list):
+    if name in ("message", "reason") or isinstance(value, list):
         return name
     return {bool: "bool", int: "number", float: "number", str: "enum", dict: "message"}.get(type(value), "unset")
 

@@ -44,9 +44,9 @@ def _check_messages(name: str, messages: Any, expected: list[dict[str, Any]]) ->
 def _check_value(field: Any, value: Any, expected: Any) -> None:
     if field.enum_type is not None:
         compare(field.name, field.enum_type.values_by_number[value].name, expected)
-    elif field.name == "message" and expected:
+    elif field.name in ("message", "reason") and expected:
         if expected not in value:
-            raise MismatchError(f"message is {value!r}, without {expected!r}")
+            raise MismatchError(f"{field.name} is {value!r}, without {expected!r}")
     elif isinstance(expected, dict):
         check(value, expected)
     elif isinstance(expected, list):

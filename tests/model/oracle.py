@@ -212,18 +212,13 @@ class Oracle:
             return None
         return self.spec.beta_knob * self.min_cost * 2.0 ** max(0, self.stops - 1)
 
-    def hear(self, decision: v1.Decision, trial: ModelTrial) -> None:
+    def hear(self, decision: v1.Decision) -> None:
         """The answer to a trial has its bound, of which some things hold for every policy."""
         self.told = decision.cost_bound if decision.HasField("cost_bound") else None
         if self.knows_bounds or self.told is None:
             return
         same(self.spec.disable_early_stopping, False, "a bound although early stopping is off")
         same(any(other.reached for other in self.succeeded), True, "a bound before a trial has reached the target")
-        failed = any(other.status == "FAILED" and other.reason != "PREEMPTED" for other in self.trials)
-        if not failed and all(other.converged for other in self.succeeded):
-            same(
-                {other.size for other in self.succeeded} == {trial.size}, False, "a bound of the best known batch size"
-            )
 
     def judge(self, trial: ModelTrial, row: Row) -> Verdict:
         """The verdict on a measurement."""
@@ -322,7 +317,7 @@ class Oracle:
                     answer = self.ask(trial)
                     if answer is None:
                         continue
-                    self.hear(answer, trial)
+                    self.hear(answer)
                 verdict = self.judge(trial, trial.last)
                 if verdict.reason == "COST_BOUND":
                     self.finish(trial, verdict)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.changes import Recurring, detect_changes
+from tests.changes import Recurring
 from tests.live_server import LiveServer
 from tests.web.page import WebPage
 from tests.web.test_pages import job_page, spec_of, text_of
@@ -18,7 +18,6 @@ from tests.web.test_pages import job_page, spec_of, text_of
 def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server whose default policy detects changes, with prices."""
     with LiveServer(tmp_path_factory.mktemp("changes")) as live:
-        detect_changes(live, tmp_path_factory.mktemp("imported"))
         live.start("--electricity-price", "360000", "--currency", "EUR")
         yield live
 

@@ -72,10 +72,10 @@ void check_number(const std::string& name, double value, const YAML::Node& expec
   differs(name, text.str(), expected);
 }
 
-// A message must contain the expected text; any other text must equal it.
+// A message or reason must contain the expected text; any other text must equal it.
 void check_text(const std::string& name, const std::string& value, const YAML::Node& expected) {
   const auto wanted = expected.as<std::string>();
-  const bool part = name == "message" && !wanted.empty();
+  const bool part = (name == "message" || name == "reason") && !wanted.empty();
   if (part ? value.find(wanted) == std::string::npos : value != wanted) differs(name, value, expected);
 }
 

@@ -72,7 +72,7 @@ function compare(name: string, value: unknown, expected: unknown): void {
     expected.forEach((item, index) => compare(`${name}[${index}]`, items[index], item));
   } else if (typeof expected === "object") {
     check(value as object, expected as Fields);
-  } else if (name === "message" && expected !== "") {
+  } else if (["message", "reason"].includes(name) && expected !== "") {
     require(String(value).includes(String(expected)), name, value, expected);
   } else if (typeof expected === "number") {
     require(isClose(Number(value), expected), name, value, expected);

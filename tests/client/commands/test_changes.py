@@ -11,7 +11,7 @@ from wattwise.driver.command import savings_claim
 from wattwise.rpc.credentials import Credentials
 from wattwise_server.usecases.changes import SHOWN_TRIALS
 
-from tests.changes import Recurring, detect_changes
+from tests.changes import Recurring
 from tests.client.commands.conftest import Ask, row
 from tests.client.commands.test_watch import line_with, on_screen, watching
 from tests.live_server import LiveServer
@@ -22,7 +22,6 @@ from tests.terminal import on_terminal, wattwise
 def grpc_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server whose default policy detects changes, with prices."""
     with LiveServer(tmp_path_factory.mktemp("changes")) as live:
-        detect_changes(live, tmp_path_factory.mktemp("imported"))
         live.start("--electricity-price", "360000", "--currency", "EUR")
         yield live
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from wattwise import v1
 from wattwise_server.domain import Change, HistoryKind, Measurement, Quantity, WarningReason
-from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.knowledge_gradient.evidence import read_changes
 from wattwise_server.store.base import HistoryList, PolicyState
 from wattwise_server.usecases.changes import SHOWN_TRIALS, changes, compared_from
 from wattwise_server.usecases.imports import ImportedTrial, Importer
 
-from tests.changes import Noticing, Recurring, detect_changes
+from tests.changes import USUAL, Recurring
 from tests.server.site import Site, draft
 from tests.watched import WatchedServer
 
@@ -25,7 +25,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     postgres = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
     url = postgres.create_database() if postgres else ""
     with WatchedServer(tmp_path_factory.mktemp("changes"), url) as live:
-        detect_changes(live, tmp_path_factory.mktemp("imported"))
         live.start()
         yield live
     if postgres:
@@ -65,7 +64,7 @@ def test_change_is_published(server: WatchedServer) -> None:
     """A change is in the job, an event, a warning, a line of the log and a counter; it is new only once."""
     before = server.figure("wattwise_changes_detected_total", quantity="epochs")
     job = Recurring(server)
-    last = job.train(16, 10, times=5)
+    last = job.train(16, 10, times=USUAL)
     assert (list(job.shown.changes), job.events(), kinds(job.shown)) == ([], [], [])
     shown = job.until_detected(16, 21)
     (change,) = shown.changes
@@ -97,7 +96,7 @@ def test_change_is_published(server: WatchedServer) -> None:
 def test_batch_size_that_no_longer_reaches_the_target_has_no_factor(server: WatchedServer) -> None:
     """No factor is known of it, and the sentence says what it does."""
     job = Recurring(server)
-    job.train(16, 10, times=5)
+    job.train(16, 10, times=USUAL)
     for _ in range(20):
         if not job.shown.changes:
             job.miss(16)
@@ -109,7 +108,7 @@ def test_batch_size_that_no_longer_reaches_the_target_has_no_factor(server: Watc
 def test_each_quantity_has_its_warning(server: WatchedServer) -> None:
     """Epochs and the cost of an epoch may change apart; the cost's field is the one that it is made of."""
     job = Recurring(server)
-    job.train(16, 10, times=5)
+    job.train(16, 10, times=USUAL)
     job.until_detected(16, 10, 30.0)
     shown = job.until_detected(16, 30, 30.0, changes=2)
     cost, epochs = shown.changes
@@ -120,7 +119,7 @@ def test_each_quantity_has_its_warning(server: WatchedServer) -> None:
     assert "an epoch of batch size 16 costs 3.0 times as much" in cost.message
     assert job.figures.savings.compared_from_trial == epochs.since_trial
     timed = Recurring(server, eta_knob=0.0)
-    for seconds in (1.0, 1.0, 1.0, *[3.0] * 10):
+    for seconds in (*[1.0] * USUAL, *[3.0] * 10):
         timed.report(timed.begin(16), 0.0, epoch=10, time=10 * seconds)
     assert [warning.field for warning in timed.shown.warnings] == ["result.time_seconds"]
 
@@ -128,7 +127,7 @@ def test_each_quantity_has_its_warning(server: WatchedServer) -> None:
 def test_warning_is_withdrawn(server: WatchedServer) -> None:
     """Once twenty later trials have ended, the job needs no attention any more; the change stays."""
     job = Recurring(server)
-    job.train(16, 10, times=5)
+    job.train(16, 10, times=USUAL)
     shown = job.until_detected(16, 30)
     running = [job.begin(16) for _ in range(2 * SHOWN_TRIALS)]
     for trial in running[: SHOWN_TRIALS - 1]:
@@ -145,7 +144,7 @@ def test_warning_is_withdrawn(server: WatchedServer) -> None:
 def test_warning_agrees_with_a_rebuilt_search(server: WatchedServer) -> None:
     """Without one of the trials that show it, without any, and under another policy there is no change."""
     job = Recurring(server)
-    job.train(16, 10, times=5)
+    job.train(16, 10, times=USUAL)
     shown = job.until_detected(16, 30)
     since = shown.changes[0].since_trial
     numbers = range(since, shown.changes[0].detected_by_trial + 1)
@@ -178,9 +177,9 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     """Once epochs have tripled, neither the cheap default from before nor what was spent then is part of the claim."""
     job = Recurring(server)
     job.train(16, 10, times=5)
-    job.train(8, 5, times=5)
+    job.train(8, 5, times=USUAL)
     early = job.figures
-    assert (early.savings.compared_from_trial, early.savings.num_deliveries, early.num_deliveries) == (0, 10, 10)
+    assert (early.savings.compared_from_trial, early.savings.num_deliveries, early.num_deliveries) == (0, 25, 25)
     shown = job.until_detected(8, 15)
     since = shown.changes[0].since_trial
     found, savings = job.figures, job.figures.savings
@@ -190,7 +189,7 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     (advice,) = savings.advice
     assert f"since trial {since}" in advice
     assert f"wattwise jobs baseline {job.job_id}" in advice
-    assert (found.num_deliveries, found.spent.cost) == (10 + number, 750.0 + 150.0 * number)
+    assert (found.num_deliveries, found.spent.cost) == (25 + number, 1500.0 + 150.0 * number)
     assert not any(point.HasField("saved_cost") for point in found.savings_points)
     job.train(16, 30, times=5)
     job.train(8, 15, times=20)
@@ -200,7 +199,9 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     assert savings.cost.spent == 150.0 * (number + 20) + 1500.0
     assert savings.cost.at_least == pytest.approx(deliveries * savings.cost.least_baseline - savings.cost.spent)
     assert savings.verdict == v1.SAVINGS_VERDICT_SAVING
-    assert savings.break_even_trial > since
+    # The five trials of the default cost more than was saved for certain by then; a few launches save that again.
+    tried = since + number + 4
+    assert tried < savings.break_even_trial <= tried + 3
     points = {point.trial_number: point for point in found.savings_points}
     assert [number for number, point in points.items() if not point.HasField("saved_cost")] == list(range(1, since))
     newest = points[job.shown.num_trials]
@@ -214,7 +215,7 @@ def test_lists_and_totals_have_the_same_claim(server: WatchedServer) -> None:
     changed, same = (Recurring(server, job_id_prefix="sum", job_id=f"sum-{name}") for name in ("changed", "same"))
     for job in (changed, same):
         job.train(16, 10, times=5)
-        job.train(8, 5, times=10)
+        job.train(8, 5, times=USUAL)
     changed.until_detected(8, 15)
     changed.train(16, 30, times=2)
     totals = server.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-")).totals
@@ -237,7 +238,7 @@ def test_lists_and_totals_have_the_same_claim(server: WatchedServer) -> None:
 def test_trial_from_before_a_change_is_not_compared_while_it_runs(server: WatchedServer) -> None:
     """What it takes is spent, but not part of the claim, neither while it runs nor once it has ended."""
     job = Recurring(server)
-    job.train(16, 10, times=5)
+    job.train(16, 10, times=USUAL)
     slow = job.begin(8)
     job.report(slow, 1000.0, metric=0.1)
     shown = job.until_detected(16, 30)
@@ -247,17 +248,18 @@ def test_trial_from_before_a_change_is_not_compared_while_it_runs(server: Watche
     number = shown.num_trials - shown.changes[0].since_trial + 1
     found = job.figures
     assert found.savings.cost.spent == 300.0 * number + 7.0
-    assert found.spent.cost == 500.0 + 1000.0 + 300.0 * number + 7.0
+    assert found.spent.cost == 100.0 * USUAL + 1000.0 + 300.0 * number + 7.0
     job.report(slow, 1500.0, epoch=2)
     found = job.figures
     assert (found.savings.num_deliveries, found.savings.cost.spent) == (number, 300.0 * number + 7.0)
-    assert (found.num_deliveries, found.spent.cost) == (6 + number, 500.0 + 1500.0 + 300.0 * number + 7.0)
+    assert found.num_deliveries == USUAL + 1 + number
+    assert found.spent.cost == 100.0 * USUAL + 1500.0 + 300.0 * number + 7.0
 
 
 def test_claim_of_a_change_survives_a_restart(server: WatchedServer) -> None:
     """It follows from what is stored."""
     job = Recurring(server)
-    job.train(16, 10, times=5)
+    job.train(16, 10, times=USUAL)
     shown = job.until_detected(16, 30)
     figures = job.figures
     server.stop()
@@ -266,11 +268,12 @@ def test_claim_of_a_change_survives_a_restart(server: WatchedServer) -> None:
     assert job.shown == shown
 
 
-def test_notes_that_cannot_be_read_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job with damaged notes has figures like one without a change; its own calls say what is wrong."""
-    monkeypatch.setitem(POLICIES, "KNOWLEDGE_GRADIENT", Noticing())
-    for notes in ("", "no JSON"):
-        assert compared_from(PolicyState("KNOWLEDGE_GRADIENT", notes)) == 0
+@pytest.mark.parametrize("notes", ["", "no JSON", '{"format":1,"changes":[["EPOCHS",4,16,3.0,6]]}'])
+def test_notes_that_cannot_be_read_change_nothing(notes: str) -> None:
+    """A job whose notes are damaged, or of another version, has figures like one without a change."""
+    with pytest.raises(ValueError):  # noqa: PT011 - of the JSON parser or of the policy
+        read_changes(notes)
+    assert compared_from(PolicyState("KNOWLEDGE_GRADIENT", notes)) == 0
 
 
 def test_paper_policies_detect_nothing(tmp_path: Path) -> None:
@@ -279,25 +282,26 @@ def test_paper_policies_detect_nothing(tmp_path: Path) -> None:
         server.start()
         for policy in (v1.POLICY_GTS, v1.POLICY_PRUNING_GTS):
             job = Recurring(server, policy=policy)
-            job.train(16, 10, times=5)
+            job.train(16, 10, times=USUAL)
             job.train(16, 40, times=5)
             assert (list(job.shown.changes), job.figures.savings.compared_from_trial) == ([], 0)
 
 
-async def test_imported_trials_reveal_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:
     """What a job did before it was registered may have changed, too: one event and one warning, both durable."""
-    monkeypatch.setitem(POLICIES, "KNOWLEDGE_GRADIENT", Noticing())
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft(policy="KNOWLEDGE_GRADIENT", max_epochs=50))
     importer = Importer(site.store, lambda: site.now)
-    for number, epochs in enumerate([10, 10, 10, 30, 30, 30], 1):
+    for number, epochs in enumerate([10] * USUAL + [30] * 10, 1):
         last = Measurement(epochs, float(epochs), 10.0 * epochs, 0.95, site.now)
         await importer.import_trial(ImportedTrial("j", f"night {number}", 16, [last], None))
     await site.open()
     job = await site.administration.job("j")
     (change,) = changes(job)
-    assert (change.quantity, change.since_trial, change.batch_size, change.factor) == (Quantity.EPOCHS, 4, 16, 3.0)
+    assert (change.quantity, change.since_trial, change.batch_size) == (Quantity.EPOCHS, USUAL + 1, 16)
+    assert change.factor == pytest.approx(3.0, rel=0.1)
+    assert change.since_trial < change.detected_by < job.num_trials
     (warning,) = job.warnings
     assert (warning.reason, warning.trial_number) == (WarningReason.EPOCHS_CHANGED, change.detected_by)
     (listed,) = await site.store.history(HistoryList(kind=HistoryKind.CHANGE_DETECTED), (), 9)

@@ -89,15 +89,21 @@ def test_every_batch_size_has_an_expected_cost(server: LiveServer) -> None:
 
 
 def test_decision_has_the_bound(server: LiveServer) -> None:
-    """A trial of the best known batch size has no bound, and says so; one of another has one, in every answer."""
+    """Every answer has the bound of its batch size; a trial of the best known one that has none says so."""
     job = kg_trainer(server)
     for _ in range(3):
         launch(job)
     running = {trial.id.batch_size: trial for trial in (job.next() for _ in range(8))}
     best = job.report(running.pop(32), 10.0, 0.1)
-    assert not best.HasField("cost_bound")
-    assert "no bound: 32 is the best known batch size" in best.message
+    # Starting again costs less by then.
+    assert 1800 < best.cost_bound < 40 * 150
+    assert f"bound {best.cost_bound:.6g} J" in best.message
     bounds = {job.report(trial, 10.0, 0.1).cost_bound for trial in running.values()}
     assert len(bounds) == 1
     # Twice what 32 is expected to cost.
     assert 3000 < min(bounds) < 5000
+    short = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT, batch_sizes=[16], max_epochs=12)
+    train(short, short.next())
+    unbounded = short.report(short.next(), 10.0, 0.1)
+    assert not unbounded.HasField("cost_bound")
+    assert "no bound: 16 is the best known batch size" in unbounded.message

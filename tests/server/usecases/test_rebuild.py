@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,17 +27,21 @@ from wattwise_server.domain import (
     TrialType,
 )
 from wattwise_server.errors import NoBatchSizeConvergedError
-from wattwise_server.policy.knowledge_gradient import read
+from wattwise_server.policy.knowledge_gradient.evidence import read
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.migrate import migrate, migrations
 from wattwise_server.store.sqlite.open import open_sqlite
+from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.changes import changes
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import ImportedTrial, Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import KnownLimit, PowerLimitProfiler
 from wattwise_server.usecases.rebuild import rebuilt
 from wattwise_server.usecases.report import Report
+
+from tests.changes import USUAL
 
 _GPU = GpuConfig(100.0, 1, "Test GPU")
 _LEASE = 60.0
@@ -87,9 +92,9 @@ class Site:
         """Reports the last epoch."""
         await self.optimizer.report(Report(trial.key, 5, 1.0, cost, metric))
 
-    async def import_trial(self, request_id: str, batch_size: int, metric: float) -> None:
+    async def import_trial(self, request_id: str, batch_size: int, metric: float, epochs: int = 3) -> None:
         """A trial that ran without the server."""
-        measured = Measurement(3, 70.0, 70.0, metric, self.now)
+        measured = Measurement(epochs, 70.0, 70.0, metric, self.now)
         await self.importer.import_trial(
             ImportedTrial("j", request_id, batch_size, [measured], end_reason=EndReason.ERROR)
         )
@@ -271,8 +276,8 @@ def test_profile_goes_with_its_trial(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_imports_are_not_charged_to_the_insurance(tmp_path: Path) -> None:
-    """The first trial of a batch size is insured only if the policy chose it: an import is nobody's choice."""
+def test_import_is_no_launch(tmp_path: Path) -> None:
+    """An imported trial counts as one, but delivers no launch's model."""
 
     async def run() -> None:
         site = Site(tmp_path / "w.db")
@@ -281,7 +286,7 @@ def test_imports_are_not_charged_to_the_insurance(tmp_path: Path) -> None:
             await site.finish(await site.next(), 5.0)
             await site.import_trial("a", 128, 0.95)
             knowledge = read((await site.job()).search.notes)
-            assert (knowledge.trials, knowledge.insuring, knowledge.insured) == (2, (), 0.0)
+            assert (knowledge.trials, knowledge.decided) == (2, 2)
             assert (knowledge.delivered, knowledge.retry) == (1, None)
 
     asyncio.run(run())
@@ -315,26 +320,31 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
 
 
 def test_warm_start_is_kept_by_a_migrated_job(tmp_path: Path) -> None:
-    """A database from before version 9 keeps what prior jobs told: a rebuild starts from it."""
+    """A database from before version 9 keeps what prior jobs told, in the format of that time."""
+    empty, told, seen = [0, 0.0, 0.0, 0, 0.0, 0.0, 0, 0.0, 1.0], [1, 1.1, 0.0, *[0] * 6], [1, 1.6, 0.0, *[0] * 6]
+    nothing: dict[str, Any] = {
+        "hint": None,
+        "trials": 0,
+        "total": 0.0,
+        "insuring": [],
+        "insured": 0.0,
+        "delivered": 0,
+        "retry": None,
+    }
+    first = nothing | {"format": 1, "first": 16, "window": [], "evidence": [empty, empty], "prior": [told, empty]}
+    later = first | {"trials": 1, "total": 7.0, "delivered": 1, "evidence": [seen, empty]}
 
     async def run() -> None:
         site = Site(tmp_path / "w.db")
         async with site.opened():
-            await site.optimizer.register(
-                {"job_id": "p", "job_id_prefix": "p", "batch_sizes": (8, 16), "default_batch_size": 8, "gpu": _GPU}
-            )
-            trial, _ = await site.optimizer.next_trial("p", "")
-            await site.optimizer.report(Report(trial.key, 3, 1.0, 1 / 3, 0.9))
-            first = (await site.register(prior_job_ids=("p",))).search
-            bogus = await site.next()
-            await site.finish(bogus, 7.0)
+            await site.register(policy="KNOWLEDGE_GRADIENT", batch_sizes=(16, 32))
+            await site.finish(await site.next(), 7.0)
         as_of_version_8(tmp_path / "w.db", tmp_path / "old.db")
-        site = Site(tmp_path / "old.db")
-        async with site.opened():
-            assert (await site.job()).search.notes != first.notes
-            assert await site.rebuilt() == (await site.job()).search
-            _, job = await site.control.set_trial_excluded(bogus.key, excluded=True)
-            assert job.search.notes == first.notes
+        with closing(sqlite3.connect(tmp_path / "old.db", isolation_level=None)) as connection:
+            connection.execute("UPDATE jobs SET notes = ?", (json.dumps(later),))
+            migrate(connection, str(tmp_path / "old.db"), migrations())
+            (notes,) = connection.execute("SELECT first_notes FROM jobs").fetchone()
+        assert json.loads(notes) == first
 
     asyncio.run(run())
 
@@ -376,6 +386,47 @@ def test_excluded_trial_leaves_no_trace(tmp_path: Path, policy: str) -> None:
             _, job = await site.control.set_trial_excluded(bogus.key, excluded=False)
             assert job.search.min_cost == 1e-3
             assert sum(arm.num_succeeded for arm in job.search.arms) == 8
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("window", [0, 40])
+def test_change_follows_from_the_events(tmp_path: Path, window: int) -> None:
+    """Without the trials that show a change the search is that from before them; with them again, that with it."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            fresh = (await site.register(max_epochs=50, window_size=window)).search
+            for number in range(USUAL):
+                await site.import_trial(f"usual {number}", 32, 0.95, epochs=10)
+            usual = (await site.job()).search
+            while not changes(await site.job()):
+                await site.import_trial(f"slow {(await site.job()).num_trials}", 32, 0.95, epochs=30)
+            changed = await site.job()
+            assert await site.rebuilt() == changed.search
+            showing = range(USUAL + 1, changed.num_trials + 1)
+            for number in showing:
+                await site.control.set_trial_excluded(TrialKey("j", 0, number), excluded=True)
+                job = await site.job()
+                assert not changes(job)
+                assert not job.warnings
+            assert job.search == replace(usual, num_trials=changed.num_trials)
+        async with site.opened():
+            assert await site.rebuilt() == (await site.job()).search
+            for number in showing:
+                await site.control.set_trial_excluded(TrialKey("j", 0, number), excluded=False)
+            assert (await site.job()).search == changed.search
+            assert (await site.job()).warnings == changed.warnings
+            for policy in ("GTS", "KNOWLEDGE_GRADIENT"):
+                job = await site.control.set_policy("j", policy)
+                assert job.search == await site.rebuilt()
+            assert job.search == changed.search
+            await site.control.reset("j")
+            assert (await site.job()).search == replace(fresh, num_trials=changed.num_trials)
+            assert await site.rebuilt() == (await site.job()).search
+            await Administration(site.store, lambda: site.now).delete_job("j")
+            assert (await site.register(max_epochs=50, window_size=window)).search == fresh
 
     asyncio.run(run())
 

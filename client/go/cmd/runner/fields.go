@@ -153,12 +153,12 @@ func compareOne(field protoreflect.FieldDescriptor, value protoreflect.Value, ex
 	return nil
 }
 
-// equal compares numbers to twelve digits; a message must contain the expected text.
+// equal compares numbers to twelve digits; a message or reason must contain the expected text.
 func equal(field protoreflect.FieldDescriptor, value protoreflect.Value, expected any) bool {
 	switch expected := expected.(type) {
 	case string:
-		if field.Name() == "message" && expected != "" {
-			return strings.Contains(value.String(), expected)
+		if (field.Name() == "message" || field.Name() == "reason") && expected != "" {
+			return strings.Contains(shown(field, value), expected)
 		}
 		return shown(field, value) == expected
 	case bool:

@@ -15,10 +15,13 @@ from wattwise_server.policy.knowledge_gradient.constants import Constants, Devia
 from wattwise_server.policy.knowledge_gradient.edges import Edges, edges
 from wattwise_server.policy.knowledge_gradient.evidence import Evidence, Floats, Knowledge
 from wattwise_server.policy.knowledge_gradient.mixture import Fit, Mixture, at
-from wattwise_server.policy.knowledge_gradient.unusual import Rates, learned
+from wattwise_server.policy.knowledge_gradient.unusual import Misses, Rates, learned, no_misses
 
 _VAGUE = 25.0
 """Variance of the constant of k: nothing is known about it."""
+
+LEAST_TRUST = 0.5
+"""Probability that the prior jobs tell the epochs of this one, below which they are taken to be wrong."""
 
 _KNOWN = 1e-6
 """Variance of an observation that is assumed."""
@@ -34,8 +37,9 @@ class Belief:
         rates: s² by batch size, u and w.
         freedom: Degrees of freedom of s² (n,).
         cost_noise: Variance of ln c between trials.
+        cost_freedom: Its degrees of freedom.
         edges: Which batch sizes always miss the target.
-        again: Probability that a further trial misses, of a batch size that has only missed but not always does (n,).
+        misses: What the misses say.
         unlucky: Expected number of misses that were unusual trials (n,).
         misfit: Expected variance of the deviation from the law, relative to that before any trial.
         prior_trust: Probability that the prior jobs tell the epochs of this one; 1 without prior jobs.
@@ -48,8 +52,9 @@ class Belief:
     rates: Rates
     freedom: Floats
     cost_noise: float
+    cost_freedom: float
     edges: Edges
-    again: Floats
+    misses: Misses
     unlucky: Floats
     misfit: float
     prior_trust: float
@@ -80,7 +85,7 @@ class Belief:
         for place in np.flatnonzero(running).tolist():
             epochs_cov = _conditioned(epochs_cov, place, self.noise[place] / running[place])
             if not known[place].epoch_cost.count:
-                cost_cov = _conditioned(cost_cov, place, self.cost_noise)
+                cost_cov = _conditioned(cost_cov, place, self.cost_noise / running[place])
         return replace(self, epochs_cov=epochs_cov, cost_cov=cost_cov)
 
 
@@ -93,10 +98,10 @@ class _Epochs(NamedTuple):
 
     fit: Fit
     rates: Rates
-    misses: Floats
-    again: Floats
+    misses: Misses
     unlucky: Floats
     prior_trust: float
+    prior_reached: Floats | None = None
 
 
 class Model:
@@ -156,7 +161,7 @@ class Model:
         cost_noise = (weight * constants.cost_noise**2 + own) / (weight + freedom)
         variances = [cost_noise / each.epoch_cost.count + each.cost_doubt for each in evidence]
         cost = self._cost.given(*at(known, [each.epoch_cost.mean for each in evidence], variances))
-        return self._belief(found, cost, knowledge, cost_noise)
+        return self._belief(found, cost, knowledge, cost_noise, weight + freedom)
 
     def assumed(self, knowledge: Knowledge, place: int, max_epochs: int) -> Belief:
         """The belief before any trial of the job has ended, if one batch size is taken to reach the target.
@@ -172,14 +177,17 @@ class Model:
             fit = self._epochs.given(*at([place], [math.log(usual)], [_KNOWN]))
             noise = constants.epochs_noise**2 + constants.whole_epochs / usual**2
             rates = Rates(np.full(len(self.octaves), noise), constants.unusual, constants.reaches)
-            none = np.zeros(len(self.octaves))
-            found = _Epochs(fit, rates, none, none, none, 1.0)
+            count = len(self.octaves)
+            found = _Epochs(fit, rates, no_misses(count), np.zeros(count), 1.0)
         evidence = list(knowledge.evidence)
         evidence[place] = evidence[place]._replace(earlier=evidence[place].earlier.add(0.0))
         cost = self._cost.given(*at([place], [0.0], [_KNOWN]))
-        return self._belief(found, cost, replace(knowledge, evidence=tuple(evidence)), constants.cost_noise**2)
+        assumed = replace(knowledge, evidence=tuple(evidence))
+        return self._belief(found, cost, assumed, constants.cost_noise**2, constants.noise_weight)
 
-    def _belief(self, found: _Epochs, cost: Fit, knowledge: Knowledge, cost_noise: float) -> Belief:
+    def _belief(
+        self, found: _Epochs, cost: Fit, knowledge: Knowledge, cost_noise: float, cost_freedom: float
+    ) -> Belief:
         constants = self.constants
         own = np.maximum(0.0, knowledge.reached - 1)
         freedom = np.minimum(constants.noise_weight + own.sum(), constants.noise_weight + constants.pooling + own)
@@ -191,16 +199,17 @@ class Model:
             found.rates,
             freedom,
             cost_noise,
-            edges(self.octaves, knowledge.reached, found.misses, constants),
-            found.again,
+            cost_freedom,
+            edges(self.octaves, knowledge.reached, found.misses.logs, constants, elsewhere=found.prior_reached),
+            found.misses,
             found.unlucky,
             found.fit.misfit,
             found.prior_trust,
         )
 
     def _told(self, *sources: Sequence[Evidence]) -> _Epochs:
-        fit, rates, misses, again, unlucky, _ = learned(self._epochs, self.octaves, sources, self.constants)
-        return _Epochs(fit, rates, misses, again, unlucky, 1.0)
+        fit, rates, misses, unlucky, _ = learned(self._epochs, self.octaves, sources, self.constants)
+        return _Epochs(fit, rates, misses, unlucky, 1.0)
 
     def _learned(self, knowledge: Knowledge) -> _Epochs:
         """What is known about the epochs: two hypotheses if there are prior jobs, which tell them or do not."""
@@ -217,7 +226,10 @@ class Model:
         cov = share * together.fit.cov + (1 - share) * alone.fit.cov + share * (1 - share) * np.outer(apart, apart)
         misfit = share * together.fit.misfit + (1 - share) * alone.fit.misfit
         fit = Fit(alone.fit.mean + share * apart, cov, 0.0, misfit)
-        return _Epochs(fit, together.rates, together.misses, together.again, alone.unlucky, share)
+        # Priors that are taken to be wrong say nothing about how trials differ and which batch sizes always miss.
+        likelier = together if share >= LEAST_TRUST else alone
+        reached = np.array([each.num_reached for each in prior], float) if likelier is together else None
+        return _Epochs(fit, likelier.rates, likelier.misses, alone.unlucky, share, reached)
 
 
 @lru_cache(maxsize=256)

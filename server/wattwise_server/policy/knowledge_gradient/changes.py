@@ -6,6 +6,8 @@ alternative and by the belief before it; a sum that falls below 0 starts again a
 Schemes", Biometrika 41, 1954). If the predictions are right, a sum exceeds a threshold h with a probability of at most
 e^−h between two times that it is 0.
 
+How much trials differ is taken from before the sum was last 0, since a change soon looks like noise.
+
 When a sum exceeds it, only the trials since it was 0 count. After a change of the epochs, costs of epochs stay known.
 After a change of the cost of an epoch, epochs stay known; what an epoch costs at the batch sizes without a trial since
 then is uncertain: it changed as much, or not at all, or something in between.
@@ -26,6 +28,7 @@ from wattwise_server.policy.knowledge_gradient.constants import Constants
 from wattwise_server.policy.knowledge_gradient.evidence import (
     CUSUMS,
     Cusum,
+    Expected,
     Knowledge,
     Seen,
     Watched,
@@ -74,16 +77,21 @@ def watched(outlook: Outlook, seen: Seen, after: Knowledge) -> Knowledge:
     """
     spec, before, belief, constants = outlook.spec, outlook.knowledge, outlook.belief, outlook.constants
     place = seen.place
-    epochs, epoch_cost = float(belief.epochs[place]), float(belief.cost[place])
-    of_epochs = surprises(seen.log_epochs - epochs, seen.reached, _epochs(belief, place, constants), constants)
-    of_cost: Sequence[float] = (0.0,) * len(CUSUMS)
+    epochs, cost = _epochs(belief, place, constants), _epoch_cost(belief, place, constants)
+    now = Watched(
+        seen,
+        Expected(float(belief.epochs[place]), epochs.variance, epochs.freedom),
+        Expected(float(belief.cost[place]), cost.variance, cost.freedom),
+    )
+    epochs_sums, cost_sums = before.epochs_sums, before.cost_sums
+    usual = [_earlier(before, each, now).epochs for each in epochs_sums]
+    found = [_ratios(seen.log_epochs, seen.reached, now.epochs, each, epochs, constants) for each in usual]
+    epochs_sums = _added(epochs_sums, found, seen.number, constants)
     if seen.epoch_cost is not None:
-        of_cost = surprises(
-            seen.epoch_cost - epoch_cost, True, _epoch_cost(before, belief, place, constants), constants
-        )
-    epochs_sums = _added(before.epochs_sums, of_epochs, seen.number, constants)
-    cost_sums = _added(before.cost_sums, of_cost, seen.number, constants)
-    trials = recent((*before.recent, Watched(seen, epochs, epoch_cost)), (*epochs_sums, *cost_sums))
+        usual = [_earlier(before, each, now).epoch_cost for each in cost_sums]
+        found = [_ratios(seen.epoch_cost, True, now.epoch_cost, each, cost, constants) for each in usual]
+        cost_sums = _added(cost_sums, found, seen.number, constants)
+    trials = recent((*before.recent, now), (*epochs_sums, *cost_sums))
     after = replace(after, epochs_sums=epochs_sums, cost_sums=cost_sums, recent=trials)
     largest = max(epochs_sums)
     if largest.value > constants.threshold:
@@ -92,6 +100,16 @@ def watched(outlook: Outlook, seen: Seen, after: Knowledge) -> Knowledge:
     if largest.value > constants.cost_threshold:
         after = _with_new_costs(spec, after, largest.since, seen.number)
     return after
+
+
+def _earlier(before: Knowledge, sum_: Cusum, now: Watched) -> Watched:
+    """The first trial of the same batch size since a sum was 0; or the one of now.
+
+    How much trials differ is taken from it: the newest estimate has already followed a change.
+    """
+    place = now.seen.place
+    since = (each for each in before.recent if each.seen.number >= sum_.since and each.seen.place == place)
+    return next(since, now) if sum_.value else now
 
 
 def _epochs(belief: Belief, place: int, constants: Constants) -> Prediction:
@@ -109,10 +127,10 @@ def _epochs(belief: Belief, place: int, constants: Constants) -> Prediction:
     )
 
 
-def _epoch_cost(knowledge: Knowledge, belief: Belief, place: int, constants: Constants) -> Prediction:
+def _epoch_cost(belief: Belief, place: int, constants: Constants) -> Prediction:
     return Prediction(
         float(belief.cost_cov[place, place] + belief.cost_noise),
-        constants.noise_weight + float(knowledge.reached.sum() + knowledge.missed.sum()),
+        belief.cost_freedom,
         0.0,
         constants.cost_unusual,
         constants.cost_unusual_spread**2,
@@ -168,10 +186,24 @@ def _above(t: float, freedom: float) -> float:
     return 0.5 * math.erfc(math.copysign(z, t) / math.sqrt(2))
 
 
-def _added(sums: Sequence[Cusum], found: Sequence[float], number: int, constants: Constants) -> tuple[Cusum, ...]:
+def _ratios(  # noqa: PLR0917 - what is seen, what was expected of it, and how
+    log: float, reached: bool, now: Expected, usual: Expected, prediction: Prediction, constants: Constants
+) -> tuple[float, ...]:
+    """The surprises beside the newest mean, with the spread that was expected when a sum was last 0."""
+    spread = prediction._replace(variance=min(prediction.variance, usual.variance), freedom=usual.freedom)
+    return surprises(log - now.mean, reached, spread, constants)
+
+
+def _added(
+    sums: Sequence[Cusum], found: Sequence[Sequence[float]], number: int, constants: Constants
+) -> tuple[Cusum, ...]:
+    """The sums with the surprises of a trial; each sum has its own."""
     return tuple(
-        Cusum(max(0.0, each.value + min(max(ratio, _LEAST), constants.most)), each.since if each.value > 0 else number)
-        for each, ratio in zip(sums, found, strict=True)
+        Cusum(
+            max(0.0, each.value + min(max(ratios[place], _LEAST), constants.most)),
+            each.since if each.value > 0 else number,
+        )
+        for place, (each, ratios) in enumerate(zip(sums, found, strict=True))
     )
 
 
@@ -182,7 +214,7 @@ def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, since: int, number: in
     if 2 * sum(not each.seen.reached for each in clearest) > len(clearest):
         factor = math.inf
     else:
-        factor = math.exp(median(each.seen.log_epochs - clearest[0].epochs for each in clearest))
+        factor = math.exp(median(each.seen.log_epochs - clearest[0].epochs.mean for each in clearest))
     default = spec.batch_sizes.index(spec.default_batch_size)
     changed = replace(
         knowledge,
@@ -191,7 +223,9 @@ def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, since: int, number: in
         first=None,
         trials=len(kept),
         default_due=all(each.seen.place != default for each in kept),
-        window=tuple(each for each in knowledge.window if each.number >= kept[0].seen.number),
+        window=tuple(
+            each if each.number >= kept[0].seen.number else each._replace(epochs=0) for each in knowledge.window
+        ),
         epochs_sums=CUSUMS,
     )
     return _recorded(changed, Change(Quantity.EPOCHS, kept[0].seen.number, _size(spec, clearest), factor, number))
@@ -201,7 +235,7 @@ def _with_new_costs(spec: JobSpec, knowledge: Knowledge, since: int, number: int
     """After a change of the cost of an epoch: only the trials since then tell it, and the others what it may be."""
     kept = [each for each in knowledge.recent if each.seen.number >= since and each.seen.epoch_cost is not None]
     clearest = _clearest(kept)
-    log_factor = median((each.seen.epoch_cost or 0.0) - clearest[0].epoch_cost for each in clearest)
+    log_factor = median((each.seen.epoch_cost or 0.0) - clearest[0].epoch_cost.mean for each in clearest)
     places = {each.seen.place for each in kept}
     earlier = [
         known._replace(epoch_cost=Moments(), cost_doubt=0.0) if place in places else known.doubted(log_factor)

@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 from wattwise_server.domain import JobSpec, Search
 from wattwise_server.policy.cost import with_unit
 from wattwise_server.policy.failures import failing, tried
-from wattwise_server.policy.knowledge_gradient.belief import Belief
+from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants
 from wattwise_server.policy.knowledge_gradient.evidence import Floats, Knowledge
 from wattwise_server.policy.knowledge_gradient.values import Outlook, Values
-
-_LEAST_TRUST = 0.5
-"""Probability that the prior jobs tell the epochs of this one, below which they are taken to be wrong."""
 
 # Gauss-Hermite nodes and weights for the surprise in ln E and the surprise in ln c, of which the second is small.
 _EPOCHS_NODES, _EPOCHS_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
@@ -129,7 +126,7 @@ class Prospects:
         mean = _Z_NODES @ np.stack([unmoved, by_epochs, by_cost], axis=1)
         own = np.arange(len(of)), np.searchsorted(places, of)
         always = np.where(belief.edges.reached, outlook.begun, belief.edges.always_after(of))[:, places]
-        again = np.broadcast_to(belief.again[places], by_epochs.shape).copy()
+        again = np.broadcast_to(outlook.again[places], by_epochs.shape).copy()
         # A batch size that has reached the target does not always miss it.
         always[own] = again[own] = 0.0
         ok, miss = outlook.ends(places, mean, left[:, None, :], always[:, None, :], again[:, None, :])
@@ -174,7 +171,7 @@ class Prospects:
         default = self.spec.batch_sizes.index(self.spec.default_batch_size)
         if default not in self.places or self.knowledge.known[default] or self.running[default]:
             return None
-        if self.belief.prior_trust < _LEAST_TRUST:
+        if self.belief.prior_trust < LEAST_TRUST:
             return "the prior jobs were wrong, so the default is tried"
         return "the job has changed, so the default is tried again" if self.knowledge.default_due else None
 

@@ -102,7 +102,7 @@ class Constants:
     reaches_weight: float = 2.0
     edge: float = 0.2
     apart: float = 0.02
-    begins: float = 0.01
+    begins: float = 0.003
     doubt: float = 0.003
     horizon: float = 50.0
     misfit_horizon: float = 70.0
@@ -114,8 +114,8 @@ class Constants:
     patience: float = 1.3
     heavy: float = 1.5
     insurance: float = 0.02
-    threshold: float = 15.0
-    cost_threshold: float = 15.0
+    threshold: float = 16.0
+    cost_threshold: float = 16.0
     most: float = 5.0
     shift: float = 1.5
     jump: float = 1.0

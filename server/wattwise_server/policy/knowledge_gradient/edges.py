@@ -50,7 +50,9 @@ def _without(beyond: Floats, excluded: Floats | float) -> Floats:
     return np.asarray(np.maximum(beyond - excluded, 0) / np.maximum(1 - excluded, 1e-9))
 
 
-def edges(octaves: Floats, reached: Floats, misses: Floats, constants: Constants) -> Edges:
+def edges(
+    octaves: Floats, reached: Floats, misses: Floats, constants: Constants, *, elsewhere: Floats | None = None
+) -> Edges:
     """What the trials say about the edges.
 
     Args:
@@ -58,12 +60,13 @@ def edges(octaves: Floats, reached: Floats, misses: Floats, constants: Constants
         reached: The number of trials that reached the target (n,).
         misses: ln of the probability of all misses of a batch size if it does not always miss; 0 without misses (n,).
         constants: The constants.
+        elsewhere: The number of trials that reached the target in prior jobs (n,): the edges lie beyond these, too.
     """
     otherwise = np.exp(misses)
     # 1 for a batch size without a miss: nothing is known about it.
     single = constants.apart + (1 - constants.apart) * otherwise
     apart = constants.apart / single
-    usable = np.flatnonzero(reached > 0)
+    usable = np.flatnonzero(reached if elsewhere is None else reached + elsewhere)
     count = len(octaves)
     above, below = np.zeros(count), np.zeros(count)
     if len(usable):

@@ -39,8 +39,8 @@ class Seen(NamedTuple):
     Attributes:
         number: Its number.
         place: Index of its batch size.
-        epochs: Epochs that it trained.
-        epoch_cost: ln of the cost of one; None if it cost nothing.
+        epochs: Epochs that it trained; 0 if they no longer count.
+        epoch_cost: ln of the cost of one; None if it cost nothing, or if that no longer counts.
         reached: Whether it reached the target.
         chance: Of a trial that missed the target, the probability that it would; 1 while nothing was known.
     """
@@ -58,12 +58,20 @@ class Seen(NamedTuple):
         return math.log(self.epochs if self.reached else self.epochs + 0.5)
 
 
+class Expected(NamedTuple):
+    """What was expected of the logarithm of a usual trial's result: mean, variance, and its degrees of freedom."""
+
+    mean: float
+    variance: float
+    freedom: float
+
+
 class Watched(NamedTuple):
-    """A trial with the expected ln E and ln c of its batch size before it."""
+    """A trial, with the ln E and ln c that were expected of its batch size before it."""
 
     seen: Seen
-    epochs: float
-    epoch_cost: float
+    epochs: Expected
+    epoch_cost: Expected
 
 
 class Cusum(NamedTuple):
@@ -237,7 +245,9 @@ def read(notes: str) -> Knowledge:
     state = _loaded(notes)
     state["misses"] = tuple(state["misses"])
     state["window"] = tuple(Seen(*seen) for seen in state["window"])
-    state["recent"] = tuple(Watched(Seen(*seen), *expected) for seen, *expected in state["recent"])
+    state["recent"] = tuple(
+        Watched(Seen(*seen), Expected(*epochs), Expected(*costs)) for seen, epochs, costs in state["recent"]
+    )
     for name in ("epochs_sums", "cost_sums"):
         state[name] = tuple(Cusum(*each) for each in state[name])
     state["changes"] = _changes(state)
@@ -253,12 +263,19 @@ def read_changes(notes: str) -> Sequence[Change]:
         ValueError: it has another format.
     """
     # Most jobs have none.
-    return () if '"changes":[]' in notes and f'"format":{_FORMAT},' in notes else _changes(_loaded(notes))
+    if '"changes":[]' in notes and f'"format":{_FORMAT},' in notes:
+        return ()
+    state = _loaded(notes)
+    try:
+        return _changes(state)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the state of POLICY_KNOWLEDGE_GRADIENT is damaged: {error!r}") from error
 
 
 def _loaded(notes: str) -> dict[str, Any]:
     state: dict[str, Any] = json.loads(notes)
-    if (found := state.pop("format", None)) != _FORMAT:
+    found = state.pop("format", None) if isinstance(state, dict) else None
+    if found != _FORMAT:
         raise ValueError(
             f"the state of POLICY_KNOWLEDGE_GRADIENT has format {found}; this version reads {_FORMAT}: "
             "use the server version that wrote it"
@@ -294,7 +311,7 @@ def with_seen(
         known = every[seen.place]
         if costs and seen.epoch_cost is not None:
             known = known.with_cost(seen.epoch_cost)
-        if epochs:
+        if epochs and seen.epochs:
             known = known.with_success(seen.epochs) if seen.reached else known.with_miss(seen.epochs, seen.chance)
         every[seen.place] = known
     return tuple(every)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage, Trial, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, Moments, Search, Stage, Trial, TrialType
 from wattwise_server.policy.base import (
     Allowed,
     ArmBelief,
@@ -169,14 +169,17 @@ class KnowledgeGradient:
             if size in prior.missed:
                 more, length = prior.missed[size]
                 missed, longest = missed + more, max(longest, length)
-        if not (trials := known.earlier.count + missed):
-            return known
         kept = min(missed, KEPT)
-        return known._replace(
-            missed=(round(math.exp(longest)),) * kept,
-            earlier_missed=missed - kept,
-            weight=min(1.0, self.constants.prior_weight / trials),
-        )
+        if missed > kept:
+            # In the same proportion.
+            share, earlier = kept / missed, known.earlier
+            known = known._replace(
+                earlier=Moments(round(share * earlier.count), earlier.mean, share * earlier.deviation)
+            )
+        if not (trials := known.earlier.count + kept):
+            return known
+        longest_epochs = round(math.exp(longest))
+        return known._replace(missed=(longest_epochs,) * kept, weight=min(1.0, self.constants.prior_weight / trials))
 
     def _learned(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> Knowledge:
         if trial.last is None or trial.cost is None:

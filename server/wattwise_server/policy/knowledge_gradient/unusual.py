@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattwise_server.policy.knowledge_gradient.constants import Constants
 from wattwise_server.policy.knowledge_gradient.edges import edges
@@ -58,17 +60,14 @@ class Learned(NamedTuple):
     Attributes:
         fit: The belief about e.
         rates: u, w and s².
-        misses: ln of the probability of all misses of a batch size if it does not always miss (n,).
-        again: Probability that a further trial misses as well, of a batch size that has only missed and does not always
-            miss (n,).
+        misses: What the misses say.
         unlucky: Expected number of misses of a batch size that were unusual trials (n,).
         log_likelihood: ln of the likelihood of the trials that reached the target, if all of them are usual.
     """
 
     fit: Fit
     rates: Rates
-    misses: Floats
-    again: Floats
+    misses: Misses
     unlucky: Floats
     log_likelihood: float
 
@@ -110,13 +109,16 @@ class _Trials:
         self.earlier = np.array(earlier, float).reshape(-1, 3).T
         self.total = float(sum(each.weight * (each.num_reached + each.num_missed) for _, each in rows))
         self.earlier_unusual = sum(each.weight * each.earlier_unusual for _, each in rows)
-        self.earlier_missed = sum(each.weight * each.earlier_missed for _, each in rows)
+        # At a batch size that has never reached the target, the misses that are kept tell why.
+        self.earlier_missed = np.array([each.weight * each.earlier_missed * (each.num_reached > 0) for _, each in rows])
         lengths = [(len(each.reached), len(each.missed)) for _, each in rows]
         self.row = np.repeat(np.arange(len(rows)), [sum(each) for each in lengths])
         epochs = [epoch for _, each in rows for epoch in (*each.reached, *(missed + 0.5 for missed in each.missed))]
         self.log = np.log(np.array(epochs, float))
         self.reached = np.array([flag for ok, miss in lengths for flag in (True,) * ok + (False,) * miss], bool)
         self.missed = np.flatnonzero(~self.reached)
+        middles = [median(map(math.log, each.reached)) if each.reached else 0.0 for _, each in rows]
+        self.beside_middle = self.log - np.array(middles)[self.row]
         self.row_weight = self.weight[self.row]
 
     def by_row(self, values: Floats) -> Floats:
@@ -143,8 +145,7 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
     rates = Rates(_noise(trials, np.ones(len(trials.log)), constants), constants.unusual, constants.reaches)
     sites = _usual_sites(trials, rates.noise)
     num_reached = trials.by_place(trials.earlier[0] + trials.by_row(trials.reached.astype(float)))
-    none = np.zeros(trials.count)
-    misses, unlucky, log_likelihood = _Misses(none, none), none, 0.0
+    misses, unlucky, log_likelihood = no_misses(trials.count), np.zeros(trials.count), 0.0
     for sweep in range(_SWEEPS + 1):
         last = sweep == _SWEEPS
         fit = sites.given(mixture, trials, leave_out=not last)
@@ -155,11 +156,11 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
         cavity = _cavity(fit, trials, sites)
         always = np.zeros(len(trials.place))
         if len(trials.missed):
-            misses = _misses(trials, cavity, rates, constants)
+            misses = _misses(trials, cavity, rates, num_reached, constants)
             always = edges(octaves, num_reached, misses.logs, constants).always[trials.place]
         found = _refined(trials, cavity, rates, always, constants)
         odd = (1 - found.usual) * trials.row_weight
-        unlucky = trials.by_place(trials.by_row(odd * ~trials.reached))
+        unlucky = trials.by_place(trials.earlier_missed + trials.by_row(odd * ~trials.reached))
         better = _rates(trials, found, odd, constants)
         close = _close(fit, trials, sites, found.sites) and abs(np.log(better.noise / rates.noise)).max() < _CLOSE
         rates = better
@@ -167,7 +168,7 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
             break
         # Half a step after the first, so that batch sizes that contradict each other do not swing.
         sites = sites.moved(found.sites, 0.5) if sweep else found.sites
-    return Learned(fit, rates, misses.logs, misses.again, unlucky, log_likelihood)
+    return Learned(fit, rates, misses, unlucky, log_likelihood)
 
 
 def _usual_sites(trials: _Trials, noise: Floats) -> _Sites:
@@ -189,34 +190,46 @@ def _cavity(fit: Fit, trials: _Trials, sites: _Sites) -> LeftOut:
     return LeftOut(mean, variance)
 
 
-class _Misses(NamedTuple):
+class Misses(NamedTuple):
     """What the misses of batch sizes say if these do not always miss.
 
     Attributes:
         logs: ln of the probability of all misses of a batch size; 0 without misses (n,).
-        again: Probability that a further trial misses as well, where no trial has reached the target; otherwise 0 (n,).
+        only: Whether a batch size has misses, and no trial that reached the target (n,).
+        epochs, variance: Mean and variance of e at these batch sizes, if they do not always miss (n,).
     """
 
     logs: Floats
-    again: Floats
+    only: NDArray[np.bool_]
+    epochs: Floats
+    variance: Floats
 
 
-def _misses(trials: _Trials, cavity: LeftOut, rates: Rates, constants: Constants) -> _Misses:
+def no_misses(count: int) -> Misses:
+    """What is known without a miss."""
+    none = np.zeros(count)
+    return Misses(none, np.zeros(count, bool), none, none)
+
+
+def _misses(trials: _Trials, cavity: LeftOut, rates: Rates, reached: Floats, constants: Constants) -> Misses:
     """The misses by batch size: the trials share e, over which is integrated by Gauss-Hermite quadrature."""
-    rows = trials.row[trials.missed]
+    count, rows = trials.count, trials.row[trials.missed]
     places, late = trials.place[rows], trials.log[trials.missed]
-    # By trial and node (t, z).
-    epochs = cavity.mean[rows, None] + np.sqrt(cavity.variance[rows, None]) * _NODES
+    # By batch size and node (n, z): of prior jobs and the job together, the cavity of the last one.
+    mean, deviation = np.zeros(count), np.zeros(count)
+    mean[places], deviation[places] = cavity.mean[rows], np.sqrt(cavity.variance[rows])
+    epochs = mean[:, None] + deviation[:, None] * _NODES
     variance = rates.noise[places, None]
-    each = np.maximum(later(late[:, None] - epochs, variance, rates, constants, above=nearly_above), 1e-9)
-    logs, longest = np.zeros((trials.count, len(_NODES))), np.ones((trials.count, len(_NODES)))
+    each = np.maximum(later(late[:, None] - epochs[places], variance, rates, constants, above=nearly_above), 1e-9)
+    logs = np.zeros(epochs.shape)
     np.add.at(logs, places, np.log(each) * trials.weight[rows, None])
-    np.minimum.at(longest, places, each)
-    likelihoods = np.exp(logs)
-    together = likelihoods @ _WEIGHTS
-    only = np.bincount(places, minlength=trials.count) > 0
-    only &= trials.by_place(trials.earlier[0] + trials.by_row(trials.reached.astype(float))) == 0
-    return _Misses(np.log(together), np.where(only, (likelihoods * longest) @ _WEIGHTS / together, 0.0))
+    shares = np.exp(logs) * _WEIGHTS
+    together = shares.sum(1)
+    shares /= together[:, None]
+    center = (shares * epochs).sum(1)
+    spread = (shares * (epochs - center[:, None]) ** 2).sum(1)
+    only = (np.bincount(places, minlength=count) > 0) & (reached == 0)
+    return Misses(np.log(together), only, center, spread)
 
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
@@ -239,19 +252,21 @@ def _refined(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, con
     prior = 1 / cavity.variance
     base = trials.weight * trials.earlier[0] / noise
     base_product = base * trials.earlier[1]
-    precision = np.where(trials.reached, 1 / own, 0.0)
+    # Trials far from the others of their batch size start as unusual ones: beside a small s², a single one would pull
+    # the belief away, and all others would look unusual.
+    usual, odd = _likelihoods(trials.beside_middle, own, rates, spread)
+    precision = np.where(trials.reached, np.maximum(usual / (usual + odd), own / (own + spread)) / own, 0.0)
     product = precision * log
     usual, late = np.ones(len(log)), 0.0
     for step in range(_STEPS):
-        total = (prior + base + trials.by_row(weight * precision))[row]
-        without = np.maximum(total - precision, 0.05 * total)
-        mean = ((prior * cavity.mean + base_product + trials.by_row(weight * product))[row] - product) / without
+        # Without the trial; at least the cavity is left.
+        without = (prior + base + trials.by_row(weight * precision))[row] - weight * precision
+        without_product = (prior * cavity.mean + base_product + trials.by_row(weight * product))[row] - weight * product
+        mean = without_product / without
         variance = 1 / without
         near, far = variance + own, variance + own + spread
         error = log - mean
-        squares = -0.5 * error * error
-        of_near = (1 - rates.unusual) * np.exp(squares / near) / np.sqrt(near) + _TINY
-        of_far = rates.unusual * rates.reaches * np.exp(squares / far) / np.sqrt(far) + _TINY
+        of_near, of_far = _likelihoods(error, near, rates, spread)
         usual = of_near / (of_near + of_far)
         shift_near, shift_far = variance / near * error, variance / far * error
         shift = usual * shift_near + (1 - usual) * shift_far
@@ -268,6 +283,13 @@ def _refined(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, con
         precision, product = precision + share * (new - precision), product + share * (new_product - product)
     sites = _Sites(base + trials.by_row(weight * precision), base_product + trials.by_row(weight * product))
     return _Refined(_vague(sites, prior, cavity), usual, late)
+
+
+def _likelihoods(error: Floats, variance: Floats, rates: Rates, spread: float) -> tuple[Floats, Floats]:
+    """Of trials that reached the target: that each is usual and has this error, and that it is unusual."""
+    wide, squares = variance + spread, -0.5 * error * error
+    usual = (1 - rates.unusual) * np.exp(squares / variance) / np.sqrt(variance) + _TINY
+    return usual, rates.unusual * rates.reaches * np.exp(squares / wide) / np.sqrt(wide) + _TINY
 
 
 def _vague(sites: _Sites, prior: Floats, cavity: LeftOut) -> _Sites:
@@ -331,7 +353,7 @@ def _close(fit: Fit, trials: _Trials, before: _Sites, after: _Sites) -> bool:
 
 def _rates(trials: _Trials, found: _Refined, odd: Floats, constants: Constants) -> Rates:
     """u, w and s², estimated with their priors as if these were earlier trials."""
-    earlier = trials.earlier_unusual + trials.earlier_missed
+    earlier = trials.earlier_unusual + float(trials.earlier_missed.sum())
     total = earlier + float(odd.sum())
     reached = trials.earlier_unusual + float(odd[trials.reached].sum()) + found.late
     weight, of_reaches = constants.unusual_weight, constants.reaches_weight

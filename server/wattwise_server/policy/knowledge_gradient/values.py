@@ -123,7 +123,7 @@ class Outlook:
         usual = later(log_limit - mean, spread, self.belief.rates, self.constants, above=nearly_above)
         reached, unlucky = self.knowledge.reached[places], self.belief.unlucky[places]
         counted = (unlucky + weight * usual) / (unlucky + reached + weight)
-        share = np.where(reached > 0, counted, np.maximum(usual, self.belief.again[places] if again is None else again))
+        share = np.where(reached > 0, counted, np.maximum(usual, self.again[places] if again is None else again))
         miss = np.minimum(always + (1 - always) * share, _MOST_CERTAIN)
         return np.exp(np.minimum(mean + 0.5 * spread, log_limit)), miss
 
@@ -138,6 +138,16 @@ class Outlook:
     def log_limit(self) -> Floats:
         """Ln of the cost at which a trial ends without reaching the target, by batch size (n,)."""
         return np.minimum(np.log(self.limit), self.belief.cost + math.log(self.spec.max_epochs + 0.5))
+
+    @cached_property
+    def again(self) -> Floats:
+        """The probability that a batch size that has only missed misses again, if it does not always do (n,)."""
+        belief, misses = self.belief, self.belief.misses
+        if not misses.only.any():
+            return np.zeros(len(misses.only))
+        late = self.log_limit - belief.cost - misses.epochs
+        variance = misses.variance + belief.noise + belief.cost_cov.diagonal()
+        return np.where(misses.only, later(late, variance, belief.rates, self.constants, above=nearly_above), 0.0)
 
     @cached_property
     def unlucky_rate(self) -> Floats:

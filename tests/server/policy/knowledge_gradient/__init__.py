@@ -1,0 +1,1 @@
+"""Tests of the knowledge-gradient policy, as the package has its modules."""
