@@ -372,7 +372,7 @@ def _print_totals(console: Console, entries: Sequence[_Entry]) -> None:
     least = min(each, key=lambda name: each[name].covered)
     most = max(each, key=lambda name: float(each[name].over.mean()))
     holds = np.mean([claim.holds for claim in claims])
-    saved = [claim.true > 0 for claim in claims]
+    saved = [bool(claim.true > 0) for claim in claims]
     verdicts = []
     for verdict, truth in ((Verdict.SAVING, True), (Verdict.LOSS, False)):
         said = [gain is truth for claim, gain in zip(claims, saved, strict=True) if claim.verdict is verdict]

@@ -135,6 +135,21 @@ def test_all_bounds_together_hold_in_95_percent(
     assert "27 claims: the bound holds in 88.9%." in printed
 
 
+def test_verdicts_are_compared_with_the_truth(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A saving where the job has saved is right, a loss there is wrong."""
+    numbers = np.array([0.1, 0.0])
+    right, wrong = (Claim(verdict, 2, numbers[0], 0.1, *numbers) for verdict in (Verdict.SAVING, Verdict.LOSS))
+    monkeypatch.setattr(savings, "lines", lambda: iter([Line("two-humps", [Case("two-humps")])]))
+    monkeypatch.setattr(savings, "_played", lambda _: [[right] * 3, [wrong] * 3])
+    monkeypatch.setattr(savings, "ProcessPoolExecutor", _SameProcess)
+    savings.main(("--policy", _POLICIES[1]))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "SAVING: 50%, wrong in 0.0% of these." in printed
+    assert "LOSS: 50%, wrong in 100.0% of these." in printed
+
+
 class _SameProcess:
     """A pool that keeps what a test has replaced."""
 
