@@ -8,7 +8,6 @@ Exits with 1 if the first policy misses a limit.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from wattwise_replay.compare import POLICIES
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.tables import counted
 
-from benchmarks.decisions.cases import NOWHERE, Folders, beside
+from benchmarks.decisions.cases import NOWHERE, Folders, add_options, folders_of
 from benchmarks.decisions.playing import Setup, contenders, play_all
 from benchmarks.decisions.report import PAPERS, earlier_ratios, lines, print_details, print_lines, print_worse, write
 from benchmarks.decisions.rows import REAL, Row, playable, rows, seeds_of
@@ -32,7 +31,7 @@ _SLOW = ("humps",)
 def main(words: Sequence[str] | None = None) -> int:
     """Plays all rows and prints the table; returns 1 if a limit is missed."""
     args = _parser().parse_args(words)
-    folders = Folders(args.traces, args.workloads or beside(args.traces))
+    folders = folders_of(args)
     setup = Setup(folders, tuple(args.policy or _USUAL), args.variants)
     seeds = args.seeds or (_QUICK_SEEDS if args.quick else SEEDS)
     try:
@@ -61,13 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.decisions",
         description="Print what the policies cost beside the best batch size in hindsight, and whether limits are met.",
     )
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of the traces; without it, no measured rows")
-    parser.add_argument(
-        "--workloads",
-        type=Path,
-        metavar="DIR",
-        help="folder of recorded workloads, every DIR/*/*.toml (default: the folder cpu of the traces, if it exists)",
-    )
+    add_options(parser)
     parser.add_argument(
         "--policy", choices=POLICIES, action="append", help=f"repeatable; the first is judged (default: {_USUAL[0]})"
     )
@@ -86,9 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, with each case and seed")
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="what --json wrote earlier; cases that are worse now are named"
-    )
-    parser.add_argument(
-        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one for each processor"
     )
     return parser
 

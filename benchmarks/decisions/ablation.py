@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +29,7 @@ from wattwise_server.policy.knowledge_gradient import Constants, Deviation, Know
 from wattwise_server.policy.knowledge_gradient.evidence import Floats, Knowledge
 from wattwise_server.policy.knowledge_gradient.values import Outlook
 
-from benchmarks.decisions.cases import NOWHERE, Case, Folders, beside
+from benchmarks.decisions.cases import NOWHERE, Case, Folders, add_options, folders_of
 from benchmarks.decisions.figures import ALL, FIRST_40, UNDELIVERED, Figure, Scores
 from benchmarks.decisions.playing import Setup, play_all
 from benchmarks.decisions.rows import REAL, Row, evenly, playable, rows, seeds_of
@@ -222,7 +220,7 @@ def columns(folders: Folders = NOWHERE, *, constants: bool = False) -> Iterator[
 def main(words: Sequence[str] | None = None) -> int:
     """Plays all columns and prints the table."""
     args = _parser().parse_args(words)
-    folders = Folders(args.traces, args.workloads or beside(args.traces))
+    folders = folders_of(args)
     variants = "SENSITIVITY" if args.constants else "PARTS"
     names = [_COMPLETE, *(SENSITIVITY if args.constants else PARTS)]
     wanted = [row for row in columns(folders, constants=args.constants) if row.cases]
@@ -289,20 +287,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--constants", action="store_true", help="print what each constant does at a low and at a high value instead"
     )
-    parser.add_argument(
-        "--traces", type=Path, metavar="DIR", help="folder of the traces; without it, no measured columns"
-    )
-    parser.add_argument(
-        "--workloads",
-        type=Path,
-        metavar="DIR",
-        help="folder of recorded workloads, every DIR/*/*.toml (default: the folder cpu of the traces, if it exists)",
-    )
+    add_options(parser)
     parser.add_argument(
         "--seeds", type=int, metavar="K", help=f"from 0 (default: {_SEEDS}; with --constants {_FEW_SEEDS})"
-    )
-    parser.add_argument(
-        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one for each processor"
     )
     return parser
 

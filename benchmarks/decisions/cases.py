@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -44,6 +46,25 @@ class Folders(NamedTuple):
 
 NOWHERE = Folders()
 """No folder, which is enough for synthetic worlds."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that name the folders, and the number of processes."""
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of the traces; without it, no measured rows")
+    parser.add_argument(
+        "--workloads",
+        type=Path,
+        metavar="DIR",
+        help="folder of recorded workloads, every DIR/*/*.toml (default: the folder cpu of the traces, if it exists)",
+    )
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one for each processor"
+    )
+
+
+def folders_of(args: argparse.Namespace) -> Folders:
+    """The folders that these options name."""
+    return Folders(args.traces, args.workloads or beside(args.traces))
 
 
 @dataclass(frozen=True)

@@ -337,7 +337,8 @@ class Change(NamedTuple):
     @property
     def sentence(self) -> str:
         """What has changed since when, for people."""
-        digits = ".1f" if self.factor >= 1 else ".2g"
+        # Close to 1, one digit would say that nothing has changed.
+        digits = ".3g" if 0.9 < self.factor < 1.1 else ".1f" if self.factor >= 1 else ".2g"
         if self.quantity is Quantity.EPOCH_COST:
             what = f"an epoch of batch size {self.batch_size} costs {self.factor:{digits}} times as much"
             return f"since trial {self.since_trial}, {what}; older costs no longer count"

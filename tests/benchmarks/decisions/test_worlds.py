@@ -63,7 +63,7 @@ def test_a_world_changes_once_or_slowly(name: str) -> None:
 
 
 def test_the_cost_of_an_epoch_doubles() -> None:
-    """Of all batch sizes, or of those below 200 alone; the epochs stay the same."""
+    """The cost of an epoch changes at all batch sizes, or below 200 alone; the epochs stay the same."""
     for name, sizes in (("epoch-cost-doubles", range(5000)), ("epoch-cost-of-small-doubles", range(200))):
         made = Case(name).load()
         later = made.at(50)

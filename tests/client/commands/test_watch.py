@@ -185,6 +185,8 @@ def test_estimates_are_marked(stub: v1.BatchSizeOptimizerStub, grpc_server: Live
     running = other.next()
     with watching(other.job_id) as process:
         line_with(process, "job", "min_cost_j=10", "estimate=yes")
+        # The trial ends with its report: before the stream of trials is open, it would be in none of its answers.
+        line_with(process, "trial=2", "status=running")
         other.report(running, 5.0, monitor=monitor_of("estimate", "nvml"))
         line_with(process, "trial=2", "cost_j=5", "estimate=partly")
         delete(grpc_server, other.job_id)

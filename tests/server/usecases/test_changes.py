@@ -48,6 +48,7 @@ def needs_attention(job: Recurring) -> bool:
     ("quantity", "factor", "what"),
     [
         (Quantity.EPOCHS, 2.1, "batch size 64 takes 2.1 times as many epochs; older trials"),
+        (Quantity.EPOCH_COST, 1.023, "an epoch of batch size 64 costs 1.02 times as much; older costs"),
         (Quantity.EPOCHS, 12.0, "batch size 64 takes 12.0 times as many epochs; older trials"),
         (Quantity.EPOCHS, 0.484, "batch size 64 takes 0.48 times as many epochs; older trials"),
         (Quantity.EPOCHS, math.inf, "batch size 64 misses the target; older trials"),

@@ -510,7 +510,8 @@ JOB_SAVINGS_COLUMNS: Sequence[Column[v1.Job]] = (
     Column("attention", lambda job: "yes" if job.summary.needs_attention else "", priority=10),
     numbers("since trial", lambda job: job.summary.savings.compared_from_trial or None, priority=11, appended=True),
 )
-"""Of a list of jobs with their summaries; costs in joules. `since trial` is from where a claim compares, if not all."""
+"""Columns of a list of jobs with their summaries; costs in joules. `since trial`: the first trial that a claim
+compares, if it does not compare all of them."""
 
 
 def _since_note(rows: Sequence[v1.Job], names: Sequence[str]) -> Iterator[str]:

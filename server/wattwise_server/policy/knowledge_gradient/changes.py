@@ -85,12 +85,13 @@ def watched(outlook: Outlook, seen: Seen, after: Knowledge) -> Knowledge:
     )
     epochs_sums, cost_sums = before.epochs_sums, before.cost_sums
     usual = [_earlier(before, each, now).epochs for each in epochs_sums]
-    found = [_ratios(seen.log_epochs, seen.reached, now.epochs, each, epochs, constants) for each in usual]
-    epochs_sums = _added(epochs_sums, found, seen.number, constants)
+    # Most sums compare with the same spread.
+    found = {each: _ratios(seen.log_epochs, seen.reached, now.epochs, each, epochs, constants) for each in set(usual)}
+    epochs_sums = _added(epochs_sums, [found[each] for each in usual], seen.number, constants)
     if seen.epoch_cost is not None:
         usual = [_earlier(before, each, now).epoch_cost for each in cost_sums]
-        found = [_ratios(seen.epoch_cost, True, now.epoch_cost, each, cost, constants) for each in usual]
-        cost_sums = _added(cost_sums, found, seen.number, constants)
+        found = {each: _ratios(seen.epoch_cost, True, now.epoch_cost, each, cost, constants) for each in set(usual)}
+        cost_sums = _added(cost_sums, [found[each] for each in usual], seen.number, constants)
     trials = recent((*before.recent, now), (*epochs_sums, *cost_sums))
     after = replace(after, epochs_sums=epochs_sums, cost_sums=cost_sums, recent=trials)
     largest = max(epochs_sums)

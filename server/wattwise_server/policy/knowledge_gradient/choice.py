@@ -146,8 +146,7 @@ class Prospects:
         if knowledge.retry:
             return best, f"{self._alone(best)}, the least of those tried; the trial that ended last delivered no model"
         if (why := self._default_due) is not None:
-            default = self.spec.batch_sizes.index(self.spec.default_batch_size)
-            return default, f"{self._beside(default)}; {why}"
+            return self._default, f"{self._beside(self._default)}; {why}"
         if self.worth != best:
             launches = f"{self.launches:.0f} launches"
             return self.worth, f"{self._beside(self.worth)}; a trial pays off, as its result serves the next {launches}"
@@ -166,9 +165,13 @@ class Prospects:
         return self.worth, f"{running}; expected to cost {ratio:.2g} times as much as that one, and {launches}"
 
     @property
+    def _default(self) -> int:
+        return self.spec.batch_sizes.index(self.spec.default_batch_size)
+
+    @property
     def _default_due(self) -> str | None:
         """Why the default is tried although the model does not recommend it; None if it is not."""
-        default = self.spec.batch_sizes.index(self.spec.default_batch_size)
+        default = self._default
         if default not in self.places or self.knowledge.known[default] or self.running[default]:
             return None
         if self.belief.prior_trust < LEAST_TRUST:
@@ -177,7 +180,7 @@ class Prospects:
 
     def _doubted(self) -> tuple[int, str]:
         """After misses that are hardly bad luck: the allowed batch size nearest to the default that missed least."""
-        default, misses = self.spec.batch_sizes.index(self.spec.default_batch_size), self.knowledge.misses
+        default, misses = self._default, self.knowledge.misses
         place = min(
             map(int, self.places),
             key=lambda each: (misses.count(each) + int(self.running[each]), abs(each - default), each),

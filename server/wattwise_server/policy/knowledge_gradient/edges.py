@@ -35,17 +35,20 @@ class Edges(NamedTuple):
     @property
     def always(self) -> Floats:
         """The probability that a batch size always misses the target."""
-        return np.where(self.reached, 0.0, 1 - (1 - np.minimum(self.above + self.below, 1)) * (1 - self.apart))
+        return self._always(self.above, self.below)
 
     def always_after(self, places: NDArray[np.int64]) -> Floats:
         """P(always misses) once each of some places (m,) has reached the target (m, n)."""
         above, below = (_without(each, each[places, None]) for each in (self.above, self.below))
-        always = np.where(self.reached, 0.0, 1 - (1 - np.minimum(above + below, 1)) * (1 - self.apart))
+        always = self._always(above, below)
         always[np.arange(len(places)), places] = 0.0
         return always
 
+    def _always(self, above: Floats, below: Floats) -> Floats:
+        return np.where(self.reached, 0.0, 1 - (1 - np.minimum(above + below, 1)) * (1 - self.apart))
 
-def _without(beyond: Floats, excluded: Floats | float) -> Floats:
+
+def _without(beyond: Floats, excluded: Floats) -> Floats:
     """The probability of lying beyond an edge that is not among the nearest, which had this probability."""
     return np.asarray(np.maximum(beyond - excluded, 0) / np.maximum(1 - excluded, 1e-9))
 
@@ -72,9 +75,8 @@ def edges(
     if len(usable):
         first, last = int(usable[0]), int(usable[-1])
         above[last + 1 :] = _beyond(octaves[last:] - octaves[last], single[last + 1 :], constants.edge)
-        below[:first] = _beyond((octaves[first] - octaves[: first + 1])[::-1], single[:first][::-1], constants.edge)[
-            ::-1
-        ]
+        downwards = _beyond((octaves[first] - octaves[: first + 1])[::-1], single[:first][::-1], constants.edge)
+        below[:first] = downwards[::-1]
     return Edges(above, below, apart, reached > 0)
 
 

@@ -18,7 +18,7 @@ from wattwise_server.domain import Change, Moments, Quantity
 Floats: TypeAlias = NDArray[np.float64]
 
 _FORMAT = 2
-"""Of the state in `Search.notes`."""
+"""Format of the state in `Search.notes`."""
 
 KEPT = 16
 """Trials of a batch size that are kept one by one, of those that reached the target and of those that missed it."""

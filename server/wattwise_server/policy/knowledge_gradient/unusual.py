@@ -36,6 +36,8 @@ _CLOSE = 0.3
 
 _TINY = 1e-300
 
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 Above: TypeAlias = Callable[[Floats], Floats]
 
@@ -232,10 +234,6 @@ def _misses(trials: _Trials, cavity: LeftOut, rates: Rates, reached: Floats, con
     return Misses(np.log(together), only, center, spread)
 
 
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-
-
 class _Refined(NamedTuple):
     """Sites, the probability that each trial is usual, and the expected number of misses that would have ended."""
 
@@ -286,7 +284,7 @@ def _refined(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, con
 
 
 def _likelihoods(error: Floats, variance: Floats, rates: Rates, spread: float) -> tuple[Floats, Floats]:
-    """Of trials that reached the target: that each is usual and has this error, and that it is unusual."""
+    """The likelihood of the error of each trial that reached the target, if it is usual and if it is unusual."""
     wide, squares = variance + spread, -0.5 * error * error
     usual = (1 - rates.unusual) * np.exp(squares / variance) / np.sqrt(variance) + _TINY
     return usual, rates.unusual * rates.reaches * np.exp(squares / wide) / np.sqrt(wide) + _TINY
