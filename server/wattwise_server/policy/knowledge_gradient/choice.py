@@ -21,7 +21,7 @@ from wattwise_server.policy.knowledge_gradient.values import Outlook, Values
 _EPOCHS_NODES, _EPOCHS_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _COST_NODES, _COST_WEIGHTS = np.polynomial.hermite_e.hermegauss(2)
 _Z_EPOCHS, _Z_COST = (axis.ravel() for axis in np.meshgrid(_EPOCHS_NODES, _COST_NODES))
-_Z_NODES = np.stack([np.ones_like(_Z_EPOCHS), _Z_EPOCHS, _Z_COST], axis=1)
+_Z_NODES = np.stack([_Z_EPOCHS, _Z_COST], axis=1)
 _Z_WEIGHTS = np.outer(_COST_WEIGHTS, _EPOCHS_WEIGHTS).ravel() / (_EPOCHS_WEIGHTS.sum() * _COST_WEIGHTS.sum())
 
 
@@ -89,25 +89,26 @@ class Prospects:
         "Paradoxes in Learning and the Marginal Value of Information", Decision Analysis 7(4), 2010).
         """
         again = self.places[self.knowledge.known[self.places] & (self.places != self.best)]
-        for of, trials in ((self.places, 1), (again, self.constants.repeats)):
-            if len(of) and (place := self._paying(of, trials)) is not None:
+        of = np.concatenate([self.places, again])
+        trials = np.repeat([1, self.constants.repeats], [len(self.places), len(again)])
+        gains = self._gains(of, trials)
+        for several in (trials == 1, trials > 1):
+            if several.any() and (place := self._paying(of[several], trials[several], gains[several])) is not None:
                 return place
         return self.best
 
-    def _paying(self, of: NDArray[np.int64], trials: int) -> int | None:
+    def _paying(self, of: NDArray[np.int64], trials: NDArray[np.int64], gains: Floats) -> int | None:
         """The batch size of which some trials pay off, the cheap ones first; None if there is none."""
-        price = self.price[of]
-        gain = self._gains(of, trials)
-        whole = trials * (price - self.price[self.best]) - self.launches * gain
+        prices, worth = trials * self.price[of], self.launches * gains
+        whole = prices - trials * self.price[self.best] - worth
         stays = of == self.best
         pays = whole < (whole[stays] if stays.any() else 0.0)
         if not pays.any():
             return None
-        soon = trials * price - self.constants.soon * self.launches * gain
-        return int(of[np.argmin(np.where(pays, soon, np.inf))])
+        return int(of[np.argmin(np.where(pays, prices - self.constants.soon * worth, np.inf))])
 
-    def _gains(self, of: NDArray[np.int64], trials: int) -> Floats:
-        """By how much the least R is expected to fall if some trials of a batch size (m,) reach the target.
+    def _gains(self, of: NDArray[np.int64], trials: NDArray[np.int64]) -> Floats:
+        """By how much the least R is expected to fall if some trials (m,) of each batch size (m,) reach the target.
 
         By Gauss-Hermite quadrature. What the running trials will tell about epochs and costs, another trial does not
         need to find out. Trials that miss the target are taken to teach nothing.
@@ -121,17 +122,29 @@ class Prospects:
         by_epochs = ending.epochs_cov[grid] / np.sqrt(epochs_var)[:, None]
         by_cost = ending.cost_cov[grid] / np.sqrt(cost_var)[:, None]
         left = np.maximum(belief.variance[places] - by_epochs**2 - by_cost**2, 0) + belief.noise[places]
-        # [trial of, node, mean of]
-        unmoved = np.broadcast_to(belief.mean[places], by_epochs.shape)
-        mean = _Z_NODES @ np.stack([unmoved, by_epochs, by_cost], axis=1)
+        # [node, trial of, mean of]
+        mean = belief.mean[places] + np.tensordot(_Z_NODES, np.stack([by_epochs, by_cost]), 1)
         own = np.arange(len(of)), np.searchsorted(places, of)
         always = np.where(belief.edges.reached, outlook.begun, belief.edges.always_after(of))[:, places]
-        again = np.broadcast_to(outlook.again[places], by_epochs.shape).copy()
+        again = np.broadcast_to(outlook.again[places], always.shape).copy()
         # A batch size that has reached the target does not always miss it.
         always[own] = again[own] = 0.0
-        ok, miss = outlook.ends(places, mean, left[:, None, :], always[:, None, :], again[:, None, :])
-        then = Values(ok, miss, found.crash[places], found.crash_share, found.log_limit[places])
-        gain = np.maximum(found.model[places].min() - then.model.min(2) @ _Z_WEIGHTS, 0.0)
+
+        def models(nodes: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
+            at, cells = places[columns], (rows, columns)
+            ok, miss = outlook.ends(at, mean[nodes, rows, columns], left[cells], always[cells], again[cells])
+            return Values(ok, miss, found.crash[at], found.crash_share, found.log_limit[at]).model
+
+        every, best = np.indices(mean.shape[:2]), np.searchsorted(places, self.best)
+        of_best = models(*every, np.full(every.shape[1:], best))
+        # No model costs less than a trial that reaches the target: at most nodes, few batch sizes beat the best one.
+        least = np.minimum(mean + 0.5 * left, found.log_limit[places])
+        least[:, :, best] = np.inf
+        rivals = np.nonzero(least < np.log(of_best)[:, :, None])
+        then = np.full(mean.shape, np.inf)
+        then[rivals] = models(*rivals)
+        cheapest = _Z_WEIGHTS @ np.minimum(of_best, then.min(2))
+        gain = np.maximum(found.model[places].min() - cheapest, 0.0)
         return np.asarray(gain * (1 - found.miss[of]))
 
     @cached_property
