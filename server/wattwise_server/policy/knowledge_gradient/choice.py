@@ -135,8 +135,9 @@ class Prospects:
             ok, miss = outlook.ends(at, mean[nodes, rows, columns], left[cells], always[cells], again[cells])
             return Values(ok, miss, found.crash[at], found.crash_share, found.log_limit[at]).model
 
-        every, best = np.indices(mean.shape[:2]), np.searchsorted(places, self.best)
-        of_best = models(*every, np.full(every.shape[1:], best))
+        nodes, rows = np.indices(mean.shape[:2])
+        best = np.searchsorted(places, self.best)
+        of_best = models(nodes, rows, np.full_like(rows, best))
         # No model costs less than a trial that reaches the target: at most nodes, few batch sizes beat the best one.
         least = np.minimum(mean + 0.5 * left, found.log_limit[places])
         least[:, :, best] = np.inf
