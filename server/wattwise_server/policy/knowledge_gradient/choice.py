@@ -135,7 +135,7 @@ class Prospects:
             ok, miss = outlook.ends(at, mean[nodes, rows, columns], left[cells], always[cells], again[cells])
             return Values(ok, miss, found.crash[at], found.crash_share, found.log_limit[at]).model
 
-        nodes, rows = np.indices(mean.shape[:2])
+        nodes, rows = np.meshgrid(np.arange(len(mean)), np.arange(len(of)), indexing="ij")
         best = np.searchsorted(places, self.best)
         of_best = models(nodes, rows, np.full_like(rows, best))
         # No model costs less than a trial that reaches the target: at most nodes, few batch sizes beat the best one.
