@@ -69,6 +69,7 @@ class EndReason(Enum):
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     PREEMPTED = "PREEMPTED"
     LOST = "LOST"
+    STOPPED_EARLY = "STOPPED_EARLY"
 
 
 class EventKind(Enum):
@@ -122,7 +123,14 @@ class WarningReason(Enum):
     EPOCH_COST_CHANGED = "EPOCH_COST_CHANGED"
 
 
-TRAINER_END_REASONS = frozenset({EndReason.COMPLETED, EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED})
+TRAINER_END_REASONS = (
+    EndReason.COMPLETED,
+    EndReason.STOPPED_EARLY,
+    EndReason.ERROR,
+    EndReason.OUT_OF_MEMORY,
+    EndReason.PREEMPTED,
+)
+"""Those that a trainer may give, in the order of their messages."""
 RESUMABLE = frozenset({EndReason.PREEMPTED, EndReason.LOST})
 
 

@@ -39,6 +39,11 @@ def judge(spec: JobSpec, bound: float | None, measurement: Measurement) -> Verdi
     return Verdict(price, bound, reached and affordable, reached, end)
 
 
+def stopped_early(spec: JobSpec, bound: float | None, measurement: Measurement) -> Verdict:
+    """The judgement of the last measurement of a trial whose trainer stopped before a decision: a miss."""
+    return judge(spec, bound, measurement)._replace(converged=False, end_reason=EndReason.STOPPED_EARLY)
+
+
 def with_cost(spec: JobSpec, bound: float | None, trial: Trial, *, best_known: bool) -> Trial:
     """A running trial with the cost of its newest measurement and its current bound."""
     trial = trial._replace(cost_bound=bound, best_known=best_known)
@@ -101,6 +106,8 @@ def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict, unbounde
             return f"target reached, but cost bound exceeded: {price} in {epoch}; {metric}"
         case EndReason.COST_BOUND:
             return f"cost bound exceeded: {price} in {epoch}; {metric}"
+        case EndReason.STOPPED_EARLY:
+            return f"stopped early by the trainer: {metric} in {epoch}; {price}"
         case _:
             return f"max epochs reached: {epoch}; {metric}; {price}"
 

@@ -25,7 +25,7 @@ from wattwise_server.domain import (
 from wattwise_server.errors import DeletedTrialError, InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, Observer, TrialImported
 from wattwise_server.policy.base import Dispatched
-from wattwise_server.policy.stopping import Verdict, judge
+from wattwise_server.policy.stopping import Verdict, judge, stopped_early
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lifecycle import Lifecycle, after
 from wattwise_server.usecases.lookup import batch_size_fault, bound_of, find_job
@@ -41,7 +41,7 @@ MAX_MEASUREMENTS = 5_000
 UNKNOWN_TIME = datetime.max.replace(tzinfo=timezone.utc)
 """When an epoch ended, if the client did not say."""
 
-_END_REASONS = TRAINER_END_REASONS | {EndReason.LOST}
+_END_REASONS = (*TRAINER_END_REASONS, EndReason.LOST)
 
 _USUAL_LIMITS = Limits()
 
@@ -143,6 +143,8 @@ class Importer:
         job, trial = (job, known) if known else self._create(tx, job, imported, measured)
         if measured:
             job, trial = self._add(tx, job, trial, imported, measured)
+        if verdict is None and imported.end_reason is EndReason.STOPPED_EARLY and trial.last is not None:
+            verdict = stopped_early(job.spec, bound, trial.last)
         # It ran to its end; if it reached the target, its metric has not moved away.
         if verdict or imported.end_reason is EndReason.COMPLETED:
             new = (measurement.metric for measurement in measured)
@@ -212,7 +214,7 @@ class Importer:
 
 _END_FAULT = (
     "says how the trial ended, and its measurements show neither the target nor the last epoch; use "
-    "END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY, _PREEMPTED or _LOST"
+    + " or ".join(f"END_REASON_{each.value}" for each in _END_REASONS)
 )
 
 

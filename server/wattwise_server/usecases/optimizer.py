@@ -44,7 +44,7 @@ from wattwise_server.policy.failures import ruled_out
 from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
-from wattwise_server.policy.stopping import decide, judge, why_unbounded
+from wattwise_server.policy.stopping import decide, judge, stopped_early, why_unbounded
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction, TrialList
 from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve
@@ -286,16 +286,20 @@ class Optimizer:
             InvalidRequestError: a trainer cannot give this reason.
         """
         if reason is None or reason not in TRAINER_END_REASONS:
-            fault = "is reserved for the server; use END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
-            raise InvalidRequestError(Violation("reason", fault))
+            names = " or ".join(f"END_REASON_{each.value}" for each in TRAINER_END_REASONS)
+            raise InvalidRequestError(Violation("reason", f"is reserved for the server; use {names}"))
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             if not trial.running:
                 return trial
-            if reason is EndReason.COMPLETED:
+            if reason in (EndReason.COMPLETED, EndReason.STOPPED_EARLY):
                 job, trial = await self._lifecycle.warn_of_miss(tx, job, trial)
+            if reason is EndReason.STOPPED_EARLY and trial.last is not None:
+                verdict = stopped_early(job.spec, bound_of(job, trial), trial.last)
+                self._lifecycle.succeed(tx, job, trial, verdict)
+                return await tx.trial(trial.number) or trial
             return self._lifecycle.fail(tx, job, trial, reason)[1]
 
     async def expire_leases(self) -> None:

@@ -115,6 +115,9 @@ def end_reason(value: v1.EndReason.ValueType) -> str:
     return enum_name(v1.EndReason.Name(value), "END_REASON_")
 
 
+_MISSES = (v1.END_REASON_COST_BOUND, v1.END_REASON_MAX_EPOCHS, v1.END_REASON_STOPPED_EARLY)
+
+
 def trial_result(reason: str, *, reached: bool) -> str:
     """How a trial ended in a few words: "reached", "missed: cost bound", "failed: out of memory".
 
@@ -124,7 +127,7 @@ def trial_result(reason: str, *, reached: bool) -> str:
     """
     if reached:
         return "reached: over budget" if reason == end_reason(v1.END_REASON_COST_BOUND) else "reached"
-    if reason in map(end_reason, (v1.END_REASON_COST_BOUND, v1.END_REASON_MAX_EPOCHS)):
+    if reason in map(end_reason, _MISSES):
         return f"missed: {reason}"
     return "failed: no decision" if reason == end_reason(v1.END_REASON_COMPLETED) else f"failed: {reason}"
 

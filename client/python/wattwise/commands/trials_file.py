@@ -27,6 +27,7 @@ _KNOWN = (*REQUIRED, *OPTIONAL)
 _MEASURED = ("epoch", "time_seconds", "energy_joules", "metric")
 _UNDECIDED = {
     "completed": v1.END_REASON_COMPLETED,
+    "stopped_early": v1.END_REASON_STOPPED_EARLY,
     "error": v1.END_REASON_ERROR,
     "out_of_memory": v1.END_REASON_OUT_OF_MEMORY,
     "preempted": v1.END_REASON_PREEMPTED,

@@ -28,6 +28,7 @@ _FAILED = {
     end_reason(reason)
     for reason in (
         v1.END_REASON_MAX_EPOCHS,
+        v1.END_REASON_STOPPED_EARLY,
         v1.END_REASON_COMPLETED,
         v1.END_REASON_ERROR,
         v1.END_REASON_OUT_OF_MEMORY,

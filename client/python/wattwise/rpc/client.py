@@ -196,7 +196,7 @@ class Client:
 
         Args:
             trial: the trial.
-            reason: `v1.END_REASON_COMPLETED`, `_ERROR`, `_OUT_OF_MEMORY` or `_PREEMPTED`.
+            reason: `v1.END_REASON_COMPLETED`, `_STOPPED_EARLY`, `_ERROR`, `_OUT_OF_MEMORY` or `_PREEMPTED`.
             timeout: seconds; None is the client's.
 
         Raises:

@@ -17,6 +17,7 @@ from wattwise.errors import InvalidArgumentError
 
 _TRAINER_REASONS = (
     v1.END_REASON_COMPLETED,
+    v1.END_REASON_STOPPED_EARLY,
     v1.END_REASON_ERROR,
     v1.END_REASON_OUT_OF_MEMORY,
     v1.END_REASON_PREEMPTED,
@@ -71,8 +72,8 @@ def check_reason(reason: v1.EndReason.ValueType) -> None:
         InvalidArgumentError: if not; names the reasons that are allowed.
     """
     if reason not in _TRAINER_REASONS:
-        names = "COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
-        raise InvalidArgumentError(f"close() got reason {reason!r}: use v1.END_REASON_{names}")
+        names = " or ".join(f"v1.{v1.EndReason.Name(each)}" for each in _TRAINER_REASONS)
+        raise InvalidArgumentError(f"close() got reason {reason!r}: use {names}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

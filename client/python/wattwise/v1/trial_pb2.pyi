@@ -105,7 +105,7 @@ class _EndReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EndReason.V
     END_REASON_JOB_DELETED: _EndReason.ValueType  # 4
     """Decision of the server: the job was deleted while the trial was running."""
     END_REASON_COMPLETED: _EndReason.ValueType  # 5
-    """Reported by the trainer: training ended without a decision."""
+    """Reported by the trainer: training ended without a decision. Counts as a failure of the batch size."""
     END_REASON_ERROR: _EndReason.ValueType  # 6
     """Reported by the trainer: training crashed."""
     END_REASON_OUT_OF_MEMORY: _EndReason.ValueType  # 7
@@ -119,6 +119,10 @@ class _EndReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EndReason.V
     END_REASON_LOST: _EndReason.ValueType  # 9
     """Detected by the server: no report or heartbeat arrived before the lease expired. A report revives the trial, as does
     GetNextBatchSize with `resume` and the trial's request_id.
+    """
+    END_REASON_STOPPED_EARLY: _EndReason.ValueType  # 10
+    """Reported by the trainer: it stopped before a decision, for example by early stopping or at its own last epoch. Counts
+    as a miss of the target at the cost so far; without a result as END_REASON_COMPLETED.
     """
 
 class EndReason(_EndReason, metaclass=_EndReasonEnumTypeWrapper):
@@ -135,7 +139,7 @@ END_REASON_MAX_EPOCHS: EndReason.ValueType  # 3
 END_REASON_JOB_DELETED: EndReason.ValueType  # 4
 """Decision of the server: the job was deleted while the trial was running."""
 END_REASON_COMPLETED: EndReason.ValueType  # 5
-"""Reported by the trainer: training ended without a decision."""
+"""Reported by the trainer: training ended without a decision. Counts as a failure of the batch size."""
 END_REASON_ERROR: EndReason.ValueType  # 6
 """Reported by the trainer: training crashed."""
 END_REASON_OUT_OF_MEMORY: EndReason.ValueType  # 7
@@ -149,6 +153,10 @@ GetNextBatchSize with `resume` and the trial's request_id dispatches it again, t
 END_REASON_LOST: EndReason.ValueType  # 9
 """Detected by the server: no report or heartbeat arrived before the lease expired. A report revives the trial, as does
 GetNextBatchSize with `resume` and the trial's request_id.
+"""
+END_REASON_STOPPED_EARLY: EndReason.ValueType  # 10
+"""Reported by the trainer: it stopped before a decision, for example by early stopping or at its own last epoch. Counts
+as a miss of the target at the cost so far; without a result as END_REASON_COMPLETED.
 """
 Global___EndReason: _TypeAlias = EndReason  # noqa: Y015
 

@@ -137,7 +137,7 @@ export enum EndReason {
   END_REASON_MAX_EPOCHS = "END_REASON_MAX_EPOCHS",
   /** END_REASON_JOB_DELETED - Decision of the server: the job was deleted while the trial was running. */
   END_REASON_JOB_DELETED = "END_REASON_JOB_DELETED",
-  /** END_REASON_COMPLETED - Reported by the trainer: training ended without a decision. */
+  /** END_REASON_COMPLETED - Reported by the trainer: training ended without a decision. Counts as a failure of the batch size. */
   END_REASON_COMPLETED = "END_REASON_COMPLETED",
   /** END_REASON_ERROR - Reported by the trainer: training crashed. */
   END_REASON_ERROR = "END_REASON_ERROR",
@@ -156,6 +156,11 @@ export enum EndReason {
    * GetNextBatchSize with `resume` and the trial's request_id.
    */
   END_REASON_LOST = "END_REASON_LOST",
+  /**
+   * END_REASON_STOPPED_EARLY - Reported by the trainer: it stopped before a decision, for example by early stopping or at its own last epoch. Counts
+   * as a miss of the target at the cost so far; without a result as END_REASON_COMPLETED.
+   */
+  END_REASON_STOPPED_EARLY = "END_REASON_STOPPED_EARLY",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -191,6 +196,9 @@ export function endReasonFromJSON(object: any): EndReason {
     case 9:
     case "END_REASON_LOST":
       return EndReason.END_REASON_LOST;
+    case 10:
+    case "END_REASON_STOPPED_EARLY":
+      return EndReason.END_REASON_STOPPED_EARLY;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -220,6 +228,8 @@ export function endReasonToNumber(object: EndReason): number {
       return 8;
     case EndReason.END_REASON_LOST:
       return 9;
+    case EndReason.END_REASON_STOPPED_EARLY:
+      return 10;
     case EndReason.UNRECOGNIZED:
     default:
       return -1;
