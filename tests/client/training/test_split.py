@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from wattwise import InvalidArgumentError, TrainerSetupError
 from wattwise.training.split import GlobalBatch, Split
@@ -101,3 +103,19 @@ def test_accumulation_over_devices_that_do_not_divide() -> None:
     """Devices that do not divide the batch size are refused as without a limit."""
     with pytest.raises(TrainerSetupError, match=r"size 8 .* over 3 devices"):
         batch(8).accumulated(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("examples", "steps"), [(6400, 100), (64, 1), (1, 1), (6431, 100), (6432, 101), (96, 2), (1e5, 1563)]
+)
+def test_steps_that_pass_a_number_of_examples(examples: float, steps: int) -> None:
+    """The nearest whole number of steps, halves rounded up, and at least one."""
+    found = batch(64).steps(examples)
+    assert (found, type(found)) == (steps, int)
+
+
+@pytest.mark.parametrize("bad", [0, -64, math.nan, math.inf, "6400", None, True])
+def test_examples_that_are_no_number(bad: object) -> None:
+    """A number of examples that is not finite and above 0 is refused."""
+    with pytest.raises(InvalidArgumentError, match="examples="):
+        batch(64).steps(bad)  # type: ignore[arg-type]

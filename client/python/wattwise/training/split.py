@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wattwise.errors import TrainerSetupError
+from wattwise.errors import InvalidArgumentError, TrainerSetupError
+from wattwise.spec import to_number
 
 
 class GlobalBatch(NamedTuple):
@@ -61,6 +63,18 @@ class GlobalBatch(NamedTuple):
         share = self.share(devices, what)
         size = next(size for size in range(min(share, max_per_device), 0, -1) if share % size == 0)
         return size, share // size
+
+    def steps(self, examples: float) -> int:
+        """The number of steps that pass about `examples` examples: the nearest whole number, at least 1.
+
+        Raises:
+            InvalidArgumentError: if `examples` is not a finite number above 0.
+        """
+        if isinstance(examples, bool) or not 0 < to_number(examples) < math.inf:
+            raise InvalidArgumentError(
+                f"examples={examples!r} is invalid: pass the number of training examples between two reports, above 0"
+            )
+        return max(1, math.floor(examples / self.size + 0.5))
 
 
 @dataclass(frozen=True)
