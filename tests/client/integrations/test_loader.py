@@ -87,22 +87,6 @@ def test_accumulated_batches(
     assert (loader.accumulation_steps, len(loader)) == (steps, len(sizes))
 
 
-def test_accumulated_gradient_is_that_of_the_whole_batch(bso: BatchSizeOptimizer) -> None:
-    """The documented loop updates the weights as one step of the whole batch does."""
-    inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
-    gradients = []
-    for limit in (None, 4):
-        weights = torch.ones(4, requires_grad=True)
-        loader = data_loader(bso, inputs, max_per_device=limit)
-        for number, batch in enumerate(loader, start=1):
-            ((batch @ weights).square().mean() / loader.accumulation_steps).backward()
-            if number % loader.accumulation_steps == 0 or number == len(loader):
-                gradients.append(weights.grad.clone())
-                weights.grad = None
-    assert len(gradients) == 4
-    torch.testing.assert_close(gradients[:2], gradients[2:])
-
-
 def test_accumulation_with_shuffling(bso: BatchSizeOptimizer) -> None:
     """Each pass has another order, of other examples if some are dropped."""
     loader = data_loader(bso, torch.arange(40), shuffle=True, drop_last=True, max_per_device=8)

@@ -30,15 +30,8 @@ def data_loader(
     not call `set_epoch`. An `IterableDataset` has no sampler: it must give each rank its part itself. Asks for the
     batch size if that has not been done.
 
-    With `max_per_device` a batch may be a part of the rank's share. Update the weights after every
-    `loader.accumulation_steps` batches:
-
-        for number, (inputs, labels) in enumerate(loader, start=1):
-            loss = criterion(model(inputs), labels) / loader.accumulation_steps
-            loss.backward()
-            if number % loader.accumulation_steps == 0 or number == len(loader):
-                optimizer.step()
-                optimizer.zero_grad()
+    With `max_per_device` a batch may be a part of the rank's share. Divide the loss by `loader.accumulation_steps`, and
+    update the weights after as many batches and at the end of a pass; docs/trainers.md has the loop.
 
     Args:
         bso: the optimizer of the trial.
