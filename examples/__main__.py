@@ -15,7 +15,14 @@ from pathlib import Path
 from examples.digits.servers import one_on_sqlite
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("smallest.py", "plain_pytorch.py", "huggingface.py", "lightning_digits.py", "keras_digits.py")
+SCRIPTS = (
+    "smallest.py",
+    "plain_pytorch.py",
+    "huggingface.py",
+    "lightning_digits.py",
+    "keras_digits.py",
+    "characters.py",
+)
 AT_MOST_SECONDS = 60.0
 _CHOICE = re.compile(r"^Batch size \d+: \S", re.MULTILINE)
 

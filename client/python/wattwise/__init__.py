@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         WattwiseError,
     )
     from wattwise.integrations.fitting import fit_attempts
-    from wattwise.integrations.learning_rate import scaled_learning_rate
+    from wattwise.integrations.learning_rate import scaled_learning_rate, scaled_steps
     from wattwise.integrations.loader import data_loader
     from wattwise.monitor import AmdSmiMonitor, CombinedMonitor, EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
     from wattwise.power.optimizer import PowerLimitOptimizer
@@ -115,6 +115,7 @@ __all__ = [
     "eta_from_prices",
     "fit_attempts",
     "scaled_learning_rate",
+    "scaled_steps",
 ]
 
 # Where each name is defined, if not in wattwise.errors.
@@ -136,6 +137,7 @@ _MODULES = {
     "eta_from_prices": "wattwise.prices",
     "fit_attempts": "wattwise.integrations.fitting",
     "scaled_learning_rate": "wattwise.integrations.learning_rate",
+    "scaled_steps": "wattwise.integrations.learning_rate",
 }
 
 

@@ -82,6 +82,17 @@ def test_miss_is_followed_by_another_trial(grpc_addr: str) -> None:
     ]
 
 
+def test_every_attempt_passes_the_same_examples(grpc_addr: str) -> None:
+    """The steps of an attempt, and of the optimizer during it, follow its batch size."""
+    bso, seen = launched(grpc_addr), {}
+    for attempt in bso.attempts():
+        seen[attempt.batch_size] = attempt.steps(6400)
+        assert bso.steps(6400) == attempt.steps(6400)
+        train(attempt, 0.95 if attempt.number == 2 else 0.1)
+    assert len(seen) == 2
+    assert all(size * steps == 6400 for size, steps in seen.items())
+
+
 def test_target_in_the_first_attempt(grpc_addr: str) -> None:
     """A launch whose first trial reaches the target trains no other."""
     bso = launched(grpc_addr)

@@ -47,6 +47,15 @@ def test_loop_makes_all_the_calls(grpc_addr: str) -> None:
     assert (trial.end_reason, trial.energy_joules) == (v1.END_REASON_TARGET_REACHED, 4 * JOULES)
 
 
+def test_steps_of_an_epoch(grpc_addr: str) -> None:
+    """`steps` asks for the batch size, and counts its steps over all ranks."""
+    with training(grpc_addr) as bso:
+        assert bso.steps(1600) == 100
+        assert bso.trial.id.batch_size == 16
+        with pytest.raises(InvalidArgumentError):
+            bso.steps(0)
+
+
 def test_loop_continues_after_calls_of_your_own(grpc_addr: str) -> None:
     """A training that has its batch size, its window and some epochs continues with them."""
     bso = begun(grpc_addr)

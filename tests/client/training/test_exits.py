@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import time
 from importlib.util import find_spec
 
 import pytest
-from wattwise import Client, v1
+from wattwise import Client, TrainFailError, v1
 from wattwise.training.exits import end_reason
 
 from tests.client.conftest import Start
@@ -213,22 +214,118 @@ def test_reason_of_an_exception(error: BaseException | None, reason: v1.EndReaso
 @pytest.mark.parametrize(
     "message",
     [
+        # CUDA, its libraries, and what uses them.
         "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.77 GiB",
         "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "CUDA driver error: out of memory",
+        "cuda runtime error (2) : out of memory at THCStorage.cu:58",
+        "NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'",
+        "Last error:\nFailed to CUDA calloc async 608 bytes",
+        "[CUresult.CUDA_ERROR_OUT_OF_MEMORY] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
+        "cudaErrorMemoryAllocation: out of memory",
+        "Allocation on device 0 would exceed allowed memory. (out of memory)",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+        "cuFFT error: CUFFT_ALLOC_FAILED",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input.",
+        "Unable to find a valid cuDNN algorithm to run convolution",
+        # ROCm.
+        "HIP out of memory. Tried to allocate 2.00 MiB. GPU 7 has a total capacity of 287.98 GiB",
+        "HIP error: out of memory",
+        "hipErrorOutOfMemory",
+        "HIPBLAS_STATUS_ALLOC_FAILED",
+        "miopenStatusAllocFailed",
+        "MIOpen Error: handlehip.cpp:70: Memory not available to allocate buffer: 655360000",
+        "failed to allocate 890.06M (933298432 bytes) from device: HIP_ERROR_OutOfMemory",
+        # XPU, NPU, HPU, others of PyTorch, MPS.
+        "XPU out of memory. Tried to allocate 2.00 GiB",
+        "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+        "Native API failed. Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES)",
+        "zeMemAllocDevice: ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+        "NPU out of memory. Tried to allocate 22.00 MiB (NPU 0; 60.97 GiB total capacity)",
+        "NPU function error: call aclnnMatmul failed, error code is 207001\nFailed to apply for memory.",
+        "Memory_Allocation_Failure(EL0004): Failed to allocate memory.",
+        "[Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::939524096 (896)MB",
+        "synStatus 4 [Out of Device memory (OOM)]",
+        "MLU out of memory. Tried to allocate 1.00 GiB",
         "MPS backend out of memory (MPS allocated: 17.61 GB, other allocations: 336.00 KB)",
-        "[enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 B",
+        "Invalid buffer size: 19.07 GB",
+        "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+        # XLA, JAX, TensorFlow.
         "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3743729664 bytes.",
+        "Resource exhausted: Failed to allocate request for 528.00MiB (553648128B) on device ordinal 0",
         "RESOURCE_EXHAUSTED: Failed to allocate request for 2.99GiB (3206250496B) on device ordinal 0",
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.",
+        "RESOURCE_EXHAUSTED: Attempting to reserve 6.48G at the bottom of memory. That was not possible.",
+        "INTERNAL: Failed to allocate 98697216 bytes for new constant",
         "{{function_node __wrapped__AddV2}} OOM when allocating tensor with shape[65536,65536] and type float",
         "{{function_node __wrapped__Mul}} failed to allocate memory [Op:Mul]",
+        "Failed copying input tensor from CPU:0 to GPU:0 in order to run _EagerConst: Dst tensor is not initialized.",
+        # The host.
+        "[enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 B",
+        "std::bad_alloc",
+        "[Errno 12] Cannot allocate memory",
+        "unable to mmap 1073741824 bytes from file </torch_1_2_3>: Cannot allocate memory (12)",
+        (
+            "Caught _ArrayMemoryError in DataLoader worker process 0.\n"
+            "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 GiB for an array with shape (1,)"
+        ),
+        "-- Process 1 terminated with the following error:\nTraceback (most recent call last):\nMemoryError\n",
+        "DataLoader worker (pid 3002) is killed by signal: Killed. ",
+        "DataLoader worker (pid 3002) is killed by signal: Bus error. It is possible that",
+        "unable to write to file </torch_1_2_3>: No space left on device (28)",
+        # Long messages.
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.\n" + 100_000 * "Buffer 1\n",
+        100_000 * "in forward\n" + "torch.OutOfMemoryError: CUDA out of memory.",
     ],
+    ids=lambda message: message[:40],
 )
 def test_out_of_memory_messages_of_frameworks(message: str) -> None:
-    """The out-of-memory messages of PyTorch, JAX and TensorFlow are recognised."""
+    """The out-of-memory messages of frameworks, their runtimes and the host are recognised."""
     assert end_reason(RuntimeError(message)) == v1.END_REASON_OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("the disk is out of memory"),
+        RuntimeError("out of memory"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        OSError("libgomp.so.1: cannot allocate memory in static TLS block"),
+        RuntimeError("out of shared memory. HINT: You might need to increase max_locks_per_transaction."),
+        RuntimeError("out of resource: shared memory, Required: 131072, Hardware limit: 101376."),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+        RuntimeError("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"),
+        RuntimeError("DataLoader worker (pid 3002) is killed by signal: Segmentation fault. "),
+        RuntimeError("DataLoader worker (pid(s) 3002) exited unexpectedly"),
+        ValueError("Invalid buffer size: 0"),
+        RuntimeError("SharedMemoryError: the segment was removed"),
+        # About earlier trials.
+        TrainFailError("every batch size has failed; the last: CUDA out of memory"),
+    ],
+    ids=str,
+)
+def test_messages_about_something_else(error: Exception) -> None:
+    """Other limits, faults of a device and this library's own messages are not out of memory."""
+    assert end_reason(error) == v1.END_REASON_ERROR
+
+
+def test_memory_of_the_host() -> None:
+    """A call of the system that fails for lack of memory is out of memory, and so is a worker that the kernel killed.
+
+    PyTorch names the signal in the cause of its error.
+    """
+    assert end_reason(OSError(errno.ENOMEM, "no such phrase")) == v1.END_REASON_OUT_OF_MEMORY
+    error = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+    error.__cause__ = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+    assert end_reason(error) == v1.END_REASON_OUT_OF_MEMORY
 
 
 def _raised_while_handling(*, suppressed: bool) -> BaseException:

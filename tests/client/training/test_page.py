@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from wattwise import BatchSizeOptimizer, Client, v1
+import pytest
+from wattwise import BatchSizeOptimizer, Client, data_loader, scaled_learning_rate, scaled_steps, v1
 
 from tests.client.training.script import StepMonitor, epochs, job_spec
 
@@ -40,6 +41,59 @@ def test_attempts(grpc_addr: str) -> None:
     exec(second, given)  # noqa: S102 - our own code
     assert given["model"] == 8
     assert given["loader"] == given["bso"].trial.id.batch_size
+
+
+def test_loop_that_counts_steps(grpc_addr: str) -> None:
+    """The page's loop over iterations passes the same examples with every batch size, in as many epochs as it says."""
+    (block,) = (
+        found for found in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if ".steps(" in found
+    )
+    job = job_spec(batch_sizes=[32, 64, 128], default_batch_size=64, max_epochs=20, policy="POLICY_KNOWLEDGE_GRADIENT")
+    steps: dict[int, list[tuple[int, ...]]] = {}
+    given: dict[str, Any] = {
+        "bso": BatchSizeOptimizer(grpc_addr, job, monitor=StepMonitor()),
+        "scaled_learning_rate": scaled_learning_rate,
+        "scaled_steps": scaled_steps,
+        "build": lambda _: None,
+        "learning_rate": lambda *schedule: schedule,
+        "train_step": lambda _, size, schedule: steps.setdefault(size, []).append(schedule),
+        "evaluate": lambda _: 0.95 if len(steps) == 2 else 0.1,
+    }
+    exec(block, given)  # noqa: S102 - our own code
+    (first, trained), (second, _) = steps.items()
+    assert (first, len(trained), trained[-1]) == (64, 2000, (1999, 200, 2000))
+    assert steps[second][0] == (0, 200 * 64 // second, 2000 * 64 // second)
+    assert len(steps[second]) == 100 * 64 // second
+
+
+@pytest.mark.torch
+def test_accumulated_gradients(grpc_addr: str) -> None:
+    """The page's loop updates the weights as whole batches do, also after an incomplete one."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+    (block,) = (
+        found for found in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "enumerate(" in found
+    )
+    inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    weights = []
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor()) as bso:
+        for limit in (None, 5):
+            model = torch.nn.Linear(4, 1)
+            torch.nn.init.ones_(model.weight)
+            torch.nn.init.zeros_(model.bias)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            dataset = torch.utils.data.TensorDataset(inputs[:32], inputs[:32, :1])
+            loader = data_loader(bso, dataset, max_per_device=limit)
+            assert loader.accumulation_steps == (1 if limit is None else 4)
+            given = {"loader": loader, "model": model, "optimizer": optimizer, "criterion": torch.nn.MSELoss()}
+            exec(block, given)  # noqa: S102 - our own code
+            weights.append(model.weight.detach().clone())
+            # Half a batch more: the last update takes place.
+            given["loader"] = data_loader(
+                bso, torch.utils.data.TensorDataset(inputs, inputs[:, :1]), max_per_device=limit
+            )
+            exec(block, given)  # noqa: S102 - our own code
+            assert model.weight.grad is None
+    torch.testing.assert_close(*weights)
 
 
 def test_eta_of_prices() -> None:

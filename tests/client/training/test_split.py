@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from wattwise import InvalidArgumentError, TrainerSetupError
 from wattwise.training.split import GlobalBatch, Split
@@ -63,3 +65,57 @@ def test_less_than_one(devices: int, steps: int) -> None:
     """Less than one device or step is refused."""
     with pytest.raises(TrainerSetupError, match=r"(devices|steps) is (0|-2)"):
         SPLIT.size_for(batch(8), devices=devices, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("devices", "max_per_device", "split"),
+    [
+        (1, 1000, (96, 1)),  # fits without accumulation
+        (1, 96, (96, 1)),
+        (1, 95, (48, 2)),
+        (1, 40, (32, 3)),  # the limit itself does not divide
+        (2, 40, (24, 2)),
+        (4, 5, (4, 6)),
+        (96, 7, (1, 1)),
+        (1, 1, (1, 96)),
+    ],
+)
+def test_largest_size_that_divides(devices: int, max_per_device: int, split: tuple[int, int]) -> None:
+    """The size per device is the largest up to the limit that divides the device's share, whatever divides it."""
+    assert batch(96).accumulated(devices, max_per_device) == split
+
+
+def test_share_that_only_one_divides() -> None:
+    """A share that is a prime above the limit is trained one example at a time."""
+    assert batch(97).accumulated(1, 64) == (1, 97)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.0, True, "8", None])
+def test_limit_that_is_no_size(bad: object) -> None:
+    """A limit or a number of devices that is not a positive integer is refused by its name."""
+    with pytest.raises(TrainerSetupError, match="max_per_device="):
+        batch(8).accumulated(1, bad)  # type: ignore[arg-type]
+    with pytest.raises(TrainerSetupError, match="ranks="):
+        batch(8).accumulated(bad, 1, "ranks")  # type: ignore[arg-type]
+
+
+def test_accumulation_over_devices_that_do_not_divide() -> None:
+    """Devices that do not divide the batch size are refused as without a limit."""
+    with pytest.raises(TrainerSetupError, match=r"size 8 .* over 3 devices"):
+        batch(8).accumulated(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("examples", "steps"), [(6400, 100), (64, 1), (1, 1), (6431, 100), (6432, 101), (96, 2), (1e5, 1563)]
+)
+def test_steps_that_pass_a_number_of_examples(examples: float, steps: int) -> None:
+    """The nearest whole number of steps, halves rounded up, and at least one."""
+    found = batch(64).steps(examples)
+    assert (found, type(found)) == (steps, int)
+
+
+@pytest.mark.parametrize("bad", [0, -64, math.nan, math.inf, "6400", None, True])
+def test_examples_that_are_no_number(bad: object) -> None:
+    """A number of examples that is not finite and above 0 is refused."""
+    with pytest.raises(InvalidArgumentError, match="examples="):
+        batch(64).steps(bad)  # type: ignore[arg-type]

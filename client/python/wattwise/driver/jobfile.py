@@ -9,8 +9,8 @@ from typing import Any
 
 from wattwise.driver.placeholders import faults_in, placeholders_in
 from wattwise.driver.toml_table import NOT_NEGATIVE, POSITIVE, Table, at_least, parsed
-from wattwise.errors import MonitorError, Violation, WattwiseError
-from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate
+from wattwise.errors import InvalidArgumentError, MonitorError, Violation, WattwiseError
+from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate, scaling_rule
 from wattwise.monitor.named import checked_monitor
 from wattwise.prices import PRICES, price_faults
 from wattwise.spec import GpuConfig, JobSpec
@@ -145,8 +145,11 @@ def _train(table: Table, folder: Path) -> dict[str, Any]:
         for fault in faults_in(word):
             table.fault("command", fault)
     optimizer = values.get("optimizer")
-    if optimizer is not None and optimizer.lower() not in OPTIMIZERS:
-        table.fault("optimizer", f"is {optimizer!r}; use one of {', '.join(OPTIMIZERS)}")
+    if optimizer is not None:
+        try:
+            scaling_rule(optimizer)
+        except InvalidArgumentError:
+            table.fault("optimizer", f"is {optimizer!r}; use one of {', '.join(OPTIMIZERS)}")
     pair = [key for key in ("optimizer", "default_learning_rate") if key in table.values]
     if len(pair) == 1:
         missing = "default_learning_rate" if pair == ["optimizer"] else "optimizer"

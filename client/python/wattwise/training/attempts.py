@@ -81,6 +81,17 @@ class Attempt:
         decision = self._running.decision
         return decision is not None and decision.target_reached
 
+    def steps(self, examples: float) -> int:
+        """Returns the number of steps of the trial's batch size that pass `examples` examples.
+
+        Args:
+            examples: as for `BatchSizeOptimizer.steps`.
+
+        Raises:
+            InvalidArgumentError: if `examples` is not a finite number above 0.
+        """
+        return self.trial.global_batch.steps(examples)
+
     def epochs(self, max_epochs: int | None = None) -> Iterator[int]:
         """Yields the epochs to train, as `BatchSizeOptimizer.epochs` does, until the trial is over.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import InvalidArgumentError
+from wattwise.errors import InvalidArgumentError, WattwiseError
 
 _TRAINER_REASONS = (
     v1.END_REASON_COMPLETED,
@@ -22,31 +24,71 @@ _TRAINER_REASONS = (
     v1.END_REASON_OUT_OF_MEMORY,
     v1.END_REASON_PREEMPTED,
 )
-# Parts of the messages of PyTorch and others, in lower case.
+# Messages of frameworks and runtimes. "Out of memory" alone is not enough: databases, disks and quotas say it too.
 _OUT_OF_MEMORY = (
-    # PyTorch, with the messages of CUDA's libraries and NCCL.
-    "cuda out of memory",
-    "cuda error: out of memory",
-    "cuda driver error: out of memory",
-    "cuda failure 'out of memory'",
-    "cuda failure 2 'out of memory'",
-    "cublas_status_alloc_failed",
-    "cudnn_status_alloc_failed",
-    "hip out of memory",
-    "hip error: out of memory",
-    "mps backend out of memory",
-    "defaultcpuallocator: can't allocate memory",
-    "defaultcpuallocator: not enough memory",
-    # JAX.
-    "resource_exhausted: out of memory",
-    "resource_exhausted: failed to allocate",
-    "ran out of memory in memory space",
-    "error allocating device buffer",
-    # TensorFlow.
-    "oom when allocating tensor",
-    "failed to allocate memory",
-    "dst tensor is not initialized",
+    # PyTorch, on any device, and the runtimes that it calls.
+    r"out of memory\. tried to allocate",
+    (
+        r"\b(?:cuda|hip|rocm|xpu|npu|hpu|mps|mlu|musa|tpu|gpu|acl|sycl|level.zero)"
+        r"(?: driver| runtime| backend)?(?: error| failure)?(?: ?\(?\d+\)?)?[ :'\"]*"
+        r"(?:has |is )?(?:ran |run |runs )?out of memory"
+    ),
+    r"allocation on device .{0,20}would exceed allowed memory",
+    # CUDA and ROCm, their libraries, NCCL, MAGMA.
+    r"\b(?:cuda|hip)_?error_?(?:out_?of_?memory|memory_?allocation)",
+    r"\b(?:cu|hip|roc)[a-z]+_(?:\w+_)?alloc(?:ation)?_failed",
+    r"\bnvrtc_error_out_of_memory",
+    r"\bmiopen_?status_?alloc_?failed",
+    r"\brocblas_status_memory_error",
+    r"\bhsa_status_error_out_of_resources",
+    r"\bmagma_err_(?:device|host)_alloc",
+    r"failed to cuda (?:calloc|malloc|host alloc)",
+    r"memory not available to allocate buffer",
+    # cuDNN, if no algorithm's workspace fits. "Unable to find an engine" is about types and devices instead.
+    r"cudnn error: cudnn_status_not_supported\.",
+    r"unable to find a valid cudnn algorithm",
+    # XPU: Level Zero, Unified Runtime and its predecessor, OpenCL.
+    (
+        r"\b(?:ze_result_error|ur_result_error|pi_error|cl)_"
+        r"(?:out_of_(?:device_memory|host_memory|resources)|mem_object_allocation_failure)"
+    ),
+    r"allocation is out of device memory",
+    # NPU (Ascend).
+    r"\bacl_error_(?:rt_memory_allocation|bad_alloc|storage_over_limit)",
+    r"error code is 207001\b",
+    r"\bmemory_allocation_failure\b",
+    r"failed to apply for memory",
+    # HPU (Gaudi).
+    r"\bpt_devmem\b.{0,40}\ballocation failed",
+    r"\bsynoutof(?:device|host)memory",
+    r"out of (?:device|host) memory \(oom\)",
+    # MPS.
+    r"kiogpucommandbuffercallbackerroroutofmemory",
+    r"\binvalid buffer size: [\d.]+ [kmgt]i?b\b",
+    # XLA on any device, JAX, TensorFlow.
+    r"resource[_ ]exhausted: (?:out of memory|failed to allocate|error allocating)",
+    r"attempting to (?:reserve|allocate) .{1,60} that was not possible",
+    r"ran out of memory (?:in memory space|(?:while )?trying to allocate)",
+    r"out of memory (?:while trying to allocate|allocating) \d",
+    r"error allocating device buffer",
+    r"failed to allocate (?:memory\b|scratch buffer|\d+ bytes|[\d.]+\w* \(\d+ bytes\) from device)",
+    r"\boom when allocating tensor",
+    r"dst tensor is not initialized",
+    # The host: C++, PyTorch, NumPy, errno 12, and exceptions in the text of another process's traceback.
+    r"\bstd::bad_alloc\b",
+    r"defaultcpuallocator: (?:can't allocate|not enough) memory",
+    r"unable to allocate [\d.]+ [kmgtpe]ib for an array",
+    r"\[errno 12\]",
+    r"cannot allocate memory \(12\)",
+    r"^(?:[\w.]+\.)?(?:_ArrayMemoryError|MemoryError|OutOfMemoryError)(?::|\s*$)",
+    # The batches of a DataLoader's workers: the kernel has killed a worker, or shared memory is full.
+    r"dataloader worker \(pid[^)]*\) is killed by signal: (?:killed|bus error)",
+    r"insufficient shared memory \(shm\)",
+    r"unable to allocate shared memory",
+    r"</torch_[^>]*>.{0,40}: no space left on device",
 )
+_LONGEST = 10_000
+"""Characters of a message to search at each end: XLA appends megabytes, and a traceback has its error last."""
 
 
 def end_reason(error: BaseException | None) -> v1.EndReason.ValueType:
@@ -96,11 +138,17 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, WattwiseError):
+        # Its message may be about other trials.
+        return False
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
     # By name, without importing torch.
-    names, message = (kind.__name__ for kind in type(error).__mro__), str(error).lower()
-    return (
-        isinstance(error, MemoryError) or "OutOfMemoryError" in names or any(each in message for each in _OUT_OF_MEMORY)
-    )
+    named = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
+    message = str(error)
+    parts = message if len(message) <= 2 * _LONGEST else f"{message[:_LONGEST]}\n{message[-_LONGEST:]}"
+    # Compiled here, because few processes need it.
+    return named or re.search("|".join(_OUT_OF_MEMORY), parts, re.IGNORECASE | re.MULTILINE) is not None
 
 
 class EndActions:

@@ -263,6 +263,31 @@ class BatchSizeOptimizer:
             self._begins_again = self._training = False
         return self.trial.id.batch_size
 
+    def steps(self, examples: float) -> int:
+        """Returns the number of steps of the trial's batch size that pass `examples` examples.
+
+            for epoch in bso.epochs():
+                for _ in range(bso.steps(100_000)):
+                    train_step(next_batch(bso.get_batch_size()))
+                bso.on_evaluate(evaluate())
+
+        For loops that count steps: with the same `examples`, an epoch is the same work for every batch size. A step is
+        one update of the weights over all ranks. Asks for the batch size if that has not been done.
+
+        Args:
+            examples: the number of training examples between two reports, in all ranks together.
+
+        Returns:
+            The nearest whole number, and at least 1: let `examples` be many times the largest batch size, or a
+            multiple of all batch sizes.
+
+        Raises:
+            InvalidArgumentError: if `examples` is not a finite number above 0.
+            WattwiseError: as documented at `get_batch_size`.
+        """
+        self.get_batch_size()
+        return self.trial.global_batch.steps(examples)
+
     def on_train_begin(self) -> None:
         """Opens the measurement window; training starts now.
 

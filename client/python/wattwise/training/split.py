@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wattwise.errors import TrainerSetupError
+from wattwise.errors import InvalidArgumentError, TrainerSetupError
+from wattwise.spec import to_number
 
 
 class GlobalBatch(NamedTuple):
@@ -39,6 +41,40 @@ class GlobalBatch(NamedTuple):
             f"{fitting or 'none'} can; the nearest that can: {near}. Register a job whose batch_sizes are all "
             f"multiples of {number}, or train on a number of {what} that divides {self.size} ({_divisors(self.size)})"
         )
+
+    def accumulated(self, devices: int, max_per_device: int, what: str = "devices") -> tuple[int, int]:
+        """The largest size per device up to a limit, and the accumulated steps that make up the batch size with it.
+
+        Args:
+            devices: the number of devices or ranks.
+            max_per_device: the largest number of examples that a device can train in one step.
+            what: the name of the devices in the error.
+
+        Returns:
+            The size per device and step, and the number of steps between two updates of the weights.
+
+        Raises:
+            TrainerSetupError: if a number is not a positive integer, or the batch size cannot be split over the
+                devices.
+        """
+        for name, value in ((what, devices), ("max_per_device", max_per_device)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise TrainerSetupError(f"{name}={value!r} is invalid: pass an integer of 1 or more")
+        share = self.share(devices, what)
+        size = next(size for size in range(min(share, max_per_device), 0, -1) if share % size == 0)
+        return size, share // size
+
+    def steps(self, examples: float) -> int:
+        """The number of steps that pass about `examples` examples: the nearest whole number, at least 1.
+
+        Raises:
+            InvalidArgumentError: if `examples` is not a finite number above 0.
+        """
+        if isinstance(examples, bool) or not 0 < to_number(examples) < math.inf:
+            raise InvalidArgumentError(
+                f"examples={examples!r} is invalid: pass the number of training examples between two reports, above 0"
+            )
+        return max(1, math.floor(examples / self.size + 0.5))
 
 
 @dataclass(frozen=True)
