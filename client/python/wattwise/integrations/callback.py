@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import TrainerSetupError, TrainFailError, log
+from wattwise.errors import ResumeError, TrainerSetupError, TrainFailError, log
 from wattwise.integrations.steps import StepListener, StepNotifier
 from wattwise.training.optimizer import BatchSizeOptimizer
+
+_STEPS_DONE = "steps_at_report"
+"""In a saved state: the trainer's steps at the last report."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a trainer is going to do, before its first step.
+
+    Attributes:
+        steps_done: updates of the weights that the trainer has done already; above 0 if it resumes from a checkpoint.
+        steps_per_report: updates between two evaluations that are reported; None if unknown.
+        max_reports: evaluations after which the trainer stops by itself; infinity if it does not.
+    """
+
+    steps_done: int
+    steps_per_report: float | None
+    max_reports: float
 
 
 class CallbackTrial:
@@ -18,25 +37,55 @@ class CallbackTrial:
     The measurement window opens when training begins, and every report closes it and opens the next: an epoch includes
     its evaluation and whatever the trainer does between two epochs, as in your own loop.
 
+    Args:
+        bso: the optimizer.
+        metric: the name of the metric.
+        power: is notified of steps.
+        saved: the state that an earlier process of the trial saved in the trainer's checkpoint, from `state`; None
+            starts a new trial.
+        count_from_zero: whether a training that continues without a trial's state counts as a complete training.
+
     Attributes:
         batch: the trial's batch size.
         steps: passes training steps on to `power`.
         running: whether training has begun and not ended.
+        counts: whether the training is the trial; False for a dry run, which is not reported.
+        steps_at_report: the trainer's updates of the weights at the last report.
 
     Raises:
         TrainerSetupError: if a launcher started several processes that are not connected yet.
+        ResumeError: if the trial of the saved state cannot continue.
         WattwiseError: as documented at `get_batch_size`.
     """
 
-    def __init__(self, bso: BatchSizeOptimizer, metric: str, power: StepListener | None) -> None:
+    def __init__(
+        self,
+        bso: BatchSizeOptimizer,
+        metric: str,
+        power: StepListener | None,
+        *,
+        saved: Mapping[str, Any] | None = None,
+        count_from_zero: bool = False,
+    ) -> None:
         if advice := bso.unconnected:
             raise TrainerSetupError(advice)
         self.bso = bso
+        self.steps_at_report = 0
+        self._has_state = bso.last_epoch > 0
+        if saved is not None:
+            self.restore(saved)
         bso.get_batch_size()
+        self._has_state = self._has_state or bso.last_epoch > 0
         self.batch = bso.trial.global_batch
         self.steps = StepNotifier(power)
         self.running = False
         self._metric = metric
+        self._count_from_zero = count_from_zero
+        self._plan: Plan | None = None
+        self.counts = True
+        self._begun = False
+        # Numbers of steps that were computed from a number of examples.
+        self._declared: set[int] = set()
 
     @property
     def batch_size(self) -> int:
@@ -51,47 +100,174 @@ class CallbackTrial:
     @property
     def finished(self) -> bool:
         """Whether the trial is over and training should stop."""
-        return self.bso.training_finished
+        return self.counts and self.bso.training_finished
 
-    def begin(self, epochs: float) -> None:
+    @property
+    def default_batch_size(self) -> int:
+        """The job's default batch size."""
+        return self.bso.trial.job.spec.default_batch_size
+
+    def steps_for(self, examples: float) -> int:
+        """The number of steps that pass about `examples` examples; `is_declared` knows it from then on.
+
+        Raises:
+            InvalidArgumentError: if `examples` is not a finite number above 0.
+        """
+        steps = self.batch.steps(examples)
+        self._declared.add(steps)
+        return steps
+
+    def is_declared(self, steps: float) -> bool:
+        """Whether a number of steps stands for a number of examples."""
+        return steps in self._declared
+
+    # Checkpoints
+
+    def state(self) -> dict[str, str | int | float]:
+        """What belongs into the trainer's checkpoint, so that the trial continues with it: plain values."""
+        return {**self.bso.state_dict(), _STEPS_DONE: self.steps_at_report}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Continues the trial of a checkpoint's state; in its place a new trial ends, if there is one.
+
+        Raises:
+            ResumeError: if that trial cannot continue, or has another batch size than the new one.
+        """
+        try:
+            self.bso.load_state_dict({name: value for name, value in saved.items() if name != _STEPS_DONE})
+        except ResumeError:
+            self._give_up()
+            raise
+        self.steps_at_report = int(saved.get(_STEPS_DONE, 0))
+        self._has_state = True
+
+    # Training
+
+    def refuse(self, fault: str) -> TrainerSetupError:
+        """The error for a trainer that cannot train the trial; the trial ends as preempted, as nothing was trained.
+
+        raise trial.refuse("…")
+        """
+        self._give_up()
+        return TrainerSetupError(fault)
+
+    def fail(self, fault: str) -> TrainerSetupError:
+        """The error for a training that went wrong on the way; the trial fails."""
+        self.close(v1.END_REASON_ERROR)
+        return TrainerSetupError(fault)
+
+    def skip(self, why: str) -> None:
+        """Does not count this training, such as a dry run: nothing is reported, and the trial ends as preempted."""
+        log.warning("%s: this training is not a trial and is not counted", why)
+        self._give_up()
+        self.counts = False
+
+    def begin(self, plan: Plan) -> None:
         """Opens the measurement window.
 
-        Args:
-            epochs: the number of epochs after which the trainer stops by itself; infinity if it does not.
+        Raises:
+            TrainerSetupError: if the training is not a complete one with the trial's batch size; says what to change.
         """
+        if not self.counts:
+            return
+        if self._begun:
+            number = self.bso.trial.id.trial_number
+            raise self.refuse(
+                f"training begins a second time with the callback of trial {number}, but a trial is one training: "
+                "create a BatchSizeOptimizer and a callback for each, or give the callback to only one of them"
+            )
+        self._begun = True
+        self._check_beginning(plan)
+        if plan.max_reports < 1:
+            raise self.refuse(
+                "the trainer stops before its first evaluation at the end of an epoch: train at least one epoch"
+            )
         job_epochs = self.bso.trial.job.spec.max_epochs
-        if epochs < job_epochs:
+        if plan.max_reports < job_epochs:
             log.warning(
                 "the trainer stops after %g epochs, but the job allows %d: a trial that has not reached its target by "
-                "then ends undecided, which counts as failed; give the trainer %d epochs: the server stops it earlier",
-                *(epochs, job_epochs, job_epochs),
+                "then counts as a miss; give the trainer %d epochs: the server stops it earlier",
+                *(plan.max_reports, job_epochs, job_epochs),
             )
+        self._plan = plan
         self.bso.on_train_begin()
         self.running = True
+
+    def _check_beginning(self, plan: Plan) -> None:
+        """Checks that the trainer begins where the trial is."""
+        if plan.steps_done and not self._has_state:
+            if not self._count_from_zero:
+                raise self.refuse(
+                    f"the trainer continues after {plan.steps_done} steps, but the checkpoint has no trial of "
+                    "Wattwise: the cost of the earlier steps is unknown. Train from the start, or pass count_from_zero=True to "
+                    "the callback if this rest is what every launch of the job trains"
+                )
+            self.steps_at_report = plan.steps_done
+        if self.bso.last_epoch and not plan.steps_done and not self.bso.training_finished:
+            raise self.refuse(
+                f"trial {self.bso.trial.id.trial_number} continues after epoch {self.bso.last_epoch}, but the trainer "
+                "starts from the beginning: pass it the checkpoint as well, or start without the trial's state"
+            )
 
     def has_metric(self, metrics: Mapping[str, Any]) -> bool:
         """Whether an evaluation has the metric."""
         return self._metric in metrics
 
     def missing_metric(self, names: Iterable[str]) -> TrainerSetupError:
-        """The error for an evaluation that has only the metrics `names`."""
+        """The error for an evaluation that has only the metrics `names`; the trial fails."""
         found = ", ".join(sorted(names))
         advice = f"use one of its metrics: {found}" if found else "it has no metrics: evaluate after every epoch"
-        return TrainerSetupError(f"the evaluation has no metric {self._metric!r}; {advice}")
+        return self.fail(f"the evaluation has no metric {self._metric!r}; {advice}")
 
-    def report(self, metrics: Mapping[str, Any]) -> bool:
+    def report(self, metrics: Mapping[str, Any], steps_done: int) -> bool:
         """Reports the epoch that an evaluation ends, and returns whether training should stop now.
 
+        Args:
+            metrics: the evaluation's metrics.
+            steps_done: the trainer's updates of the weights so far.
+
         Raises:
-            TrainerSetupError: if the evaluation does not have the metric; names those that it has.
+            TrainerSetupError: if the evaluation does not have the metric; names those that it has. Also if the epoch
+                had no step, or another number of steps than the plan says.
             WattwiseError: as documented at `on_evaluate`, except for `TrainFailError`, which `end` raises.
         """
+        if not self.counts:
+            return False
         if not self.has_metric(metrics):
             raise self.missing_metric(metrics)
         self.steps.end_epoch()
+        if not self._is_whole(steps_done):
+            return self.finished
+        self.steps_at_report = steps_done
         with contextlib.suppress(TrainFailError):
             self.bso.on_evaluate(metrics[self._metric])
         return self.finished
+
+    def _is_whole(self, steps_done: int) -> bool:
+        """Whether the steps since the last report are an epoch.
+
+        Raises:
+            TrainerSetupError: if there was none, or more than planned: the batch size or the data have changed.
+        """
+        done = steps_done - self.steps_at_report
+        if done <= 0:
+            raise self.fail(
+                f"no batch was trained before this evaluation: with batch size {self.batch_size} the training data may "
+                "have no full batch (drop_last), or be empty"
+            )
+        planned = None if self._plan is None else self._plan.steps_per_report
+        if planned is None or abs(done - planned) < max(1.0, 0.001 * planned) or self.finished:
+            return True
+        if done < planned:
+            log.warning(
+                "the evaluation after %d steps ends %d steps of an epoch of %g: it is not reported",
+                *(steps_done, done, planned),
+            )
+            return False
+        raise self.fail(
+            f"an epoch had {done} steps instead of {planned:g}: the batch size or the training data changed during the "
+            "training, so that its cost says nothing about the batch size of the trial"
+        )
 
     def end(self) -> None:
         """Ends the trial unless it is decided; the trainer has wrapped up.
@@ -99,6 +275,8 @@ class CallbackTrial:
         Raises:
             TrainFailError: if the target was not reached, unless another attempt follows.
         """
+        if not self.counts:
+            return
         self.close(v1.END_REASON_COMPLETED)
         failure = self.bso.running_trial.failure
         if failure is not None:
@@ -110,3 +288,8 @@ class CallbackTrial:
         self.steps.close()
         if not self.finished:
             self.bso.close(reason)
+
+    def _give_up(self) -> None:
+        """Ends the trial without blame for its batch size."""
+        self.running = False
+        self.bso.close(v1.END_REASON_PREEMPTED)

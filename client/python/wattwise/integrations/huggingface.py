@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 try:
     import torch
@@ -15,17 +19,21 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from wattwise.errors import TrainerSetupError
-from wattwise.integrations.callback import CallbackTrial
+from wattwise.errors import TrainerSetupError, log
+from wattwise.integrations.callback import CallbackTrial, Plan
 from wattwise.integrations.steps import StepListener
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.split import Split
 
 _SPLIT = Split("per_device_train_batch_size", "gradient_accumulation_steps")
+_STATE = "wattwise"
+"""The name of the trial's state among `TrainerState.stateful_callbacks`, which a checkpoint has."""
+
+Arguments = TypeVar("Arguments", bound=TrainingArguments)
 
 
 class WattwiseCallback(TrainerCallback):
-    """Reports every epoch's evaluation, and stops the training when the trial is decided.
+    """Reports every evaluation, and stops the training when the trial is decided.
 
         with BatchSizeOptimizer("localhost:50051", spec) as bso:
             callback = WattwiseCallback(bso, metric="eval_accuracy")  # gets the batch size
@@ -36,8 +44,17 @@ class WattwiseCallback(TrainerCallback):
     wrapped up. In `fit_attempts` the next trial begins instead. An exception that leaves the block or ends the process
     ends the trial with that reason.
 
-    Time and energy are measured from the beginning of `train()`; an epoch includes its evaluation. Other evaluations,
-    such as `trainer.evaluate()` after the training, are not reported.
+    An epoch of the trial is what is trained between two evaluations: a pass over the data with `eval_strategy="epoch"`,
+    a number of examples with `eval_strategy="steps"` and `eval_steps=callback.steps(examples)`, or a part of the
+    training with `eval_steps` below 1. Time and energy are measured from the beginning of `train()`; an epoch includes
+    its evaluation. Other evaluations, such as `trainer.evaluate()` after the training, are not reported.
+
+    The trainer's checkpoints have the state of the trial. To continue one, pass it to the callback as well, which then
+    gets the batch size of that trial:
+
+        callback = WattwiseCallback(bso, metric="eval_accuracy", checkpoint=last)
+        ...
+        trainer.train(resume_from_checkpoint=last)
 
     With several processes, call `torch.distributed.init_process_group()` before you create the callback.
 
@@ -45,17 +62,29 @@ class WattwiseCallback(TrainerCallback):
         bso: the optimizer of the trial.
         metric: the name of the metric in the evaluation, such as "eval_accuracy" or "eval_loss".
         power: `PowerLimitOptimizer(bso)`; None leaves the power limit alone.
+        checkpoint: the folder of the checkpoint that `train()` will resume from; None starts a new trial.
+        count_from_zero: whether a training that resumes from a checkpoint without a trial counts as a complete one,
+            because every launch of the job resumes from it. Otherwise it is refused.
 
     Raises:
         TrainerSetupError: if a launcher started several processes that are not connected yet.
+        ResumeError: if the trial of the checkpoint cannot continue.
         WattwiseError: as documented at `get_batch_size`.
     """
 
-    def __init__(self, bso: BatchSizeOptimizer, metric: str, *, power: StepListener | None = None) -> None:
+    def __init__(
+        self,
+        bso: BatchSizeOptimizer,
+        metric: str,
+        *,
+        power: StepListener | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        count_from_zero: bool = False,
+    ) -> None:
         super().__init__()
-        self._trial = CallbackTrial(bso, metric, power)
-        # True from the end of an epoch to its report; the names are the metrics of the evaluations in between.
-        self._report_is_due = False
+        saved = None if checkpoint is None else saved_state(checkpoint)
+        self._trial = CallbackTrial(bso, metric, power, saved=saved, count_from_zero=count_from_zero)
+        # The metrics of evaluations since the last report, which do not have the trial's metric.
         self._names: set[str] = set()
 
     @property
@@ -68,11 +97,20 @@ class WattwiseCallback(TrainerCallback):
         """The trial's global batch size."""
         return self._trial.batch_size
 
+    def steps(self, examples: float) -> int:
+        """The number of steps that pass about `examples` examples, for `eval_steps`, `save_steps` or `max_steps`.
+
+        Raises:
+            InvalidArgumentError: if `examples` is not a finite number above 0.
+        """
+        return self._trial.steps_for(examples)
+
     def batch_arguments(
         self,
         *,
         gradient_accumulation_steps: int | None = None,
         per_device_train_batch_size: int | None = None,
+        max_per_device: int | None = None,
         devices: int | None = None,
     ) -> dict[str, int]:
         """The arguments of `TrainingArguments` that add up to the trial's batch size.
@@ -80,6 +118,8 @@ class WattwiseCallback(TrainerCallback):
         Args:
             gradient_accumulation_steps: the accumulated steps (default 1); determines the size per device.
             per_device_train_batch_size: the size per device; determines the accumulated steps.
+            max_per_device: the largest size per device that fits into memory; determines both. Not together with one of
+                them.
             devices: the number of devices; by default all ranks, or all GPUs that a single process sees.
 
         Raises:
@@ -87,7 +127,11 @@ class WattwiseCallback(TrainerCallback):
         """
         steps, size = gradient_accumulation_steps, per_device_train_batch_size
         devices = _devices(self._trial.ranks) if devices is None else devices
-        if size is None:
+        if max_per_device is not None:
+            if steps is not None or size is not None:
+                raise TrainerSetupError("pass either max_per_device, or the accumulated steps or the size per device")
+            size, steps = self._trial.batch.accumulated(devices, max_per_device)
+        elif size is None:
             steps = 1 if steps is None else steps
             size = _SPLIT.size_for(self._trial.batch, devices=devices, steps=steps)
         elif steps is None:
@@ -95,28 +139,79 @@ class WattwiseCallback(TrainerCallback):
         _SPLIT.check(self._trial.batch, devices=devices, steps=steps, size=size)
         return {_SPLIT.size: size, _SPLIT.steps: steps}
 
+    def apply(self, args: Arguments, *, max_per_device: int | None = None) -> Arguments:
+        """Sets the batch size in arguments that a script has parsed, and scales what they count in steps.
+
+            args = callback.apply(parser.parse_args_into_dataclasses()[0])
+
+        The arguments are those for the job's default batch size: `eval_steps`, `save_steps`, `max_steps` and
+        `warmup_steps` change so that as many examples are passed with the trial's batch size. The accumulated steps
+        stay as they are, unless `max_per_device` is given.
+
+        Args:
+            args: the arguments, which are changed.
+            max_per_device: the largest size per device that fits into memory.
+
+        Returns:
+            The arguments.
+
+        Raises:
+            TrainerSetupError: if the batch size cannot be split evenly; names the sizes that can.
+        """
+        accumulated, devices = args.gradient_accumulation_steps, args.world_size * max(1, args.n_gpu)
+        if max_per_device is None:
+            batch = self.batch_arguments(gradient_accumulation_steps=accumulated, devices=devices)
+        else:
+            batch = self.batch_arguments(max_per_device=max_per_device, devices=devices)
+        if batch[_SPLIT.steps] != accumulated:
+            log.info("gradient_accumulation_steps is %d instead of %d", batch[_SPLIT.steps], accumulated)
+        default = self._trial.default_batch_size
+        every = getattr(args, "eval_steps", None)
+        for name in ("eval_steps", "save_steps", "max_steps", "warmup_steps"):
+            given = getattr(args, name, None)
+            if not isinstance(given, int | float) or given < 1:
+                # Unset, or a share of the training.
+                continue
+            scaled = self.steps(given * default)
+            if name == "save_steps" and isinstance(every, int | float) and every >= 1 and given % every == 0:
+                # The best model can be loaded at the end only if every save follows an evaluation.
+                scaled = round(given / every) * int(args.eval_steps or 1)
+            setattr(args, name, scaled)
+        for name, value in batch.items():
+            setattr(args, name, value)
+        return args
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Checks the arguments and opens the measurement window.
+        """Checks the arguments, continues the trial of a checkpoint, and opens the measurement window.
 
         Raises:
             TrainerSetupError: if the arguments do not fit the trial; says what to set.
+            ResumeError: if the trial of the checkpoint cannot continue.
         """
-        for fault in _faults(args):
-            raise TrainerSetupError(fault)
-        _SPLIT.check(
-            self._trial.batch,
-            devices=args.world_size * max(1, args.n_gpu),
-            steps=args.gradient_accumulation_steps,
-            size=args.per_device_train_batch_size,
-        )
-        self._trial.begin(state.num_train_epochs)
+        saved = state.stateful_callbacks.get(_STATE)
+        if isinstance(saved, Mapping):
+            self._trial.restore(saved)
+        loader = kwargs.get("train_dataloader")
+        for fault in (*_faults(args, state), *self._step_faults(args, state), *_data_faults(loader)):
+            raise self._trial.refuse(fault)
+        try:
+            _SPLIT.check(
+                self._trial.batch,
+                devices=args.world_size * max(1, args.n_gpu),
+                steps=args.gradient_accumulation_steps,
+                size=args.per_device_train_batch_size,
+            )
+        except TrainerSetupError as error:
+            raise self._trial.refuse(str(error)) from None
+        self._trial.begin(_plan(args, state, loader))
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Notifies `power` of the step."""
+        """Notifies `power` of the step; checks that the last evaluation was reported."""
+        self._refuse_missing_report()
         self._trial.steps.begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -124,20 +219,16 @@ class WattwiseCallback(TrainerCallback):
         self._trial.steps.end()
         if self._trial.finished:
             control.should_training_stop = True
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Checks that the previous epoch was reported."""
-        self._refuse_missing_report()
+        if control.should_save:
+            self._save(state)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Waits for the evaluation that follows."""
+        """Notifies `power` of the end of the steps."""
         self._trial.steps.end_epoch()
-        self._report_is_due = True
-        self._names.clear()
+        if control.should_save:
+            self._save(state)
 
     def on_evaluate(
         self,
@@ -148,16 +239,17 @@ class WattwiseCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Reports the epoch, and stops the training if that decides the trial."""
-        if not (self._trial.running and self._report_is_due):
+        if not self._trial.running or state.global_step == self._trial.steps_at_report:
             return
         metrics = metrics or {}
         if not self._trial.has_metric(metrics):
             # Several evaluation sets are evaluated one by one; one of them has the metric.
             self._names.update(metrics)
             return
-        self._report_is_due = False
-        if self._trial.report(metrics):
+        self._names.clear()
+        if self._trial.report(metrics, state.global_step):
             control.should_training_stop = True
+        self._save(state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -171,8 +263,58 @@ class WattwiseCallback(TrainerCallback):
         self._trial.end()
 
     def _refuse_missing_report(self) -> None:
-        if self._report_is_due:
+        if self._names:
             raise self._trial.missing_metric(self._names)
+
+    def _save(self, state: TrainerState) -> None:
+        """Puts the state of the trial where the trainer's next checkpoint takes it from."""
+        if self._trial.counts:
+            state.stateful_callbacks[_STATE] = self._trial.state()
+
+    def _step_faults(self, args: TrainingArguments, state: TrainerState) -> Iterator[str]:
+        """Intervals whose examples would depend on the batch size."""
+        if args.eval_strategy != "steps" or self._trial.is_declared(state.eval_steps):
+            return
+        if args.eval_steps is not None and args.eval_steps < 1 and args.max_steps <= 0:
+            return
+        yield (
+            f"every evaluation follows {state.eval_steps} steps, which are more examples the larger the batch size: "
+            "set eval_steps=callback.steps(examples), the same number of examples in every launch, or use "
+            'callback.apply(args), or set eval_strategy="epoch"'
+        )
+
+
+def saved_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The state of the trial in a trainer's checkpoint; None if it has none.
+
+    Raises:
+        TrainerSetupError: if the folder is not a checkpoint.
+    """
+    path = Path(checkpoint) / "trainer_state.json"
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainerSetupError(
+            f"checkpoint={os.fspath(checkpoint)!r} is not the folder of a trainer's checkpoint: {error}"
+        ) from None
+    saved = state.get("stateful_callbacks", {}).get(_STATE)
+    return saved if isinstance(saved, dict) else None
+
+
+def _plan(args: TrainingArguments, state: TrainerState, loader: Any) -> Plan:
+    length = _length(loader)
+    in_a_pass = None if length is None else max(1, math.ceil(length / args.gradient_accumulation_steps))
+    steps = state.eval_steps if args.eval_strategy == "steps" else in_a_pass
+    reports = state.max_steps // steps if steps else state.num_train_epochs
+    return Plan(state.global_step, steps, float(reports))
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        # Data without a length.
+        return None
 
 
 def _devices(ranks: int) -> int:
@@ -180,12 +322,17 @@ def _devices(ranks: int) -> int:
     return ranks if ranks > 1 else max(1, torch.cuda.device_count())
 
 
-def _faults(args: TrainingArguments) -> Iterator[str]:
+def _data_faults(loader: Any) -> Iterator[str]:
+    if _length(loader) == 0:
+        yield "the training data has no batch: there are fewer examples than the batch size, and drop_last drops them"
+
+
+def _faults(args: TrainingArguments, state: TrainerState) -> Iterator[str]:
     """Arguments that do not report every epoch, or that change the batch size."""
-    if args.eval_strategy != "epoch":
+    if args.eval_strategy not in ("epoch", "steps"):
         yield (
             f"eval_strategy is {args.eval_strategy.value!r}, but every epoch must be reported: "
-            'set eval_strategy="epoch"'
+            'set eval_strategy="epoch", or "steps" with eval_steps=callback.steps(examples)'
         )
     if args.eval_delay:
         yield f"eval_delay is {args.eval_delay}, but every epoch must be reported: set it to 0"
@@ -193,3 +340,5 @@ def _faults(args: TrainingArguments) -> Iterator[str]:
         yield "auto_find_batch_size changes the batch size that the server chose: turn it off"
     if args.accelerator_config.split_batches:
         yield "split_batches divides per_device_train_batch_size among the processes: turn it off"
+    if state.is_hyper_param_search:
+        yield "hyperparameter_search() trains many models, of which a trial is one: search without the callback"

@@ -175,7 +175,8 @@ class ExitGuard:
     """Ends a trial when the process exits, dies of an exception or is terminated.
 
     It works only in the process that installed it. SIGTERM and SIGHUP are caught if the main thread installs the guard
-    and the process does not ignore the signal, as under `nohup`; the previous handler runs afterwards.
+    and the process does not ignore the signal, as under `nohup`; the previous handler runs afterwards. Ctrl-C is noted,
+    because many training scripts catch `KeyboardInterrupt` and exit as if they were finished.
 
     Args:
         end: ends the trial within a bounded time; must be safe to call in a signal handler.
@@ -183,6 +184,13 @@ class ExitGuard:
 
     def __init__(self, end: Callable[[v1.EndReason.ValueType], None]) -> None:
         self._end = end
+        self._interrupts_before = 0
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C was pressed since this guard was installed."""
+        watch = _watches.get(os.getpid())
+        return watch is not None and watch.interrupts > self._interrupts_before
 
     def install(self) -> None:
         """Starts to watch for the end of the process."""
@@ -190,6 +198,7 @@ class ExitGuard:
         if watch is None:
             watch = _watches[os.getpid()] = _Watch()
             watch.install()
+        self._interrupts_before = watch.interrupts
         watch.ends.append(self._end)
 
     def remove(self) -> None:
@@ -207,9 +216,10 @@ class _Watch:
 
     def __init__(self) -> None:
         self.ends: list[Callable[[v1.EndReason.ValueType], None]] = []
+        self.interrupts = 0
         self._pid = os.getpid()
         self._hook_before: Callable[..., Any] = sys.excepthook
-        self._handlers_before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._handlers_before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGINT)}
 
     def install(self) -> None:
         atexit.register(self._on_exit)
@@ -218,7 +228,7 @@ class _Watch:
             # None is a handler that was not installed by Python code and cannot be called afterwards.
             if before is not None and before != signal.SIG_IGN:
                 with contextlib.suppress(ValueError):  # not in the main thread
-                    signal.signal(number, self._on_signal)
+                    signal.signal(number, self._handler_of(number))
 
     def uninstall(self) -> None:
         atexit.unregister(self._on_exit)
@@ -226,10 +236,13 @@ class _Watch:
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._hook_before
         for number, before in self._handlers_before.items():
-            if signal.getsignal(number) == self._on_signal:
+            if signal.getsignal(number) == self._handler_of(number):
                 # Not in the main thread: the handler then just passes the signal on.
                 with contextlib.suppress(ValueError):
                     signal.signal(number, before)
+
+    def _handler_of(self, number: signal.Signals) -> Callable[[int, FrameType | None], None]:
+        return self._on_interrupt if number == signal.SIGINT else self._on_signal
 
     def _end_all(self, reason: v1.EndReason.ValueType) -> None:
         # A forked process runs the same hooks, but its parent owns the trial.
@@ -259,6 +272,15 @@ class _Watch:
                 # Only dying of the signal itself gives that signal's exit status.
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.interrupts += 1
+        before = self._handlers_before[signal.SIGINT]
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)

@@ -13,6 +13,7 @@ from wattwise.errors import (
     InvalidArgumentError,
     JobNotFoundError,
     OperationOrderError,
+    ResumeError,
     TrainFailError,
     TrialNotFoundError,
     log,
@@ -22,6 +23,7 @@ from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
 from wattwise.training.attempts import Attempt
+from wattwise.training.best import BestEpoch, better
 from wattwise.training.exits import check_reason, end_reason
 from wattwise.training.fallback import checked_fallback
 from wattwise.training.launch import Launch, ServerLaunch
@@ -124,6 +126,7 @@ class BatchSizeOptimizer:
         self._attempt = 1
         # The epoch that the loop over `epochs()` trains; 0 outside of the loop.
         self._epoch_of_loop = 0
+        self._best: BestEpoch | None = None
 
     @classmethod
     def from_env(
@@ -210,6 +213,22 @@ class BatchSizeOptimizer:
         return 0 if self._running is None else self._running.progress.epoch
 
     @property
+    def best(self) -> BestEpoch | None:
+        """The epoch with the best metric since this optimizer was created, over all attempts; None before the first.
+
+            if bso.improved:
+                save(model)
+
+        A launch that never reaches its target can still keep its best model.
+        """
+        return self._best
+
+    @property
+    def improved(self) -> bool:
+        """Whether the last epoch is the best one so far, over all attempts."""
+        return self._best is not None and self._best[:2] == (self._attempt, self.last_epoch)
+
+    @property
     def decision(self) -> v1.Decision | None:
         """The newest decision: the server's, or this trainer's own while the server is away; None before the first."""
         return None if self._running is None else self._running.decision
@@ -261,6 +280,7 @@ class BatchSizeOptimizer:
             self._running = RunningTrial(self._launch, started, ranks, self._monitor, self._report_timeout)
             _newest[self._launch.job_key] = self._running
             self._begins_again = self._training = False
+            self._warn_of_nothing_to_train()
         return self.trial.id.batch_size
 
     def steps(self, examples: float) -> int:
@@ -338,8 +358,6 @@ class BatchSizeOptimizer:
                     )
         finally:
             self._epoch_of_loop = 0
-        if not trial.finished:
-            log.warning("the loop ended after epoch %d and the trial is undecided: it counts as failed", last)
         trial.settle()
 
     def attempts(self, max_tries: int = 5) -> Iterator[Attempt]:
@@ -427,7 +445,14 @@ class BatchSizeOptimizer:
                 f"epoch {self._epoch_of_loop} already has a metric, and a second one would count as another epoch: "
                 "call on_evaluate(metric) once in every iteration over epochs()"
             )
-        trial.end_epoch(metric, self._reduce_metric)
+        before = trial.progress.epoch
+        try:
+            trial.end_epoch(metric, self._reduce_metric)
+        finally:
+            if trial.progress.epoch > before:
+                newest = BestEpoch(self._attempt, trial.progress.epoch, trial.metric)
+                higher = trial.info.job.spec.higher_is_better_metric
+                self._best = better(self._best, newest, higher_is_better=higher)
 
     def close(self, reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED) -> None:
         """Ends the trial unless it is decided; waits at most five seconds. May be called repeatedly.
@@ -445,13 +470,14 @@ class BatchSizeOptimizer:
     def state_dict(self) -> dict[str, str | int | float]:
         """Returns the state that a checkpoint needs so that `load_state_dict` continues the trial: plain values.
 
-        It describes the end of the last epoch: save it after `on_evaluate`, together with the model at that point.
+        It has the last epoch that `on_evaluate` ended, and time and energy up to now. If your checkpoints cannot
+        continue in the middle of an epoch, save it after `on_evaluate`, together with the model at that point.
 
         Raises:
             OperationOrderError: before `get_batch_size`, or in a forked process.
         """
         trial = self._trial("state_dict()")
-        saved = SavedTrial.of(trial.info.snapshot, trial.info.request_id, trial.progress)
+        saved = SavedTrial.of(trial.info.snapshot, trial.info.request_id, trial.measure())
         return {**saved.state(), "attempt": self._attempt}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -462,18 +488,55 @@ class BatchSizeOptimizer:
         trial has been decided in the meantime, `training_finished` is true after `get_batch_size`, and `decision` is
         set. With several ranks every rank calls this; rank 0's state counts.
 
+        Trainers that load their checkpoint late may call this after `get_batch_size`, until training begins, if both
+        trials have the same batch size: the new trial ends, as preempted, and that of the checkpoint continues.
+
         Args:
             state: the result of `state_dict`.
 
         Raises:
-            ResumeError: if the state is invalid or belongs to another job. `get_batch_size` raises it if the trial
-                cannot continue, for example because it crashed or its job was deleted.
-            OperationOrderError: after `get_batch_size`.
+            ResumeError: if the state is invalid, belongs to another job, or has another batch size than the trial that
+                has been started. `get_batch_size`, or this call after it, raises it if the trial cannot continue, for
+                example because it crashed or its job was deleted.
+            OperationOrderError: after training has begun.
         """
-        if self._running is not None:
-            raise OperationOrderError("call load_state_dict() before get_batch_size(), which has started a trial")
+        if self._running is None:
+            self._launch.resume(state)
+            self._attempt = saved_attempt(state)
+            return
+        saved = SavedTrial.from_state(state)
+        if saved.request_id == self.trial.request_id:
+            return
+        self._check_replaceable(saved)
+        started = self._running
+        started.close_for_another(v1.END_REASON_PREEMPTED)
         self._launch.resume(state)
-        self._attempt = saved_attempt(state)
+        self._begins_again, self._attempt = True, saved_attempt(state)
+        self.get_batch_size()
+
+    def _check_replaceable(self, saved: SavedTrial) -> None:
+        """Checks that the trial of a checkpoint may take the place of the one that was started.
+
+        Raises:
+            ResumeError, OperationOrderError: as documented at `load_state_dict`.
+        """
+        trial = self.trial.id
+        if self._training or self.last_epoch:
+            raise OperationOrderError(
+                f"load_state_dict() was called while trial {trial.trial_number} is training: call it before the first "
+                "epoch, at best before get_batch_size()"
+            )
+        if not self._launch.repeatable:
+            raise ResumeError(
+                "this process was started by `wattwise run` for a trial of its own, and cannot continue that of a "
+                "checkpoint: start the training without the checkpoint"
+            )
+        if saved.batch_size != trial.batch_size:
+            raise ResumeError(
+                f"{saved.name} of the checkpoint has batch size {saved.batch_size}, but this launch has already got "
+                f"batch size {trial.batch_size} for a new trial: load the checkpoint's state before the batch size is "
+                "asked for (callbacks have an argument for that), or start the training without the checkpoint"
+            )
 
     def _start(self) -> StartedTrial:
         if self._monitor is None:
@@ -484,6 +547,16 @@ class BatchSizeOptimizer:
             log.info("trial %d of job %r: batch size %d", trial.trial_number, trial.job_id, trial.batch_size)
             log.info("%s", started.info.reason)
         return started
+
+    def _warn_of_nothing_to_train(self) -> None:
+        """Warns if the trial of a checkpoint is over: no epoch follows."""
+        trial = self.trial
+        if self.training_finished and self.decision is not None and trial.rank == 0:
+            log.warning(
+                "trial %d of job %r, which the checkpoint continues, is over, so nothing is trained (%s); to train "
+                "again, start without the checkpoint",
+                *(trial.id.trial_number, trial.id.job_id, self.decision.message),
+            )
 
     def _end_older(self) -> None:
         """Ends the trial of an older optimizer of the job, such as that of a notebook's cell that is run again."""

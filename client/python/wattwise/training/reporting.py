@@ -22,6 +22,7 @@ class EpochOutcome(NamedTuple):
 
     Attributes:
         progress: the sums up to the end of the epoch.
+        metric: the metric of the epoch.
         decision: the decision, if there is one.
         own: whether the decision is this trainer's, because the server did not answer.
         over: whether the trial is over.
@@ -30,6 +31,7 @@ class EpochOutcome(NamedTuple):
     """
 
     progress: Progress
+    metric: float
     decision: v1.Decision | None
     own: bool
     over: bool
@@ -88,11 +90,16 @@ class Reporter:
             if over:
                 session.decide()
         except (InvalidResultError, InvalidRequestError) as refusal:
-            return EpochOutcome(progress, None, own=False, over=False, by_server=False, refusal=refusal)
+            return EpochOutcome(progress, value, None, own=False, over=False, by_server=False, refusal=refusal)
         finally:
             if not (over or session.over):
                 windows.reopen()
-        return EpochOutcome(progress, own or decision, own is not None, over or session.over, session.over)
+        return EpochOutcome(progress, value, own or decision, own is not None, over or session.over, session.over)
+
+    def measure(self, epoch: int) -> Progress:
+        """The sums up to now, within an epoch as well; `epoch` is the last one that has ended."""
+        self._windows.measure()
+        return Progress(epoch, self._windows.time_seconds, self._windows.energy_joules)
 
     def close_window(self) -> None:
         """Closes the window, if one is open; what it measured does not count."""

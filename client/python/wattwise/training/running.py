@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from wattwise.training.metric import MetricReduction, metric_value, reduced
 from wattwise.training.power_usage import PowerUsage
 from wattwise.training.ranks import Ranks
 from wattwise.training.reporting import Reporter
+from wattwise.training.resume import Progress
 from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial
 
@@ -39,6 +41,7 @@ class RunningTrial:
         info: the trial, its job and this rank.
         monitor: the energy monitor; None on the ranks that were not given one.
         progress: the last epoch that has ended, with the sums up to its end.
+        metric: the metric of that epoch; NaN before the first.
         ended: whether a call of the training loop has ended the trial; epochs no longer count then.
         raises_failure: whether a missed target is an error, rather than the reason for another attempt.
     """
@@ -54,6 +57,7 @@ class RunningTrial:
         self.info = replace(started.info, rank=ranks.rank, world_size=ranks.size)
         self.monitor = monitor
         self.progress = started.progress
+        self.metric = math.nan
         self._launch = launch
         self._ranks = ranks
         self._pid = os.getpid()
@@ -104,7 +108,17 @@ class RunningTrial:
     @property
     def failure(self) -> TrainFailError | None:
         """The error of a missed target; None if it was reached, the trial goes on, or another attempt follows."""
-        return TrainFailError.of(self.decision) if self.raises_failure else None
+        if not self.raises_failure:
+            return None
+        if self._end_reason in (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_COMPLETED) and self._ended_undecided:
+            message = f"training is over and the target was not reached: {self.outcome}"
+            return TrainFailError(message, v1.Decision(stop_train=True, message=message))
+        return TrainFailError.of(self.decision)
+
+    @property
+    def _ended_undecided(self) -> bool:
+        decided = self.decision is not None and self.decision.stop_train
+        return self._closed and not decided
 
     @property
     def out_of_memory(self) -> bool:
@@ -145,7 +159,8 @@ class RunningTrial:
         if reduction != "first":
             metric = reduced(self._ranks.gather(lambda: metric_value(metric)), reduction)
         outcome = self._ranks.on_first(lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric))
-        self.progress, self._decision = outcome.progress, outcome.decision or self._decision
+        self.progress, self.metric = outcome.progress, outcome.metric
+        self._decision = outcome.decision or self._decision
         if outcome.own and self._session is not None:
             self._superseded = self._session.decision
         if outcome.refusal is not None:
@@ -157,6 +172,11 @@ class RunningTrial:
             if outcome.by_server:
                 self.close(v1.END_REASON_COMPLETED)
             self._raise_failure()
+
+    def measure(self) -> Progress:
+        """The last epoch that has ended, with the sums up to now on the rank that measures."""
+        reporter = None if self.ended else self._reporter
+        return self.progress if reporter is None else reporter.measure(self.progress.epoch)
 
     def settle(self) -> None:
         """Ends the trial after its last epoch, whether or not a call of the training loop has noticed a decision.
@@ -172,10 +192,36 @@ class RunningTrial:
         """Ends the trial unless it is decided; may be called repeatedly."""
         if self._closed:
             return
+        reason = self._really(reason)
         self.ended = self._closed = True
         self._end_reason = reason
         self._guard.remove()
         self._end(reason)
+
+    def _really(self, reason: v1.EndReason.ValueType) -> v1.EndReason.ValueType:
+        """Why a training ends that seems to be completed, with a warning if the trial is undecided."""
+        over = self.ended or (self._session is not None and self._session.over)
+        if reason != v1.END_REASON_COMPLETED or over:
+            return reason
+        trial, epoch = self.info.id, self.progress.epoch
+        name = f"trial {trial.trial_number} of job {trial.job_id!r}"
+        warn = log.warning if self._session is not None else log.debug
+        if self._guard.interrupted:
+            warn("Ctrl-C has ended %s after epoch %d: it counts as preempted", name, epoch)
+            return v1.END_REASON_PREEMPTED
+        if epoch:
+            warn(
+                "training stops after epoch %d although %s is undecided, which counts as a miss of the target; train "
+                "on until bso.training_finished is true, which it is after %d epochs at the latest",
+                *(epoch, name, self.info.job.spec.max_epochs),
+            )
+            return v1.END_REASON_STOPPED_EARLY if self._launch.repeatable else reason
+        warn(
+            "%s ends without a metric and counts as failed, and a batch size that fails three times in a row is no "
+            "longer tried: call on_evaluate(metric) after every epoch",
+            name,
+        )
+        return reason
 
     def close_for_another(self, reason: v1.EndReason.ValueType) -> None:
         """Ends the trial unless it is decided, with its window: the process goes on with another trial."""
@@ -258,13 +304,7 @@ class RunningTrial:
         self._end_actions.run()
         trial = self.info.id
         if self._session is not None:
-            if reason == v1.END_REASON_COMPLETED and not (self.progress.epoch or self._session.over):
-                log.warning(
-                    "trial %d of job %r ends without a metric and counts as failed, and a batch size that fails three "
-                    "times in a row is no longer tried: call on_evaluate(metric) after every epoch",
-                    *(trial.trial_number, trial.job_id),
-                )
-            self._session.close(reason, _END_SECONDS)
+            self._session.close(self._really(reason), _END_SECONDS)
         elif self._ranks.rank and reason != v1.END_REASON_COMPLETED and not self.info.fallback:
             # Only this rank knows why it failed; rank 0 would give another reason.
             try:

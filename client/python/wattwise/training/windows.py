@@ -93,6 +93,12 @@ class TrainingWindows:
             self._estimate(seconds, self._failure)
             self._failure = None
 
+    def measure(self) -> None:
+        """Adds the open window, if there is one, and starts the next."""
+        if self._is_open:
+            self.close()
+            self.reopen()
+
     def discard(self) -> None:
         """Ends the window, if one is open, without adding it."""
         if self._is_open:

@@ -1,0 +1,31 @@
+"""The best epoch of a launch."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class BestEpoch(NamedTuple):
+    """The epoch with the best metric, over all attempts of a launch.
+
+    Attributes:
+        attempt: the number of the attempt, from 1.
+        epoch: the number of the epoch, from 1.
+        metric: its metric.
+    """
+
+    attempt: int
+    epoch: int
+    metric: float
+
+    def is_behind(self, metric: float, *, higher_is_better: bool) -> bool:
+        """Whether a metric is better than this one."""
+        return metric > self.metric if higher_is_better else metric < self.metric
+
+
+def better(best: BestEpoch | None, newest: BestEpoch, *, higher_is_better: bool) -> BestEpoch | None:
+    """The better of two epochs, the earlier one if they are equal; NaN and infinity are no metrics."""
+    if not math.isfinite(newest.metric):
+        return best
+    return newest if best is None or best.is_behind(newest.metric, higher_is_better=higher_is_better) else best
