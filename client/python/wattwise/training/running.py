@@ -258,7 +258,9 @@ class RunningTrial:
         self._end_actions.run()
         trial = self.info.id
         if self._session is not None:
-            if reason == v1.END_REASON_COMPLETED and not (self.progress.epoch or self._session.over):
+            silent = not (self.progress.epoch or self._session.over)
+            # Under a driver such a trial does not count, and the driver says what to do.
+            if silent and reason == v1.END_REASON_COMPLETED and self._launch.repeatable:
                 log.warning(
                     "trial %d of job %r ends without a metric and counts as failed, and a batch size that fails three "
                     "times in a row is no longer tried: call on_evaluate(metric) after every epoch",
