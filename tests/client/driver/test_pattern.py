@@ -127,16 +127,25 @@ def test_client_takes_precedence(runs: Runs, server: LiveServer) -> None:
 
 def test_reports_of_a_client_in_another_language_take_precedence(runs: Runs, server: LiveServer) -> None:
     """A program that reports the trial by itself is recognized by its reports."""
-    driver = runs.start(job_of(runs, WAIT, "echo acc: 0.95", "exit 5", job={"trial_lease_seconds": 1.0}))
+    prints = "echo acc: 0.5; echo acc: 0.6; echo acc: 0.95; exit 5"
+    driver = runs.start(job_of(runs, WAIT, prints, job={"trial_lease_seconds": 1.0, "max_epochs": 10}))
     folder = waits(runs)
     (trial,) = trials(server)
     with Client(server.address) as client:
-        own = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
+        own = v1.TrainingResult(trial=trial.id, time_seconds=0.1, energy_joules=1, metric=0.1, current_epoch=2)
         client.report_result(own)
+    expiries = set()
+
+    def renewed() -> bool:
+        expiries.add(trials(server)[0].lease_expire_time.ToNanoseconds())
+        # By the report, and by two heartbeats, of which the driver has the first one's answer.
+        return len(expiries) > 2
+
+    wait_until(renewed)
     (folder / "go").touch()
     ended(driver)
     (trial,) = trials(server)
-    assert (trial.end_reason, trial.last_epoch, trial.last_metric) == (v1.END_REASON_ERROR, 1, 0.1)
+    assert (trial.end_reason, trial.last_epoch, trial.last_metric) == (v1.END_REASON_ERROR, 2, 0.1)
 
 
 def test_client_that_only_asks(runs: Runs) -> None:
@@ -218,16 +227,19 @@ def test_server_loses_its_database(runs: Runs, server: LiveServer) -> None:
 
 def test_epochs_that_the_driver_did_not_see(runs: Runs, server: LiveServer) -> None:
     """If a driver is killed as its command ends, the next one reads the rest of the output."""
-    job = job_of(runs, "echo acc: 0.5", WAIT, "echo acc: 0.7; echo acc: 0.95")
+    job = job_of(runs, "echo acc: 0.1; echo acc: 0.5", WAIT, "echo acc: 0.95", job={"max_epochs": 10})
     driver = runs.start(job)
     folder = waits(runs)
-    wait_until(lambda: trials(server)[0].last_epoch == 1)
+    wait_until(lambda: trials(server)[0].last_epoch == 2)
     os.kill(driver.pid, signal.SIGSTOP)
     (folder / "go").touch()
     wait_until((folder / "ended.json").exists)
     driver.kill()
     driver.wait()
-    assert runs.run(job).returncode == 0
+    done = runs.run(job)
+    assert done.returncode == 0
+    # Nothing is reported twice.
+    assert not any(line.startswith("trial ") for line in done.stdout.splitlines())
     (trial,) = trials(server)
     with Client(server.address) as client:
         assert epochs(client, trial.id) == [1, 2, 3]
