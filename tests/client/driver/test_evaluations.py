@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from wattwise.driver.evaluations import EvaluationReader, fault_in
-from wattwise.driver.outcome import OUTPUT
+from wattwise.driver.outcome import OUTPUT, MeasuredEpoch
 
 METRIC, ANY, EPOCH = r"acc: ([0-9.]+)", r"acc: (\S+)", r"epoch (\d+)"
 
@@ -20,13 +19,19 @@ class Output:
         self.path = folder / OUTPUT
         self.path.touch()
         self.said: list[str] = []
+        self.seconds = 0.0
         self.reader = EvaluationReader(self.path, metric, epoch, self.said.append)
 
-    def read(self, text: str | bytes = "", *, to_end: bool = False) -> Sequence[tuple[int, float]]:
+    def read(self, text: str | bytes = "", *, to_end: bool = False) -> list[tuple[int, float]]:
         """Adds to the output and reads it."""
+        return [(epoch, metric) for epoch, metric, *_ in self.measured(text, to_end=to_end)]
+
+    def measured(self, text: str | bytes = "", *, to_end: bool = False) -> list[MeasuredEpoch]:
+        """Adds to the output and reads it, a second later than before."""
         with self.path.open("ab") as file:
             file.write(text.encode() if isinstance(text, str) else text)
-        return list(self.reader.read(to_end=to_end))
+        self.seconds += 1
+        return list(self.reader.read(lambda: (self.seconds, 2 * self.seconds), to_end=to_end))
 
 
 @pytest.mark.parametrize(
@@ -91,6 +96,15 @@ def test_epochs_that_match(tmp_path: Path, text: str, found: list[tuple[int, flo
     assert output.said == []
 
 
+def test_time_of_an_epoch(tmp_path: Path) -> None:
+    """An epoch ends when its metric is read first, also if it counts only when the line, or the next epoch, ends."""
+    output = Output(tmp_path, METRIC, EPOCH)
+    assert output.measured("epoch 1 acc: 0.1\repoch 1 acc: 0.5") == []
+    assert output.measured("\repoch 1 acc: 0.5 |##|\repoch 2") == []
+    assert output.measured(" acc: 0.75\r") == [(1, 0.5, 2.0, 4.0)]
+    assert output.measured("\n") == [(2, 0.75, 3.0, 6.0)]
+
+
 @pytest.mark.parametrize(
     ("patterns", "text", "found", "named"),
     [
@@ -118,6 +132,15 @@ def test_invalid_evaluations(
     assert output.reader.fault == said
 
 
+@pytest.mark.parametrize(
+    "text", ["{'acc': 0.5, 'x': 1}", "{'acc': 0.5}", "100%|###| [00:02, acc: 0.5]", '{"acc": "0.5"}']
+)
+def test_punctuation(tmp_path: Path, text: str) -> None:
+    """What ends a sentence, a list or a dictionary is no part of the number."""
+    output = Output(tmp_path, r"""acc['"]?: "?(\S+)""")
+    assert (output.read(f"{text}\n"), output.said) == ([(1, 0.5)], [])
+
+
 def test_metrics_that_diverge(tmp_path: Path) -> None:
     """NaN and infinity are metrics."""
     output = Output(tmp_path, ANY)
@@ -138,7 +161,7 @@ def test_output_that_is_deleted(tmp_path: Path) -> None:
     """A command that deletes its log has no metrics."""
     output = Output(tmp_path)
     output.path.unlink()
-    assert list(output.reader.read()) == []
+    assert list(output.reader.read(lambda: (1.0, 1.0))) == []
 
 
 @pytest.mark.parametrize("pattern", [METRIC, r"(?:val_|test_)acc: (\S+)", r"(train|val) acc: (?P<metric>\S+)"])

@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from wattwise.driver.outcome import without_terminal_sequences
+from wattwise.driver.outcome import MeasuredEpoch, without_terminal_sequences
 
 _HALF = 4096
 _LONGEST = 2 * _HALF
@@ -23,16 +23,14 @@ _CHUNK, _CHUNKS_PER_READ = 65_536, 64
 _LARGEST_EPOCH = 2**31 - 1
 _UNMATCHABLE = re.compile(r"[\x00-\x08\x0a-\x1f]")
 _LINE_ENDS = re.compile(rb"([\r\n])")
+_PUNCTUATION = ".,;:)]}'\""
 _CONTINUED = re.compile(r"[eE][-+]?[0-9]|\.[0-9]")
 _FRACTION = re.compile(r"\.[0-9]*[1-9]")
 _SIGN = re.compile(r"(?:^|[\s:=(\[,])-$")
 
 
-class Evaluation(NamedTuple):
-    """The validation metric after an epoch, which is numbered from 1."""
-
-    epoch: int
-    metric: float
+Measure: TypeAlias = Callable[[], tuple[float, float]]
+"""Returns the time in seconds and the energy in joules of the command so far."""
 
 
 def fault_in(pattern: str, group: str) -> str | None:
@@ -73,8 +71,16 @@ def compiled(pattern: str, group: str) -> re.Pattern[str]:
     return expression
 
 
+class _State(NamedTuple):
+    """A state of a line that has matched, with the epoch as the output has it, and the sums when it was first read."""
+
+    match: re.Match[str]
+    epoch: str
+    sums: tuple[float, float]
+
+
 class EvaluationReader:
-    """Reads evaluations from a growing file.
+    """Reads evaluations from a growing file, and measures the epochs before them.
 
     Args:
         path: the file.
@@ -91,8 +97,8 @@ class EvaluationReader:
         self._faults: dict[str, str] = {}
         self._offset = 0
         self._text = b""
-        # The newest match in the line that is not complete yet, with what was its epoch.
-        self._match: tuple[re.Match[str], str] | None = None
+        # The newest state that has matched, of the line that is not complete yet.
+        self._state: _State | None = None
         # The newest epoch, as the output has it.
         self._epoch = ""
         # Added to the epochs in the output: 1 if the first one with a metric is 0.
@@ -105,10 +111,11 @@ class EvaluationReader:
         unmatched = f"metric_pattern {self._metric.pattern!r} matches no line of {self._path}"
         return next(iter(self._faults.values()), unmatched)
 
-    def read(self, *, to_end: bool = False) -> Iterator[Evaluation]:
+    def read(self, measure: Measure, *, to_end: bool = False) -> Iterator[MeasuredEpoch]:
         """Yields the evaluations in what was added to the file.
 
         Args:
+            measure: called when the metric of an epoch is read, which may be before its line is complete.
             to_end: whether nothing will be added any more, so that the last line is complete.
         """
         # A command may delete its own log.
@@ -118,11 +125,11 @@ class EvaluationReader:
             while (to_end or chunks < _CHUNKS_PER_READ) and (chunk := file.read(_CHUNK)):
                 chunks += 1
                 self._offset += len(chunk)
-                yield from self._parse(chunk)
+                yield from self._parse(chunk, measure)
         if to_end:
-            yield from self._parse(b"\n")
+            yield from self._parse(b"\n", measure)
 
-    def _parse(self, chunk: bytes) -> Iterator[Evaluation]:
+    def _parse(self, chunk: bytes, measure: Measure) -> Iterator[MeasuredEpoch]:
         parts = _LINE_ENDS.split(chunk)
         for text, end in zip(parts[::2], [*parts[1::2], b""], strict=True):
             self._text += text
@@ -130,26 +137,28 @@ class EvaluationReader:
                 # No pattern matches across a line break.
                 self._text = self._text[:_HALF] + b"\n" + self._text[-_HALF:]
             if end:
-                yield from self._search(without_terminal_sequences(self._text.decode(errors="replace")))
+                yield from self._search(without_terminal_sequences(self._text.decode(errors="replace")), measure)
                 self._text = b""
             if end == b"\n":
                 yield from self._evaluated()
 
-    def _search(self, text: str) -> Iterator[Evaluation]:
+    def _search(self, text: str, measure: Measure) -> Iterator[MeasuredEpoch]:
         """Looks for a match in a line, or in one state of a line that overwrites itself."""
         if self._epochs is not None and (match := self._epochs.search(text)):
             fraction = _FRACTION.match(text, match.end(_key(match, "epoch")))
             self._epoch = _group(match, "epoch") + (fraction[0] if fraction else "")
         if match := self._metric.search(text):
-            if self._match is not None and self._epochs is not None and self._match[1] != self._epoch:
-                yield from self._evaluated()
-            self._match = match, self._epoch
+            state = self._state
+            if state is None or (_group(match, "metric"), self._epoch) != (_group(state.match, "metric"), state.epoch):
+                if self._epochs is not None and state is not None and state.epoch != self._epoch:
+                    yield from self._evaluated()
+                self._state = _State(match, self._epoch, measure())
 
-    def _evaluated(self) -> Iterator[Evaluation]:
+    def _evaluated(self) -> Iterator[MeasuredEpoch]:
         """The evaluation of a complete line that has matched, if it is valid."""
-        if self._match is None:
+        if self._state is None:
             return
-        (match, epoch), self._match = self._match, None
+        (match, epoch, sums), self._state = self._state, None
         text = _group(match, "metric")
         metric = _number(text)
         whole = "" if metric is None else _cut_number(match)
@@ -161,7 +170,7 @@ class EvaluationReader:
             )
         elif self._epochs is None:
             self._last += 1
-            yield Evaluation(self._last, metric)
+            yield MeasuredEpoch(self._last, metric, *sums)
         elif not epoch:
             self._warn(
                 "missing",
@@ -175,16 +184,16 @@ class EvaluationReader:
                 "correct the pattern, or omit it to count every metric as an epoch",
             )
         else:
-            yield from self._in_order(int(number), metric)
+            yield from self._in_order(int(number), metric, sums)
 
-    def _in_order(self, number: int, metric: float) -> Iterator[Evaluation]:
+    def _in_order(self, number: int, metric: float, sums: tuple[float, float]) -> Iterator[MeasuredEpoch]:
         """The evaluation of an epoch that the output calls `number`, unless a later one, or the same, was before."""
         if self._shift is None:
             self._shift = int(number == 0)
         epoch = number + self._shift
         if epoch > self._last:
             self._last = epoch
-            yield Evaluation(epoch, metric)
+            yield MeasuredEpoch(epoch, metric, *sums)
         else:
             self._warn(
                 "order",
@@ -208,9 +217,9 @@ def _key(match: re.Match[str], name: str) -> str | int:
 
 
 def _number(text: str) -> float | None:
-    """The number, which may end a sentence; None if the text is not one."""
+    """The number, without the punctuation that follows it; None if the text is not one."""
     try:
-        return float(text.strip().rstrip(".,;:"))
+        return float(text.strip().rstrip(_PUNCTUATION))
     except ValueError:
         return None
 

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,7 +100,7 @@ class CommandExecution:
             status = process.end()
             windows.close()
             refresh()
-        epochs.read_rest()
+        epochs.read(to_end=True)
         return replace(self._outcome(status, epochs), over_cost_bound=over_cost_bound), interrupted
 
     def _start(self) -> Process:
@@ -200,40 +200,41 @@ class EpochLog:
         self._spec = spec
         self._trial = trial
         self._output = output
+        self._is_measured = False
 
-    def read(self) -> list[v1.TrainingResult]:
-        """Measures the epochs that are new in the output; returns their results."""
+    def read(self, *, to_end: bool = False) -> list[v1.TrainingResult]:
+        """Returns the results of the epochs that are new in the output.
+
+        Args:
+            to_end: whether the command has ended, and been measured.
+        """
         if self._output is None or self.over:
             return []
-        results = []
-        for evaluation in self._output.read():
-            self.windows.close()
-            self.windows.reopen()
-            results.append(self._add(*evaluation))
-            if self._is_last(results[-1]):
-                break
-        return results
+        self._is_measured = to_end
+        return list(self._add(self._output.read(self._measure, to_end=to_end)))
 
     def ignore(self) -> None:
         """Ignores the output: another program reports the trial."""
         self.measured.clear()
         self._output = None
 
-    def read_rest(self) -> None:
-        """Adds what is left in the output of a command that has ended, and been measured."""
-        if self._output is not None and not self.over:
-            for evaluation in self._output.read(to_end=True):
-                if self._is_last(self._add(*evaluation)):
-                    break
+    def _measure(self) -> tuple[float, float]:
+        # What is read at once was printed at about the same time.
+        if not self._is_measured:
+            self._is_measured = True
+            self.windows.close()
+            self.windows.reopen()
+        return self.windows.time_seconds, self.windows.energy_joules
 
-    def _add(self, epoch: int, metric: float) -> v1.TrainingResult:
-        windows = self.windows
-        self.measured.append(MeasuredEpoch(epoch, metric, windows.time_seconds, windows.energy_joules))
-        return self.measured[-1].result(self._trial, windows.monitor)
-
-    def _is_last(self, result: v1.TrainingResult) -> bool:
-        self.over = own_decision(self._spec, result).stop_train
-        return self.over
+    def _add(self, epochs: Iterator[MeasuredEpoch]) -> Iterator[v1.TrainingResult]:
+        """Yields the results of these epochs, up to the last one of the trial."""
+        for epoch in epochs:
+            self.measured.append(epoch)
+            result = epoch.result(self._trial, self.windows.monitor)
+            self.over = own_decision(self._spec, result).stop_train
+            yield result
+            if self.over:
+                return
 
 
 class LeaseKeeper:

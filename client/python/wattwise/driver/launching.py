@@ -176,11 +176,12 @@ class Launcher:
         if outcome is None or output is None:
             return outcome
         epochs = list(outcome.epochs)
-        for epoch, metric in output.read(to_end=True):
+        total = outcome.time_seconds, outcome.energy_joules
+        for epoch in output.read(lambda: total, to_end=True):
             if epochs and own_decision(self.job, epochs[-1].result(trial, outcome.monitor)).stop_train:
                 break
-            if not epochs or epoch > epochs[-1].epoch:
-                epochs.append(MeasuredEpoch(epoch, metric, outcome.time_seconds, outcome.energy_joules))
+            if not epochs or epoch.epoch > epochs[-1].epoch:
+                epochs.append(epoch)
         return replace(outcome, epochs=tuple(epochs))
 
     def _output_of(self, trial: v1.TrialId, folder: Path) -> EvaluationReader | None:
