@@ -264,6 +264,16 @@ def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         BatchSizeOptimizer.from_env()
 
 
+@pytest.mark.usefixtures("requested")
+def test_part_of_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that got only some of the variables trains no other trial."""
+    monkeypatch.delenv("WATTWISE_JOB_SPEC")
+    with pytest.raises(NoDriverError, match="WATTWISE_JOB_SPEC is not set"):
+        BatchSizeOptimizer.from_env()
+    with pytest.raises(NoDriverError, match="WATTWISE_JOB_SPEC is not set"):
+        BatchSizeOptimizer("localhost:1", job_spec())
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

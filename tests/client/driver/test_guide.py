@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from wattwise.driver.history import TrialRecord
@@ -33,7 +33,8 @@ def test_every_variable_is_explained(tmp_path: Path) -> None:
     rates = {"optimizer": "sgd", "default_learning_rate": 0.1}
     file = read(write_job(tmp_path, ["true"], run=lengths, train=rates))
     context = LaunchContext(
-        spec=file.job,
+        # As in a fresh run.
+        spec=replace(file.job, job_id="test-run-2"),
         target_metric="0.9",
         max_epochs="3",
         server="localhost:1",

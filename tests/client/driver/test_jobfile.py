@@ -262,3 +262,26 @@ def test_violations_are_public(tmp_path: Path) -> None:
 def test_examples_have_no_fault(name: str) -> None:
     """The example's job files have no fault."""
     assert read(HOUSE / "examples" / "recurring" / name).job.default_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("lines", "key"),
+    [
+        ("metric_pattern = 'acc: [0-9.]+'", "metric_pattern"),
+        ("metric_pattern = 'acc: ('", "metric_pattern"),
+        ("metric_pattern = 3", "metric_pattern"),
+        ("metric_pattern = 'acc: (.*)'\nepoch_pattern = '(a)(b)'", "epoch_pattern"),
+        ("epoch_pattern = '(.)'", "metric_pattern"),
+    ],
+)
+def test_invalid_patterns(tmp_path: Path, lines: str, key: str) -> None:
+    """A pattern that finds no number is a fault of its key."""
+    assert list(faults(tmp_path, f"{MINIMAL}{lines}\n")) == [f"train.{key}"]
+
+
+def test_backslashes_in_double_quotes(tmp_path: Path) -> None:
+    """The error of TOML says how to write a pattern."""
+    path = tmp_path / "job.toml"
+    path.write_text(MINIMAL + r'metric_pattern = "acc: (\S+)"')
+    with pytest.raises(JobFileError, match=r"is not TOML.*single quotes"):
+        read(path)

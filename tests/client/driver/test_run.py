@@ -104,7 +104,6 @@ def test_placeholders_and_variables(runs: Runs) -> None:
         (with_client("out-of-memory"), v1.END_REASON_OUT_OF_MEMORY, 1),
         (with_client("killed"), v1.END_REASON_ERROR, 137),
         (shell("exit 3"), v1.END_REASON_ERROR, 3),
-        (shell("exit 0"), v1.END_REASON_COMPLETED, 0),
         (shell(result(0.1)), v1.END_REASON_COMPLETED, 0),
         (shell(result(0.1, epochs=3)), v1.END_REASON_MAX_EPOCHS, 0),
     ],
@@ -227,16 +226,6 @@ def test_command_that_always_ends_as_preempted(runs: Runs) -> None:
     assert [line["end_reason"] for line in runs.history()] == ["preempted"] * 2
     assert runs.run(job).returncode == 1
     assert len(runs.history()) == 4
-
-
-def test_missing_or_malformed_result(runs: Runs) -> None:
-    """If result.json is missing or malformed, the driver prints the fault and what to write."""
-    done = runs.run(write_job(runs.folder, shell("exit 0")))
-    assert "result.json is missing" in done.stdout
-    assert '{"metric": 0.98, "epochs": 7}' in done.stdout
-    wrong = shell('echo \'{{"metric": "good"}}\' > {log_dir}/result.json')
-    done = runs.run(write_job(runs.folder, wrong), "--fresh")
-    assert "result.json has metric 'good'" in done.stdout
 
 
 def test_advice_against_missed_targets() -> None:

@@ -23,6 +23,8 @@ def main() -> None:
     """Trains two epochs, of which the second reaches the target, and ends as END says."""
     bso = BatchSizeOptimizer.from_env(monitor=RackMonitor(100) if END == "own-monitor" else None)
     sys.stdout.write(f"batch size {bso.get_batch_size()}\n")
+    if END == "forgets":
+        return
     if END == "silent":
         Path(os.environ["WATTWISE_LOG_DIR"], "result.json").write_text('{"metric": 0.95, "epochs": 2}')
         return

@@ -11,6 +11,7 @@ A run's way through the modules:
     launch_context  what the command receives: arguments and environment variables
     execution       one execution of the command: measured, its lease renewed, stopped when the server says so
     process         the command as a process group (supervisor) that does not outlive the driver
+    evaluations     metrics and epochs in the command's output
     outcome         files in a trial's folder: result.json, client.json, measured.json
     folder          the run's folder: which launch is next, and which driver has it (files)
     history         history.jsonl, one line per trial

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,16 +14,24 @@ from typing import TYPE_CHECKING
 from wattwise import v1
 from wattwise.driver.files import writing
 from wattwise.driver.interruption import InterruptedRunError, Interruption
-from wattwise.driver.outcome import ENDED, OUTPUT, RUNNING, LaunchOutcome, has_client
+from wattwise.driver.outcome import ENDED, OUTPUT, RUNNING, LaunchOutcome, MeasuredEpoch, has_client
 from wattwise.driver.process import Process
-from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError, log
-from wattwise.training.rules import cost
+from wattwise.errors import (
+    InvalidRequestError,
+    InvalidResultError,
+    JobNotFoundError,
+    TrialNotFoundError,
+    WattwiseError,
+    log,
+)
+from wattwise.training.rules import cost, own_decision
 from wattwise.training.session import BEATS_PER_LEASE
 from wattwise.training.windows import TrainingWindows, monitor_message
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from wattwise.driver.evaluations import EvaluationReader
     from wattwise.monitor import Monitor
     from wattwise.rpc.client import Client
 
@@ -49,6 +58,7 @@ class CommandExecution:
         lock: a descriptor whose lock is held as long as any process of the command runs.
         checks_cost: whether the server is asked to stop the trial when its cost, measured by the driver, exceeds the
             cost bound.
+        output: reads the metrics in the output; None if the job file has no pattern for them.
     """
 
     trial: v1.TrialId
@@ -60,6 +70,7 @@ class CommandExecution:
     grace_seconds: float
     lock: int
     checks_cost: bool
+    output: EvaluationReader | None = None
 
     def run(
         self, client: Client, monitor: Monitor, interruption: Interruption, refresh: Callable[[], None]
@@ -75,20 +86,22 @@ class CommandExecution:
         name = f"wattwise run {self.trial.job_id} {self.trial.trial_number}"
         windows = TrainingWindows(monitor, name, self.spec.gpu.max_power_watts, weighs_energy=self.spec.eta_knob > 0)
         windows.open()
-        self._outcome(RUNNING, windows).save(self.folder)
+        epochs = EpochLog(self.spec, self.trial, windows, self.output)
+        self._outcome(RUNNING, epochs).save(self.folder)
         process = self._start()
         interruption.on_repeat = process.kill
         over_cost_bound, interrupted = False, None
         try:
             with LeaseKeeper(client, self.trial, self.spec.trial_lease_seconds) as lease:
-                over_cost_bound = self._watch(process, lease, windows, client, refresh)
+                over_cost_bound = self._watch(process, lease, epochs, client, refresh)
         except InterruptedRunError as error:
             interrupted = error
         finally:
             status = process.end()
             windows.close()
             refresh()
-        return replace(self._outcome(status, windows), over_cost_bound=over_cost_bound), interrupted
+        epochs.read(to_end=True)
+        return replace(self._outcome(status, epochs), over_cost_bound=over_cost_bound), interrupted
 
     def _start(self) -> Process:
         path = self.folder / OUTPUT
@@ -105,35 +118,44 @@ class CommandExecution:
                 ended=self.folder / ENDED,
             )
 
-    def _outcome(self, status: int, windows: TrainingWindows) -> LaunchOutcome:
-        return LaunchOutcome(status, windows.time_seconds, windows.energy_joules, monitor=windows.monitor)
+    def _outcome(self, status: int, epochs: EpochLog) -> LaunchOutcome:
+        windows = epochs.windows
+        sums = windows.time_seconds, windows.energy_joules
+        return LaunchOutcome(status, *sums, monitor=windows.monitor, epochs=tuple(epochs.measured))
 
     def _watch(
         self,
         process: Process,
         lease: LeaseKeeper,
-        windows: TrainingWindows,
+        epochs: EpochLog,
         client: Client,
         refresh: Callable[[], None],
     ) -> bool:
         """Waits until the command has ended; returns whether it was stopped for its cost."""
+        windows = epochs.windows
         save_at = time.monotonic() + _SHORTEST_SAVE_SECONDS
         check_at = time.monotonic() + _COST_CHECK_SECONDS
         stopping = over_cost_bound = False
         while process.wait(_POLL_SECONDS) is None:
             refresh()
-            if time.monotonic() >= save_at:
-                windows.close()
-                windows.reopen()
-                self._outcome(RUNNING, windows).save(self.folder)
+            new = epochs.read()
+            if new or time.monotonic() >= save_at:
+                if not new:
+                    windows.close()
+                    windows.reopen()
+                self._outcome(RUNNING, epochs).save(self.folder)
                 save_at = time.monotonic() + max(_SHORTEST_SAVE_SECONDS, _SAVE_SHARE * windows.time_seconds)
             # A client in the command learns of a stop itself, and may have work to finish, such as saving a model.
+            if lease.reported:
+                epochs.ignore()
             if stopping or lease.reported or has_client(self.folder):
                 continue
+            for result in new:
+                lease.report(result)
             if self.checks_cost and lease.cost_bound is not None and time.monotonic() >= check_at:
                 check_at = time.monotonic() + _COST_CHECK_SECONDS
                 over_cost_bound = self._exceeds(lease.cost_bound, windows, client)
-            if lease.stopped or over_cost_bound:
+            if lease.stopped or over_cost_bound or epochs.over:
                 stopping = True
                 process.terminate()
         return over_cost_bound
@@ -160,8 +182,63 @@ class CommandExecution:
             return False
 
 
+class EpochLog:
+    """The epochs whose metrics were in the output so far, measured when they were read.
+
+    Attributes:
+        windows: measures the command.
+        measured: the epochs.
+        over: whether the newest one is the last: it reached the target, or is the job's last epoch.
+    """
+
+    def __init__(
+        self, spec: v1.JobSpec, trial: v1.TrialId, windows: TrainingWindows, output: EvaluationReader | None
+    ) -> None:
+        self.windows = windows
+        self.measured: list[MeasuredEpoch] = []
+        self.over = False
+        self._spec = spec
+        self._trial = trial
+        self._output = output
+        self._is_measured = False
+
+    def read(self, *, to_end: bool = False) -> list[v1.TrainingResult]:
+        """Returns the results of the epochs that are new in the output.
+
+        Args:
+            to_end: whether the command has ended, and been measured.
+        """
+        if self._output is None or self.over:
+            return []
+        self._is_measured = to_end
+        return list(self._add(self._output.read(self._measure, to_end=to_end)))
+
+    def ignore(self) -> None:
+        """Ignores the output: another program reports the trial."""
+        self.measured.clear()
+        self._output = None
+
+    def _measure(self) -> tuple[float, float]:
+        # What is read at once was printed at about the same time.
+        if not self._is_measured:
+            self._is_measured = True
+            self.windows.close()
+            self.windows.reopen()
+        return self.windows.time_seconds, self.windows.energy_joules
+
+    def _add(self, epochs: Iterator[MeasuredEpoch]) -> Iterator[v1.TrainingResult]:
+        """Yields the results of these epochs, up to the last one of the trial."""
+        for epoch in epochs:
+            self.measured.append(epoch)
+            result = epoch.result(self._trial, self.windows.monitor)
+            self.over = own_decision(self._spec, result).stop_train
+            yield result
+            if self.over:
+                return
+
+
 class LeaseKeeper:
-    """Sends heartbeats from a thread within its block.
+    """Sends reports, and heartbeats while there are none, from a thread within its block.
 
     Args:
         client: does not retry calls.
@@ -170,7 +247,7 @@ class LeaseKeeper:
 
     Attributes:
         stopped: the server has stopped the trial.
-        reported: results of the trial have been reported.
+        reported: results of the trial have been reported, other than by this object.
         cost_bound: the cost above which the trial is stopped, in joules; None if there is no bound yet.
     """
 
@@ -183,6 +260,9 @@ class LeaseKeeper:
         interval = min(lease_seconds / BEATS_PER_LEASE, _LONGEST_HEARTBEAT_SECONDS)
         self._interval = interval or _LONGEST_HEARTBEAT_SECONDS
         self._over = threading.Event()
+        self._wakes = threading.Event()
+        self._results: deque[v1.TrainingResult] = deque()
+        self._asked = self._has_sent = False
         self._server_away = False
         self._thread = threading.Thread(target=self._renew, name="wattwise-lease", daemon=True)
 
@@ -193,11 +273,18 @@ class LeaseKeeper:
     def __exit__(self, *_error: object) -> None:
         # The thread is not joined: it may be in a call to a server that does not answer.
         self._over.set()
+        self._wakes.set()
+
+    def report(self, result: v1.TrainingResult) -> None:
+        """Sends a result as soon as the server is there, unless another program reports the trial."""
+        self._results.append(result)
+        self._wakes.set()
 
     def _renew(self) -> None:
         while not self._over.is_set() and not self.stopped:
+            self._wakes.clear()
             try:
-                decision = self._client.heartbeat(self._trial)
+                decision = self._next()
             except (JobNotFoundError, TrialNotFoundError) as error:
                 # Its database was lost or restored: the trial is delivered when it has ended.
                 log.warning("%s; training continues", error)
@@ -208,7 +295,27 @@ class LeaseKeeper:
                     log.warning("%s; training continues", error)
             else:
                 self._server_away = False
-                self.reported = self.reported or decision.cost > 0
+                self.reported = self.reported or (decision.cost > 0 and not self._has_sent)
                 self.cost_bound = decision.cost_bound if decision.HasField("cost_bound") else None
                 self.stopped = decision.stop_train
-            self._over.wait(self._interval)
+                if self._results:
+                    continue
+            self._wakes.wait(self._interval)
+
+    def _next(self) -> v1.Decision:
+        """Sends the next result; before the first one, a heartbeat shows whether another program reports the trial."""
+        if self.reported:
+            self._results.clear()
+        if not self._results or not self._asked:
+            decision = self._client.heartbeat(self._trial)
+            self._asked = True
+            return decision
+        self._has_sent = True
+        try:
+            decision = self._client.report_result(self._results[0])
+        except (InvalidResultError, InvalidRequestError) as error:
+            log.warning("trial %d: %s", self._trial.trial_number, error)
+            self._results.popleft()
+            return self._client.heartbeat(self._trial)
+        self._results.popleft()
+        return decision

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from wattwise.driver.evaluations import fault_in
 from wattwise.driver.placeholders import faults_in, placeholders_in
 from wattwise.driver.toml_table import NOT_NEGATIVE, POSITIVE, Table, at_least, parsed
 from wattwise.errors import InvalidArgumentError, MonitorError, Violation, WattwiseError
@@ -29,12 +30,16 @@ class TrainSection:
         workdir: the folder that it runs in.
         optimizer: the rule by which the learning rate follows the batch size; None passes no learning rate.
         default_learning_rate: the learning rate of the default batch size.
+        metric_pattern: the regular expression of the metrics in the output; None reads none.
+        epoch_pattern: the regular expression of the epochs in the output; None counts the metrics.
     """
 
     command: tuple[str, ...]
     workdir: Path = Path()
     optimizer: str | None = None
     default_learning_rate: float | None = None
+    metric_pattern: str | None = None
+    epoch_pattern: str | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,11 @@ def _train(table: Table, folder: Path) -> dict[str, Any]:
         table.fault(missing, f"is missing; {pair[0]} requires it")
     elif not pair and any("learning_rate" in placeholders_in(word) for word in command):
         table.fault("optimizer", "is missing; {learning_rate} requires optimizer and default_learning_rate")
+    for key, group in (("metric_pattern", "metric"), ("epoch_pattern", "epoch")):
+        if key in values and (unusable := fault_in(values[key], group)) is not None:
+            table.fault(key, unusable)
+    if "epoch_pattern" in table.values and "metric_pattern" not in table.values:
+        table.fault("metric_pattern", "is missing; epoch_pattern requires it")
     values["workdir"] = (folder / values.get("workdir", TrainSection.workdir)).resolve()
     if not values["workdir"].is_dir():
         table.fault("workdir", f"{values['workdir']} is not a folder; it is relative to the job file")

@@ -70,6 +70,8 @@ def command_line(file: JobFile, context: LaunchContext) -> CommandLine:
         "SERVER": context.server,
         "SERVER_NAME": context.server_name,
         "JOB_ID": context.spec.job_id,
+        # A fresh run has another id, under which a script does not know its job.
+        "JOB_FILE_ID": "" if file.job_id == context.spec.job_id else file.job_id,
         "JOB_SPEC": spec_to_json(context.spec),
         "TRIAL_NUMBER": context.trial_number,
         "REQUEST_ID": context.request_id,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.humanize import end_reason
+from wattwise.driver.evaluations import EvaluationReader
 from wattwise.driver.execution import CommandExecution
 from wattwise.driver.files import read_json, write_json, writing
 from wattwise.driver.history import BY_COMMAND, BY_DRIVER, TrialRecord
@@ -18,10 +19,12 @@ from wattwise.driver.outcome import (
     OUTPUT,
     RESULT,
     LaunchOutcome,
+    MeasuredEpoch,
     ResultError,
     has_client,
     power_limit_in,
     read_result,
+    saved_epochs,
     saved_outcome,
 )
 from wattwise.errors import InvalidResultError, JobNotFoundError, TrialNotFoundError, WattwiseError
@@ -31,9 +34,8 @@ from wattwise.rpc.labels import launch_labels
 from wattwise.training.delivery import REFUSALS, deliver_record
 from wattwise.training.journal import Journal
 from wattwise.training.journal import TrialRecord as SpooledRecord
-from wattwise.training.rules import cost, reaches_target
+from wattwise.training.rules import cost, own_decision, reaches_target
 from wattwise.training.spool import Spool
-from wattwise.training.windows import monitor_message
 
 if TYPE_CHECKING:
     from wattwise.driver.folder import Claim, LaunchRecord, RunFolder
@@ -52,6 +54,10 @@ _END_SECONDS = 5.0
 _LAUNCH = "launch.json"
 _OWN_FAULTS = (v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_COMPLETED)
 """End reasons whose cause the command's output may show."""
+
+
+class NoResultError(WattwiseError):
+    """A command has succeeded and left no metric; its trial does not count."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,7 @@ class Launcher:
         """Completes a launch, from wherever an earlier driver left it.
 
         Raises:
+            NoResultError: the command has left no metric; the launch has ended.
             WattwiseError: the server refuses it, or is away for too long; the launch can be taken over.
             InterruptedRunError: a signal; the command and its trial have been ended.
         """
@@ -112,36 +119,82 @@ class Launcher:
         answer = self.client.get_next_batch_size(self.job.job_id, request_id=request_id, labels=launch_labels())
         trial = answer.trial
         folder = self._folder_of(claim, trial.id)
+        output = self._output_of(trial.id, folder)
         outcome: LaunchOutcome | None = None
         try:
             if folder.exists() or _has_ended(trial):
-                outcome = saved_outcome(folder, self.job.gpu.max_power_watts)
+                outcome = self._saved_outcome(trial.id, folder, output)
             else:
-                outcome, interrupted = self._train(claim, trial, folder, answer.reason)
+                outcome, interrupted = self._train(claim, trial, folder, answer.reason, output)
                 if interrupted is not None:
                     raise interrupted
                 outcome.save(folder)
         except InterruptedRunError:
             # If this fails too, the next driver of this folder finds the launch and ends its trial.
             with suppress(WattwiseError):
+                if outcome is not None and not has_client(folder):
+                    self._report_epochs(claim, trial.id, outcome, _END_SECONDS)
                 trial = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED, timeout=_END_SECONDS)
                 self._record(claim, trial, outcome, folder)
             raise
         # Without an outcome, an earlier driver died during the training.
         reason = v1.END_REASON_PREEMPTED if outcome is None else outcome.end_reason
         self._deliver_spooled(claim, reason)
+        fault = None
         try:
             if outcome is not None:
-                self._report_if_unreported(trial.id, outcome, folder)
-            trial = self.client.end_trial(trial.id, reason)
+                fault = self._report_if_unreported(claim, trial.id, outcome, folder, output)
+            elif (died := saved_epochs(folder)) is not None and not has_client(folder):
+                self._report_epochs(claim, trial.id, died)
+            trial = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED if fault else reason)
         except (JobNotFoundError, TrialNotFoundError):
             # The server's database was lost or restored, unless a person deleted the job.
-            record = self._record_of(claim, trial, outcome, folder)
+            record, fault = self._record_of(claim, trial, outcome, folder, output)
             found = deliver_record(self.client, record, PATIENCE_SECONDS)
             if found is None:
                 raise
             trial = found
-        return self._record(claim, trial, outcome, folder)
+            # The client may have delivered it before.
+            fault = None if trial.last_epoch else fault
+        ended = self._record(claim, trial, outcome, folder)
+        if fault:
+            if outcome is not None and trial.end_reason not in _OWN_FAULTS:
+                self.run.board.quote(folder, outcome.exit_code)
+            raise NoResultError(
+                f"trial {trial.id.trial_number} has no result, although its command exited with status 0: {fault}. The "
+                f"trial does not count against batch size {trial.id.batch_size}. Fix the command or the job file, and "
+                "run this again"
+            )
+        return ended
+
+    def _saved_outcome(self, trial: v1.TrialId, folder: Path, output: EvaluationReader | None) -> LaunchOutcome | None:
+        """The outcome of a command whose driver has died, with the epochs in its output that the driver did not read.
+
+        They have the time and the energy of the whole command.
+        """
+        outcome = saved_outcome(folder, self.job.gpu.max_power_watts)
+        if outcome is None or output is None:
+            return outcome
+        epochs = list(outcome.epochs)
+        total = outcome.time_seconds, outcome.energy_joules
+        for epoch in output.read(lambda: total, to_end=True):
+            if epochs and own_decision(self.job, epochs[-1].result(trial, outcome.monitor)).stop_train:
+                break
+            if not epochs or epoch.epoch > epochs[-1].epoch:
+                epochs.append(epoch)
+        return replace(outcome, epochs=tuple(epochs))
+
+    def _output_of(self, trial: v1.TrialId, folder: Path) -> EvaluationReader | None:
+        """Reads the metrics in a command's output, if the job file says how."""
+        train, say = self.run.file.train, self.run.board.say
+        if train.metric_pattern is None:
+            return None
+        return EvaluationReader(
+            folder / OUTPUT,
+            train.metric_pattern,
+            train.epoch_pattern,
+            lambda text: say(f"trial {trial.trial_number}: {text}"),
+        )
 
     def _deliver_spooled(self, claim: Claim, reason: v1.EndReason.ValueType) -> None:
         """Delivers what a client in the command could not; `reason` is how a client was ended that did not say so."""
@@ -151,6 +204,8 @@ class Launcher:
             if journal is None:
                 return
             try:
+                if not journal.record.results and reason == v1.END_REASON_COMPLETED:
+                    reason = v1.END_REASON_PREEMPTED
                 journal.end(reason)
                 deliver_record(self.client, journal.record, PATIENCE_SECONDS)
                 journal.delete()
@@ -160,8 +215,15 @@ class Launcher:
             finally:
                 journal.release()
 
-    def _record_of(self, claim: Claim, trial: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> SpooledRecord:
-        """The trial in the form in which a server that does not know it takes it."""
+    def _record_of(
+        self,
+        claim: Claim,
+        trial: v1.Trial,
+        outcome: LaunchOutcome | None,
+        folder: Path,
+        output: EvaluationReader | None,
+    ) -> tuple[SpooledRecord, str | None]:
+        """The trial in the form in which a server that does not know it takes it, and why it has no result, if so."""
         start = trial.start_time.ToNanoseconds() / 1e9
         record = SpooledRecord(
             self.run.server_name,
@@ -171,10 +233,14 @@ class Launcher:
             trial.id.batch_size,
             start,
         )
-        if outcome is not None and outcome.exit_code == 0 and (report := self._result_of(trial.id, outcome, folder)):
-            record.add(report, start + outcome.time_seconds)
-        record.end_reason = v1.END_REASON_PREEMPTED if outcome is None else outcome.end_reason
-        return record
+        record.end_reason = v1.END_REASON_PREEMPTED
+        if outcome is None:
+            return record, None
+        results, fault = _results(trial.id, outcome, folder, output)
+        for result in results:
+            record.add(result, start + result.time_seconds)
+        record.end_reason = v1.END_REASON_PREEMPTED if fault else outcome.end_reason
+        return record, fault
 
     def _folder_of(self, claim: Claim, trial: v1.TrialId) -> Path:
         """The folder that the launch has begun to use, or a free one: a job that was deleted counts from 1 again."""
@@ -189,7 +255,7 @@ class Launcher:
         return path
 
     def _train(
-        self, claim: Claim, trial: v1.Trial, folder: Path, reason: str
+        self, claim: Claim, trial: v1.Trial, folder: Path, reason: str, output: EvaluationReader | None
     ) -> tuple[LaunchOutcome, InterruptedRunError | None]:
         run, launch = self.run, claim.launch
         command = command_line(
@@ -228,42 +294,55 @@ class Launcher:
             grace_seconds=run.file.run.grace_seconds,
             lock=claim.lock,
             # Until a trial of this run is known to have had no client, this one's client may be about to join, and
-            # its cost counts from then on.
-            checks_cost=any(record.reached and record.measured_by == BY_DRIVER for record in run.folder.history.read()),
+            # its cost counts from then on. With metrics in the output, the server checks the cost after every epoch.
+            checks_cost=output is None
+            and any(record.reached and record.measured_by == BY_DRIVER for record in run.folder.history.read()),
+            output=output,
         )
         return execution.run(self.once, run.monitor, run.interruption, run.board.refresh)
 
-    def _report_if_unreported(self, trial: v1.TrialId, outcome: LaunchOutcome, folder: Path) -> None:
-        """Reports the result of a command without a client."""
-        # A client that reports nothing may have joined only for the batch size.
-        if outcome.exit_code != 0 or (has_client(folder) and not (folder / RESULT).exists()):
-            return
-        decision = self.client.heartbeat(trial)
-        if decision.stop_train or decision.cost > 0:
-            return
-        report = self._result_of(trial, outcome, folder)
-        if report is not None:
-            try:
-                self.client.report_result(report)
-            except InvalidResultError as error:
-                self.run.board.say(f"trial {trial.trial_number}: {error}")
-
-    def _result_of(self, trial: v1.TrialId, outcome: LaunchOutcome, folder: Path) -> v1.TrainingResult | None:
-        """The measurement of a command without a client; None if it left no result."""
-        try:
-            result = read_result(folder)
-        except ResultError as error:
-            if not has_client(folder) or (folder / RESULT).exists():
-                self.run.board.say(f"trial {trial.trial_number}: {error}")
+    def _report_if_unreported(
+        self,
+        claim: Claim,
+        trial: v1.TrialId,
+        outcome: LaunchOutcome,
+        folder: Path,
+        output: EvaluationReader | None,
+    ) -> str | None:
+        """Reports what a command without a client has left; returns why it has left no result, if it should have."""
+        if outcome.exit_code != 0 and not outcome.epochs:
             return None
-        return v1.TrainingResult(
-            trial=trial,
-            time_seconds=outcome.time_seconds,
-            energy_joules=outcome.energy_joules,
-            metric=result.metric,
-            current_epoch=result.epochs,
-            monitor=monitor_message(outcome.monitor),
-        )
+        decision = self.client.heartbeat(trial)
+        # A client that reports nothing may have joined only for the batch size.
+        if decision.stop_train or (decision.cost > 0 and (has_client(folder) or not outcome.epochs)):
+            return None
+        if outcome.epochs:
+            self._report_epochs(claim, trial, outcome)
+            return None
+        results, fault = _results(trial, outcome, folder, output)
+        for result in results:
+            self._report(result)
+        return fault
+
+    def _report_epochs(
+        self, claim: Claim, trial: v1.TrialId, outcome: LaunchOutcome, timeout: float | None = None
+    ) -> None:
+        """Reports the epochs in the output of a command that the server does not have yet."""
+        if not outcome.epochs:
+            return
+        request_id = claim.launch.request_id
+        known = self.client.get_next_batch_size(trial.job_id, request_id=request_id, timeout=timeout).trial.last_epoch
+        for epoch in outcome.epochs:
+            if epoch.epoch > known and self._report(epoch.result(trial, outcome.monitor), timeout):
+                return
+
+    def _report(self, result: v1.TrainingResult, timeout: float | None = None) -> bool:
+        """Reports a measurement; returns whether it ends the trial."""
+        try:
+            return self.client.report_result(result, timeout=timeout).stop_train
+        except InvalidResultError as error:
+            self.run.board.say(f"trial {result.trial.trial_number}: {error}")
+            return False
 
     def _monitor_of(self, trial: v1.Trial, outcome: LaunchOutcome | None) -> MonitorKinds:
         """What a trial's energy comes from; the driver's monitor if nothing was reported."""
@@ -309,6 +388,24 @@ class Launcher:
         return record
 
 
+def _results(
+    trial: v1.TrialId, outcome: LaunchOutcome, folder: Path, output: EvaluationReader | None
+) -> tuple[list[v1.TrainingResult], str | None]:
+    """The measurements of a command without a client, or why there are none although it has succeeded."""
+    if outcome.epochs or outcome.exit_code != 0:
+        return [epoch.result(trial, outcome.monitor) for epoch in outcome.epochs], None
+    try:
+        metric, epochs = read_result(folder)
+    except ResultError as error:
+        if output is not None and not (folder / RESULT).exists():
+            return [], output.fault
+        if has_client(folder) and not (folder / RESULT).exists():
+            return [], "no epoch of its client has arrived; it must call on_evaluate(metric) after every epoch"
+        return [], str(error)
+    total = MeasuredEpoch(epochs, metric, outcome.time_seconds, outcome.energy_joules)
+    return [total.result(trial, outcome.monitor)], None
+
+
 class _Usage(NamedTuple):
     """What a trial used, as far as it is known, and who measured it."""
 
@@ -320,7 +417,10 @@ class _Usage(NamedTuple):
 
 def _usage(spec: v1.JobSpec, trial: v1.Trial, outcome: LaunchOutcome | None) -> _Usage:
     if trial.HasField("cost"):
-        by_driver = outcome is not None and (outcome.over_cost_bound or outcome.time_seconds == trial.time_seconds)
+        by_driver = outcome is not None and (
+            outcome.over_cost_bound
+            or trial.time_seconds in (outcome.time_seconds, *(epoch.time_seconds for epoch in outcome.epochs))
+        )
         return _Usage(trial.time_seconds, trial.energy_joules, trial.cost, BY_DRIVER if by_driver else BY_COMMAND)
     if outcome is None:
         return _Usage()

@@ -140,8 +140,8 @@ def _check_default(run: RecurringRun, record: TrialRecord) -> None:
     elif record.end_reason == "completed":
         advice = (
             "its command exited with status 0 before the trial was decided. A command with a client must train until "
-            "the client stops it or for max_epochs; a command without one must write its metric and epochs to "
-            "result.json. Fix the command and run this again"
+            "the client stops it or for max_epochs; one without a client must print its metric as often, or write its "
+            "metric and epochs to result.json. Fix the command and run this again"
         )
     else:
         advice = (

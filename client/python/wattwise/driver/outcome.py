@@ -22,13 +22,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.humanize import printable
 from wattwise.driver.files import WriteError, read_json, write_json
 from wattwise.monitor.kind import MonitorKinds
 from wattwise.training.client_file import ClientFile, power_limit_of
+from wattwise.training.windows import monitor_message
 
 OUTPUT = "output.log"
 RESULT = "result.json"
@@ -37,8 +38,28 @@ _MEASURING, _MEASURED = "measuring.json", "measured.json"
 RUNNING = -1
 """In place of the exit status of a command that runs."""
 _QUOTED_LINES, _QUOTED_CHARACTERS, _READ_BYTES = 10, 200, 16_384
-_TERMINAL_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
+_TERMINAL_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[ -/]+[0-~])")
 _PREEMPTED = {128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP}
+
+
+class MeasuredEpoch(NamedTuple):
+    """An epoch whose metric was in the output, with the sums up to it as the driver measured them."""
+
+    epoch: int
+    metric: float
+    time_seconds: float
+    energy_joules: float
+
+    def result(self, trial: v1.TrialId, monitor: MonitorKinds) -> v1.TrainingResult:
+        """The measurement as the server takes it."""
+        return v1.TrainingResult(
+            trial=trial,
+            time_seconds=self.time_seconds,
+            energy_joules=self.energy_joules,
+            metric=self.metric if math.isfinite(self.metric) else math.nan,
+            current_epoch=self.epoch,
+            monitor=monitor_message(monitor),
+        )
 
 
 @dataclass(frozen=True)
@@ -51,6 +72,7 @@ class LaunchOutcome:
         energy_joules: what the driver's monitor measured meanwhile.
         over_cost_bound: whether it was stopped because the driver reported a cost above the bound.
         monitor: what the energy comes from.
+        epochs: those whose metrics were in the output.
     """
 
     exit_code: int
@@ -58,6 +80,7 @@ class LaunchOutcome:
     energy_joules: float
     over_cost_bound: bool = False
     monitor: MonitorKinds = field(default_factory=MonitorKinds)
+    epochs: tuple[MeasuredEpoch, ...] = ()
 
     @property
     def end_reason(self) -> v1.EndReason.ValueType:
@@ -112,7 +135,14 @@ def saved_outcome(folder: Path, max_power_watts: float) -> LaunchOutcome | None:
 
 
 def _read_outcome(saved: Mapping[str, Any]) -> LaunchOutcome:
-    return LaunchOutcome(**{**saved, "monitor": MonitorKinds.from_json(saved["monitor"])})
+    epochs = tuple(MeasuredEpoch(*epoch) for epoch in saved.get("epochs", ()))
+    return LaunchOutcome(**{**saved, "monitor": MonitorKinds.from_json(saved["monitor"]), "epochs": epochs})
+
+
+def saved_epochs(folder: Path) -> LaunchOutcome | None:
+    """What is known of a command that died with its driver; None if nothing is."""
+    begun = read_json(folder / _MEASURING)
+    return None if begun is None else _read_outcome(begun)
 
 
 def has_client(folder: Path) -> bool:
@@ -135,8 +165,13 @@ def last_lines(folder: Path) -> list[str]:
     except OSError:
         return []
     # Of a progress bar, which overwrites itself, only its last state.
-    lines = (line.rstrip().rpartition("\r")[2].rstrip() for line in _TERMINAL_SEQUENCE.sub("", text).split("\n"))
+    lines = (line.rstrip().rpartition("\r")[2].rstrip() for line in without_terminal_sequences(text).split("\n"))
     return [_printable(line) for line in lines if line][-_QUOTED_LINES:]
+
+
+def without_terminal_sequences(text: str) -> str:
+    """The text without sequences that set colours or move the cursor of a terminal."""
+    return _TERMINAL_SEQUENCE.sub("", text) if "\x1b" in text else text
 
 
 def _printable(line: str) -> str:
@@ -145,20 +180,12 @@ def _printable(line: str) -> str:
     return text if len(text) <= _QUOTED_CHARACTERS else f"{text[: _QUOTED_CHARACTERS - 1]}…"
 
 
-@dataclass(frozen=True)
-class CommandResult:
-    """What result.json says: the final validation metric, which may be NaN, and the number of trained epochs."""
-
-    metric: float
-    epochs: int
-
-
 class ResultError(ValueError):
     """result.json is missing or malformed; the message shows what to write."""
 
 
-def read_result(folder: Path) -> CommandResult:
-    """Reads result.json.
+def read_result(folder: Path) -> tuple[float, int]:
+    """Reads the final validation metric, which may be NaN, and the number of trained epochs from result.json.
 
     Raises:
         ResultError: if it is missing or malformed.
@@ -177,11 +204,11 @@ def read_result(folder: Path) -> CommandResult:
         raise _fault(path, f"has metric {metric!r}, which is not a number")
     if not isinstance(epochs, int) or isinstance(epochs, bool) or not 0 < epochs < 2**31:
         raise _fault(path, f"has epochs {epochs!r}, which is not a positive integer")
-    return CommandResult(float(metric) if math.isfinite(metric) else math.nan, epochs)
+    return float(metric), epochs
 
 
 def _fault(path: Path, fault: str) -> ResultError:
     return ResultError(
         f"{path} {fault}; a command without a client must write it before it exits with status 0, such as "
-        '{"metric": 0.98, "epochs": 7}'
+        '{"metric": 0.98, "epochs": 7}, or print its metrics, with metric_pattern in [train]'
     )

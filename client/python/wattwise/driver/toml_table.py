@@ -40,7 +40,8 @@ def parsed(path: Path, error: type[WattwiseError]) -> Mapping[str, Any]:
         reason = cause.strerror if isinstance(cause, OSError) else "it is not UTF-8 text"
         raise error(f"{path} cannot be read: {reason}") from cause
     except tomllib.TOMLDecodeError as cause:
-        raise error(f"{path} is not TOML: {cause}") from cause
+        hint = "; write a string with backslashes in single quotes" if "\\" in str(cause) else ""
+        raise error(f"{path} is not TOML: {cause}{hint}") from cause
     return content
 
 

@@ -6,26 +6,34 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import JobNotFoundError, NoDriverError, ResumeError, TrialNotFoundError, log
+from wattwise.errors import (
+    JobDiffersError,
+    JobNotFoundError,
+    NoDriverError,
+    ResumeError,
+    TrainerSetupError,
+    TrialNotFoundError,
+    log,
+)
 from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.monitor.named import named_monitor
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
-from wattwise.spec import GpuConfig, JobSpec
+from wattwise.spec import GpuConfig, JobSpec, check_job
 from wattwise.training.client_file import ClientFile
 from wattwise.training.delivery import find_launch
-from wattwise.training.launch import NO_TRIAL, Endpoint, with_gpu
+from wattwise.training.launch import DRIVER_VARIABLES, NO_TRIAL, Endpoint, has_driver, with_gpu
 from wattwise.training.resume import SavedTrial
 from wattwise.training.rules import resolved
 from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial, TrialInfo
 
-_REQUIRED = ("SERVER", "JOB_SPEC", "REQUEST_ID", "TRIAL_NUMBER", "BATCH_SIZE")
+_REQUIRED = (*DRIVER_VARIABLES, "SERVER", "BATCH_SIZE")
 
 
 class DriverLaunch:
@@ -61,9 +69,31 @@ class DriverLaunch:
         self._folder = Path(variables["LOG_DIR"]) if "LOG_DIR" in variables else None
         # The server gives it only once, to the driver.
         self._reason = variables.get("REASON", "the trial of its driver")
+        self._job_file_id = variables.get("JOB_FILE_ID", self.job.job_id)
         self._monitor_name = variables.get("MONITOR")
         self._sent = v1.JobSpec()
         self._away = False
+
+    @classmethod
+    def of_script(
+        cls, server: str, job: JobSpec, timeout: float | None, credentials: Credentials | None
+    ) -> DriverLaunch:
+        """The launch for a script that names its own server and job, of which the driver's server takes the place.
+
+        Credentials for another server than the driver's are not used.
+
+        Raises:
+            InvalidArgumentError: if `job` is not a JobSpec, or `timeout` is not a number of seconds.
+            TrainerSetupError: if the driver trains a job with another id.
+            JobDiffersError: if the driver's job has another configuration.
+            NoDriverError: if variables of the driver are missing or wrong.
+        """
+        check_job(job)
+        launch = cls(timeout, credentials if server == os.environ.get("WATTWISE_SERVER") else None)
+        launch._check_same(job)
+        if server != launch.server:
+            log.info("`wattwise run` has started this process: its server is %s, not %s", launch.server, server)
+        return launch
 
     @property
     def job_key(self) -> tuple[str, str]:
@@ -74,6 +104,37 @@ class DriverLaunch:
     def request_id(self) -> str:
         """The driver's request id."""
         return self._request_id
+
+    def _check_same(self, job: JobSpec) -> None:
+        """Compares a script's own job with the driver's. Fields that a script does not set have the server's defaults.
+
+        Raises:
+            TrainerSetupError: if it has another id.
+            JobDiffersError: if it has the same id and another configuration; names the fields.
+        """
+        if job.job_id not in (self.job.job_id, self._job_file_id):
+            raise TrainerSetupError(
+                f"`wattwise run` trains job {self._job_file_id!r}, but this script's job is {job.job_id!r}: use the "
+                "same job_id in both, or start the script without `wattwise run`"
+            )
+        same = replace(job, job_id=self.job.job_id, gpu=self.job.gpu if job.gpu is None else job.gpu).with_eta()
+        sent, registered = resolved(same.to_proto()), resolved(self.job.to_proto())
+        if job.policy is None:
+            # A job keeps the policy that it was created with.
+            sent.policy = registered.policy
+        ours, theirs = ({field.name: value for field, value in spec.ListFields()} for spec in (sent, registered))
+        differing = {
+            name: f"job file {_brief(theirs.get(name))}, script {_brief(ours.get(name))}"
+            for name in sorted(ours.keys() | theirs.keys())
+            if ours.get(name) != theirs.get(name)
+        }
+        if differing:
+            raise JobDiffersError(
+                f"job {job.job_id!r} differs in this script and in the job file of `wattwise run`: "
+                f"{'; '.join(f'{name}: {values}' for name, values in differing.items())}. Make them equal, or "
+                "let the script read the job file's with BatchSizeOptimizer.from_env()",
+                metadata=differing,
+            )
 
     def monitor(self) -> Monitor | None:
         """A monitor like the driver's; None if that is the default monitor of any trainer.
@@ -179,6 +240,11 @@ class DriverLaunch:
             content.write(self._folder)
 
 
+def _brief(value: object) -> str:
+    """A value of a field as a part of a sentence."""
+    return "unset" if value is None else " ".join(f"{value!s:.100}".split())
+
+
 def spec_to_json(job: JobSpec) -> str:
     """The job as `WATTWISE_JOB_SPEC`, on one line. It has the fields of the protos: `eta_knob` instead of prices.
 
@@ -209,10 +275,15 @@ def _driver_variables() -> Mapping[str, str]:
     found = {k.removeprefix("WATTWISE_"): v for k, v in os.environ.items() if k.startswith("WATTWISE_") and v}
     missing = [f"WATTWISE_{name}" for name in _REQUIRED if name not in found]
     if missing:
+        names = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
+        if has_driver():
+            raise NoDriverError(
+                f"`wattwise run` has started this process, but {names}: pass all WATTWISE_* variables on to it; sudo, "
+                "ssh, mpirun and containers drop them"
+            )
         raise NoDriverError(
-            f"from_env() joins a trial of `wattwise run`, but {', '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set: start this program with `wattwise run JOB.toml`, or "
-            "use BatchSizeOptimizer(server, job) to get a trial from the server"
+            f"from_env() joins a trial of `wattwise run`, but {names}: start this program with "
+            "`wattwise run JOB.toml`, or use BatchSizeOptimizer(server, job) to get a trial from the server"
         )
     return found
 

@@ -52,6 +52,15 @@ NO_TRIAL = (
 """Errors that do not come from the trainer's own configuration: a launch with a fallback trains nevertheless."""
 
 
+DRIVER_VARIABLES = ("JOB_SPEC", "REQUEST_ID", "TRIAL_NUMBER")
+"""Variables that only `wattwise run` sets, without `WATTWISE_`."""
+
+
+def has_driver() -> bool:
+    """Whether `wattwise run` has started this process."""
+    return any(os.environ.get(f"WATTWISE_{name}") for name in DRIVER_VARIABLES)
+
+
 class Launch(Protocol):
     """Starts a trial and opens the connections that it needs.
 

@@ -26,7 +26,7 @@ from wattwise.training.attempts import Attempt
 from wattwise.training.best import BestEpoch, better
 from wattwise.training.exits import check_reason, end_reason
 from wattwise.training.fallback import checked_fallback
-from wattwise.training.launch import Launch, ServerLaunch
+from wattwise.training.launch import Launch, ServerLaunch, has_driver
 from wattwise.training.metric import MetricReduction, checked_reduction
 from wattwise.training.ranks import Broadcast, Ranks, not_connected, warn_if_not_connected
 from wattwise.training.resume import SavedTrial, saved_attempt
@@ -56,6 +56,10 @@ class BatchSizeOptimizer:
     `with bso:` block is left. Ctrl-C counts as preempted. `sys.exit` outside of such a block counts as completed,
     whatever its status, and so does an exception in a process of `multiprocessing`: use `with bso:` there. The trial
     also ends, as preempted, when another optimizer of the same job in the same process gets its batch size.
+
+    In a process that `wattwise run` has started, this is the driver's trial, on the driver's server, if the job is the
+    same: the same `job_id` and the same configuration, apart from `gpu` where the script leaves it out. Another job is
+    an error. The same script thus works with and without the driver.
 
     With `torch.distributed` initialised before `get_batch_size`, every rank makes all calls. Rank 0 measures and talks
     to the server; the other ranks receive the batch size, every decision and every exception from it. A rank that fails
@@ -87,6 +91,9 @@ class BatchSizeOptimizer:
         InvalidArgumentError: if `job` is not a JobSpec, `reduce_metric` is unknown, `fallback` is not one of the job's
             batch sizes, a timeout is not a number, or `rank`, `world_size` and `broadcast` do not fit together.
         InvalidJobSpecError: if there is a fallback and a value of the job has the wrong type.
+        TrainerSetupError: if `wattwise run` has started this process for another job.
+        JobDiffersError: if the job of `wattwise run` has the same `job_id` and another configuration.
+        NoDriverError, MonitorError: as for `from_env`, in a process that `wattwise run` has started.
     """
 
     def __init__(
@@ -105,6 +112,12 @@ class BatchSizeOptimizer:
         fallback: int | str | None = None,
         _launch: Launch | None = None,
     ) -> None:
+        if _launch is None and has_driver():
+            from wattwise.training.driver_launch import DriverLaunch  # noqa: PLC0415 - few trainers have a driver
+
+            joined = DriverLaunch.of_script(server, job, timeout, credentials)
+            checked_fallback(fallback, job)
+            _launch, monitor = joined, joined.monitor() if monitor is None else monitor
         self._launch = ServerLaunch(server, job, timeout, credentials) if _launch is None else _launch
         self._job = job
         # A driver has assigned the batch size already.

@@ -216,6 +216,9 @@ class RunningTrial:
                 *(epoch, name, self.info.job.spec.max_epochs),
             )
             return v1.END_REASON_STOPPED_EARLY if self._launch.repeatable else reason
+        if not self._launch.repeatable:
+            # Under a driver such a trial does not count, and the driver says what to do.
+            return reason
         warn(
             "%s ends without a metric and counts as failed, and a batch size that fails three times in a row is no "
             "longer tried: call on_evaluate(metric) after every epoch",
