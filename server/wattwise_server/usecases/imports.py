@@ -151,6 +151,8 @@ class Importer:
             job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
         if verdict is None:
             reason = imported.end_reason or EndReason.COMPLETED
+            if reason is EndReason.STOPPED_EARLY:
+                reason = EndReason.COMPLETED
             return self._lifecycle.fail(tx, job, trial, reason)[1], known is None
         job = self._lifecycle.succeed(tx, job, trial, verdict)
         await self._lifecycle.stop_over_bound(tx, job)

@@ -204,7 +204,7 @@ class Launcher:
             if journal is None:
                 return
             try:
-                if not journal.record.results and reason == v1.END_REASON_COMPLETED:
+                if not journal.record.results and reason == v1.END_REASON_STOPPED_EARLY:
                     reason = v1.END_REASON_PREEMPTED
                 journal.end(reason)
                 deliver_record(self.client, journal.record, PATIENCE_SECONDS)

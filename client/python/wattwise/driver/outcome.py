@@ -90,7 +90,7 @@ class LaunchOutcome:
         short, but other senders are possible.
         """
         if self.exit_code == 0:
-            return v1.END_REASON_COMPLETED
+            return v1.END_REASON_STOPPED_EARLY
         return v1.END_REASON_PREEMPTED if self.exit_code in _PREEMPTED else v1.END_REASON_ERROR
 
     def save(self, folder: Path) -> None:

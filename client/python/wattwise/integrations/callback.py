@@ -199,8 +199,8 @@ class CallbackTrial:
             if not self._count_from_zero:
                 raise self.refuse(
                     f"the trainer continues after {plan.steps_done} steps, but the checkpoint has no trial of "
-                    "Wattwise: the cost of the earlier steps is unknown. Train from the start, or pass count_from_zero=True to "
-                    "the callback if this rest is what every launch of the job trains"
+                    "Wattwise: the cost of the earlier steps is unknown. Train from the start, or pass "
+                    "count_from_zero=True to the callback if this rest is what every launch of the job trains"
                 )
             self.steps_at_report = plan.steps_done
         if self.bso.last_epoch and not plan.steps_done and not self.bso.training_finished:
