@@ -45,7 +45,8 @@ class Row:
         reached: ln E of the trials that reached the target.
         missed: ln of what E is larger than, of those that missed it.
         earlier: ln E of trials that are only known together; they count as usual.
-        earlier_unusual, earlier_missed: How many trials were unusual or missed before, and are only counted.
+        earlier_unusual: How many trials were unusual before, and are only counted.
+        earlier_missed: How many missed before; they are taken to be like those in `missed`.
         weight: What a trial counts.
     """
 
@@ -68,9 +69,9 @@ class Row:
         return len(self.missed) + self.earlier_missed
 
     @property
-    def earlier_unlucky(self) -> int:
-        """How many trials missed before and count as unusual: if the batch size never reached the target, none."""
-        return self.earlier_missed if self.num_reached else 0
+    def miss_weight(self) -> float:
+        """What each of the misses counts, so that all of them together count like all misses."""
+        return self.weight * self.num_missed / len(self.missed) if self.missed else self.weight
 
 
 class Rates(NamedTuple):
@@ -111,19 +112,28 @@ class Misses:
 
 
 class Tilted(NamedTuple):
-    """A belief times the likelihood of a trial: its moments, and the probabilities of two reasons for the result."""
+    """A belief times the likelihood of a trial: its moments, and the probabilities of three reasons for the result."""
 
     moments: Moments
     usual: float
     late: float
+    always: float
 
 
 class Refined(NamedTuple):
-    """The site of a row; for each of its trials the probability that it is usual, and that it is unusual but late."""
+    """The site of a row, and the probabilities of what each of its trials is.
+
+    Attributes:
+        site: The site.
+        usual: That it is not unusual, because it is usual or because its batch size always misses.
+        late: That it is unusual but late.
+        always: That its batch size always misses.
+    """
 
     site: Site
     usual: Sequence[float]
     late: Sequence[float]
+    always: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -204,7 +214,8 @@ class Likelihood:
         chance = {name: float(part.sum() / total) for name, part in parts.items()}
         # That its batch size always misses makes a trial not unusual.
         usual = 1 - chance["late"] - chance.get("never", 0.0)
-        return Tilted(Moments(mean, float(whole @ (e - mean) ** 2)), usual, chance["late"])
+        moments = Moments(mean, float(whole @ (e - mean) ** 2))
+        return Tilted(moments, usual, chance["late"], chance.get("always", 0.0))
 
 
 def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: Constants) -> Refined:
@@ -255,7 +266,7 @@ def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: C
         mean = (prior.product + site.product) / (prior.precision + site.precision)
         least = LEAST * prior.precision
         site = Site(least, mean * (prior.precision + least) - prior.product)
-    return Refined(site, [each.usual for each in found], [each.late for each in found])
+    return Refined(site, [each.usual for each in found], [each.late for each in found], [each.always for each in found])
 
 
 def noise_of(rows: Sequence[Row], usual: Sequence[Sequence[float]], count: int, constants: Constants) -> Floats:
@@ -283,11 +294,14 @@ def rates_of(rows: Sequence[Row], found: Sequence[Refined], count: int, constant
     """u, w and s², as if their priors were earlier trials."""
     unusual = reached = trials = 0.0
     for row, each in zip(rows, found, strict=True):
-        odd = [row.weight * (1 - usual) for usual in each.usual]
         of_reached = len(row.reached)
-        trials += row.weight * (row.num_reached + row.num_missed)
-        unusual += row.weight * (row.earlier_unusual + row.earlier_unlucky) + sum(odd)
-        reached += row.weight * (row.earlier_unusual + sum(each.late[of_reached:])) + sum(odd[:of_reached])
+        weights = [row.weight] * of_reached + [row.miss_weight] * len(row.missed)
+        odd = [weight * (1 - usual) for weight, usual in zip(weights, each.usual, strict=True)]
+        late = [row.miss_weight * chance for chance in each.late[of_reached:]]
+        unusual += row.weight * row.earlier_unusual + sum(odd)
+        reached += row.weight * row.earlier_unusual + sum(odd[:of_reached]) + sum(late)
+        # Trials of a batch size that always misses do not tell how often trials are unusual.
+        trials += row.weight * (row.num_reached + row.num_missed) - row.miss_weight * sum(each.always[of_reached:])
     weight, of_reaches = constants.unusual_weight, constants.reaches_weight
     return Rates(
         noise_of(rows, [each.usual for each in found], count, constants),
@@ -332,7 +346,7 @@ def misses_of(rows: Sequence[Row], without: Sequence[Moments], rates: Rates, con
         for index in here:
             for log in rows[index].missed:
                 chance = later(log - e, float(rates.noise[place]), rates, constants, nearly_above)
-                shares = shares * np.maximum(chance, LEAST_CHANCE) ** rows[index].weight
+                shares = shares * np.maximum(chance, LEAST_CHANCE) ** rows[index].miss_weight
         logs[place] = math.log(shares.sum())
         means[place] = np.average(e, weights=shares)
         variances[place] = np.average((e - means[place]) ** 2, weights=shares)
@@ -353,12 +367,11 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
         for row in rows
     ]
     fit = before.given([each for _, each in observations(rows, sites)])
-    log_likelihood = fit.log_weight
-    misses, unlucky = Misses.none(count), np.zeros(count)
+    misses, unlucky, odd = Misses.none(count), np.zeros(count), 0.0
     reached = [any(row.num_reached for row in rows if row.place == place) for place in by_place]
     for sweep in range(SWEEPS):
         without = cavities(before, fit, rows, sites)
-        misses, unlucky = misses_of(rows, without, rates, constants), np.zeros(count)
+        misses, unlucky, odd = misses_of(rows, without, rates, constants), np.zeros(count), 0.0
         always = np.zeros(count)
         if any(row.missed for row in rows):
             always = Edges(octaves, reached, list(misses.logs), constants).always
@@ -367,8 +380,8 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
             for row, cavity in zip(rows, without, strict=True)
         ]
         for row, each in zip(rows, found, strict=True):
-            odd = sum(1 - usual for usual in each.usual[len(row.reached) :])
-            unlucky[row.place] += row.weight * (row.earlier_unlucky + odd)
+            odd += row.weight * sum(1 - usual for usual in each.usual[: len(row.reached)])
+            unlucky[row.place] += row.miss_weight * sum(1 - usual for usual in each.usual[len(row.reached) :])
         better = rates_of(rows, found, count, constants)
         moved = [
             abs(after.product - now.product - fit.mean[row.place] * (after.precision - now.precision))
@@ -392,4 +405,6 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
             for now, each in zip(sites, found, strict=True)
         ]
         fit = before.given([each for _, each in observations(rows, sites)])
+    # Sites of unusual trials say little, so that their likelihood is high: it does not contain that they are rare.
+    log_likelihood = fit.log_weight + odd * math.log(constants.unusual * constants.reaches)
     return Learned(fit, rates, misses, unlucky, log_likelihood)
