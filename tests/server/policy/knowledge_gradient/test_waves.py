@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from wattwise_server.domain import Moments, Trial
-from wattwise_server.policy.base import Choice, Prior
+from wattwise_server.policy.base import Banned, Choice, Prior
+from wattwise_server.policy.history import observe
 from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient
 
 from tests.server.policy.knowledge_gradient.jobs import (
@@ -21,6 +22,7 @@ from tests.server.policy.knowledge_gradient.jobs import (
     kg_job,
     next_size,
     run_all,
+    show,
     sizes,
 )
 from tests.server.policy.simulated import SimulatedJob
@@ -123,6 +125,37 @@ def test_a_miss_in_the_first_wave_leaves_the_plan() -> None:
         assert set(sizes(later)) <= {16, 32, 64}
         assert all(choice.reason.startswith("no trial has reached the target yet, and ") for choice in choices)
         assert "2 trials of batch size 32 are running" in choices[0].reason
+
+
+def test_a_miss_of_a_neighbour_does_not_draw_the_plan_to_it() -> None:
+    """Beside running trials of the default, a neighbour that has missed is not what all next launches get."""
+    job = kg_job(max_epochs=100)
+    for _ in range(3):
+        job.dispatch(32)
+    show(job, 64, 99, reached=False)
+    later, _ = wave(job, 5)
+    assert sizes(later).count(64) <= 1
+
+
+def test_plan_does_not_depend_on_the_unit_of_a_crash() -> None:
+    """Costs in a plan are relative to an epoch of the default, so that what a crash cost in joules does not matter."""
+    waves = []
+    for cost in (1e-3, 1e3):
+        job = kg_job(max_epochs=100)
+        trials = [job.dispatch(32) for _ in range(4)]
+        job.fail(trials[0], ERROR, cost)
+        waves.append(sizes(wave(job, 5)[0]))
+    assert waves[0] == waves[1]
+
+
+def test_plan_is_only_for_jobs_that_never_reached_the_target() -> None:
+    """A job whose only known batch size was banned has reached the target: its reason does not say otherwise."""
+    job = kg_job(max_epochs=100)
+    for _ in range(5):
+        show(job, 16, 20)
+    job.dispatch(32)
+    job.search = observe(job.policy, job.spec, job.search, Banned(16))
+    assert not choice_of(job).reason.startswith("no trial has reached the target yet")
 
 
 def test_plan_ends_with_the_last_of_the_default() -> None:
