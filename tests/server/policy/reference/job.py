@@ -190,10 +190,19 @@ class Reference:
 
     @cached_property
     def planned(self) -> bool:
-        """Whether no trial has reached the target, and more of the first batch size are running than trials ended."""
-        start = self.sizes[self.default] if self.best_told is None else self.best_told
+        """Whether no trial has ended, and one of the first batch size is running."""
+        return not self.trials and self.start in self.running
+
+    @property
+    def start(self) -> int:
+        """The batch size of the first trial."""
+        return self.sizes[self.default] if self.best_told is None else self.best_told
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether none has reached the target, and more of the first batch size are running than trials ended."""
         reached = any(isinstance(each, Run) and each.reached for each in self.trials)
-        return not reached and self.running.count(start) > len(self.trials)
+        return not reached and self.running.count(self.start) > len(self.trials)
 
     @cached_property
     def belief(self) -> Belief:
@@ -428,7 +437,7 @@ class Reference:
         return [self.sizes[place] for place in self.places]
 
     @cached_property
-    def places(self) -> Collection[int]:
+    def places(self) -> Collection[int]:  # noqa: PLR0911 - one for each rule
         """Their places."""
         default, known = self.default, self.known
         running = [self.running.count(size) for size in self.sizes]
@@ -440,11 +449,13 @@ class Reference:
             return [min(order)[-1]]
         if self.planned:
             return self.worth
+        if self.hopeful:
+            return [self.sizes.index(self.start)]
         last = self.trials[-1] if self.trials else None
         if isinstance(last, Crash) or (last is not None and not last.reached):
             return [self.best]
         untried = not running[default] and all(each.place != default for each in known.epochs)
-        affordable = self.price[default] <= 2 * self.price[self.best]
+        affordable = self.belief.mean[default] <= self.belief.mean[self.best] + math.log(2)
         if untried and affordable and (known.default_due or self.belief.prior_trust < LEAST_TRUST):
             return [default]
         if self.best in self.worth and self.insured is not None:

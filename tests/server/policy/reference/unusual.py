@@ -112,9 +112,13 @@ class Misses:
 
 
 class Tilted(NamedTuple):
-    """A belief times the likelihood of a trial: its moments, and the probabilities of three reasons for the result."""
+    """A belief times the likelihood of a trial.
+
+    That is its moments, ln of its integral, and the probabilities of three reasons for the result.
+    """
 
     moments: Moments
+    log_integral: float
     usual: float
     late: float
     always: float
@@ -125,12 +129,14 @@ class Refined(NamedTuple):
 
     Attributes:
         site: The site.
+        of_reached: The site of the trials that reached the target alone, and ln of its factor.
         usual: That it is not unusual, because it is usual or because its batch size always misses.
         late: That it is unusual but late.
         always: That its batch size always misses.
     """
 
     site: Site
+    of_reached: tuple[Site, float]
     usual: Sequence[float]
     late: Sequence[float]
     always: Sequence[float]
@@ -215,7 +221,28 @@ class Likelihood:
         # That its batch size always misses makes a trial not unusual.
         usual = 1 - chance["late"] - chance.get("never", 0.0)
         moments = Moments(mean, float(whole @ (e - mean) ** 2))
-        return Tilted(moments, usual, chance["late"], chance.get("always", 0.0))
+        log_integral = math.log(total * (e[1] - e[0]))
+        return Tilted(moments, log_integral, usual, chance["late"], chance.get("always", 0.0))
+
+
+def log_integral(before: Moments, site: Site) -> float:
+    """Ln of the integral of a belief times exp(product·e − precision·e²/2), which is a Gaussian in e."""
+    precision = 1 / before.variance + site.precision
+    mean = (before.mean / before.variance + site.product) / precision
+    exponent = 0.5 * precision * mean**2 - 0.5 * before.mean**2 / before.variance
+    return exponent - 0.5 * math.log(precision * before.variance)
+
+
+def log_likelihood_of(before: Mixture, rows: Sequence[Row], found: Sequence[Refined]) -> float:
+    """Ln of the likelihood of the trials that reached the target, up to a constant for each trial.
+
+    Each site is a factor times a Gaussian, which is its mean's density up to another factor.
+    """
+    sites = [each.of_reached[0] for each in found]
+    log_factor = sum(each.of_reached[1] for each in found) + sum(
+        0.5 * site.product**2 / site.precision - 0.5 * math.log(site.precision) for site in sites if site.precision > 0
+    )
+    return log_factor + before.given([each for _, each in observations(rows, sites)]).log_weight
 
 
 def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: Constants) -> Refined:
@@ -241,11 +268,11 @@ def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: C
             base.product + row.weight * sum(each.product for each in sites),
         )
 
-    found = list[Tilted]()
+    found, factors = list[Tilted](), list[tuple[Site, float]]()
     for step in range(STEPS):
         own = together()
         whole = Site(prior.precision + own.precision, prior.product + own.product)
-        found, moved = [], list[Site]()
+        found, factors, moved = [], [], list[Site]()
         for trial, site in zip(trials, sites, strict=True):
             precision = whole.precision - row.weight * site.precision
             mean = (whole.product - row.weight * site.product) / precision
@@ -254,6 +281,8 @@ def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: C
             product = tilted.moments.mean * (wanted + precision) - mean * precision
             share = LATER if step else FIRST
             found.append(tilted)
+            of_site = log_integral(Moments(mean, 1 / precision), Site(wanted, product))
+            factors.append((Site(wanted, product), tilted.log_integral - of_site))
             moved.append(
                 Site(
                     site.precision + share * (wanted - site.precision),
@@ -266,7 +295,18 @@ def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: C
         mean = (prior.product + site.product) / (prior.precision + site.precision)
         least = LEAST * prior.precision
         site = Site(least, mean * (prior.precision + least) - prior.product)
-    return Refined(site, [each.usual for each in found], [each.late for each in found], [each.always for each in found])
+    reached = factors[: len(row.reached)]
+    of_earlier = sum(-0.5 * log**2 / noise - 0.5 * math.log(2 * math.pi * noise) for log in row.earlier)
+    of_reached = (
+        Site(
+            base.precision + row.weight * sum(each.precision for each, _ in reached),
+            base.product + row.weight * sum(each.product for each, _ in reached),
+        ),
+        row.weight * (of_earlier + sum(factor for _, factor in reached)),
+    )
+    return Refined(
+        site, of_reached, [each.usual for each in found], [each.late for each in found], [each.always for each in found]
+    )
 
 
 def noise_of(rows: Sequence[Row], usual: Sequence[Sequence[float]], count: int, constants: Constants) -> Floats:
@@ -367,11 +407,11 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
         for row in rows
     ]
     fit = before.given([each for _, each in observations(rows, sites)])
-    misses, unlucky, odd = Misses.none(count), np.zeros(count), 0.0
+    misses, unlucky, log_likelihood = Misses.none(count), np.zeros(count), 0.0
     reached = [any(row.num_reached for row in rows if row.place == place) for place in by_place]
     for sweep in range(SWEEPS):
         without = cavities(before, fit, rows, sites)
-        misses, unlucky, odd = misses_of(rows, without, rates, constants), np.zeros(count), 0.0
+        misses, unlucky = misses_of(rows, without, rates, constants), np.zeros(count)
         always = np.zeros(count)
         if any(row.missed for row in rows):
             always = Edges(octaves, reached, list(misses.logs), constants).always
@@ -380,8 +420,8 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
             for row, cavity in zip(rows, without, strict=True)
         ]
         for row, each in zip(rows, found, strict=True):
-            odd += row.weight * sum(1 - usual for usual in each.usual[: len(row.reached)])
             unlucky[row.place] += row.miss_weight * sum(1 - usual for usual in each.usual[len(row.reached) :])
+        log_likelihood = log_likelihood_of(before, rows, found)
         better = rates_of(rows, found, count, constants)
         moved = [
             abs(after.product - now.product - fit.mean[row.place] * (after.precision - now.precision))
@@ -405,6 +445,4 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
             for now, each in zip(sites, found, strict=True)
         ]
         fit = before.given([each for _, each in observations(rows, sites)])
-    # Sites of unusual trials say little, so that their likelihood is high: it does not contain that they are rare.
-    log_likelihood = fit.log_weight + odd * math.log(constants.unusual * constants.reaches)
     return Learned(fit, rates, misses, unlucky, log_likelihood)
