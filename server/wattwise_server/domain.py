@@ -333,6 +333,7 @@ class Change(NamedTuple):
         batch_size: The batch size whose trials show the change most clearly.
         factor: The quantity after the change divided by that before; infinite if the batch size reached the target
             before and misses it now.
+        at_least: Whether the factor is a lower limit, because trials were stopped before they reached the target.
         detected_by: Number of the trial whose result revealed the change.
     """
 
@@ -340,6 +341,7 @@ class Change(NamedTuple):
     since_trial: int
     batch_size: int
     factor: float
+    at_least: bool
     detected_by: int
 
     @property
@@ -350,7 +352,10 @@ class Change(NamedTuple):
         if self.quantity is Quantity.EPOCH_COST:
             what = f"an epoch of batch size {self.batch_size} costs {self.factor:{digits}} times as much"
             return f"since trial {self.since_trial}, {what}; older costs no longer count"
-        what = f"takes {self.factor:{digits}} times as many epochs" if self.factor < math.inf else "misses the target"
+        what = "misses the target"
+        if self.factor < math.inf:
+            limit = "at least " if self.at_least else ""
+            what = f"takes {limit}{self.factor:{digits}} times as many epochs"
         return f"since trial {self.since_trial}, batch size {self.batch_size} {what}; older trials no longer count"
 
 

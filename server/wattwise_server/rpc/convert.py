@@ -369,6 +369,7 @@ def _change(known: Change) -> v1.DetectedChange:
         factor=known.factor if math.isfinite(known.factor) else None,
         detected_by_trial=known.detected_by,
         message=known.sentence,
+        factor_is_lower_limit=known.at_least,
     )
 
 

@@ -649,7 +649,8 @@ class Decision(_message.Message):
     """Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet."""
     cost_bound: _builtins.float
     """The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-    converged yet, this is the best known batch size, or a person requested the trial.
+    converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected
+    to cost less.
     """
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:

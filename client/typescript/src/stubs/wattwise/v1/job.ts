@@ -443,6 +443,8 @@ export interface DetectedChange {
   detectedByTrial: number;
   /** One sentence. Never empty. */
   message: string;
+  /** Whether `factor` is a lower limit, because most trials were stopped before they reached the target. */
+  factorIsLowerLimit: boolean;
 }
 
 /** The state of a job. */
@@ -1374,6 +1376,7 @@ function createBaseDetectedChange(): DetectedChange {
     factor: undefined,
     detectedByTrial: 0,
     message: "",
+    factorIsLowerLimit: false,
   };
 }
 
@@ -1396,6 +1399,9 @@ export const DetectedChange: MessageFns<DetectedChange> = {
     }
     if (message.message !== "") {
       writer.uint32(50).string(message.message);
+    }
+    if (message.factorIsLowerLimit !== false) {
+      writer.uint32(56).bool(message.factorIsLowerLimit);
     }
     return writer;
   },
@@ -1461,6 +1467,14 @@ export const DetectedChange: MessageFns<DetectedChange> = {
             message.message = reader.string();
             continue;
           }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.factorIsLowerLimit = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1484,6 +1498,7 @@ export const DetectedChange: MessageFns<DetectedChange> = {
     message.factor = object.factor ?? undefined;
     message.detectedByTrial = object.detectedByTrial ?? 0;
     message.message = object.message ?? "";
+    message.factorIsLowerLimit = object.factorIsLowerLimit ?? false;
     return message;
   },
 };

@@ -548,7 +548,8 @@ export interface Decision {
   cost: number;
   /**
    * The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-   * converged yet, this is the best known batch size, or a person requested the trial.
+   * converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected
+   * to cost less.
    */
   costBound?:
     | number
