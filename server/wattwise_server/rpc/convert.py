@@ -113,7 +113,7 @@ def report(request: v1.ReportResultRequest) -> Report:
     """One epoch's measurement.
 
     Raises:
-        InvalidResultError: the request contains no result.
+        InvalidResultError: the request contains no result, or the result no metric.
         InvalidRequestError: the result names no trial.
     """
     if not request.HasField("result"):
@@ -126,8 +126,11 @@ def result(measured: v1.TrainingResult) -> Report:
 
     Raises:
         InvalidRequestError: the result names no trial.
+        InvalidResultError: the result has no metric.
     """
     key = _trainers_trial(measured, "result.trial")
+    if not measured.HasField("metric"):
+        raise InvalidResultError(Violation("result.metric", _NO_METRIC))
     sums = (measured.time_seconds, measured.energy_joules, measured.metric)
     return Report(
         key,
@@ -139,6 +142,9 @@ def result(measured: v1.TrainingResult) -> Report:
     )
 
 
+_NO_METRIC = "is not set; send the validation metric after the epoch, or NaN if training has diverged"
+
+
 def _monitor_kinds(monitor: v1.Monitor) -> MonitorKinds:
     return MonitorKinds(tuple(dict.fromkeys(monitor.kinds)), monitor.estimated, monitor.partly)
 
@@ -148,10 +154,14 @@ def _computed_usage(computed: v1.ComputedUsage) -> ComputedUsage:
 
 
 def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
-    """A trial that ran without the server, with the faults of its times."""
-    faults: list[Violation] = []
+    """A trial that ran without the server, with the faults of its times, and of metrics that are not set."""
     # No more than it takes to refuse them: half a megabyte has room for a quarter of a million.
     sent = request.measurements[: MAX_MEASUREMENTS + 1]
+    faults = [
+        Violation(f"measurements[{place}].metric", _NO_METRIC)
+        for place, each in enumerate(sent)
+        if not each.HasField("metric")
+    ]
     start = _time(request.start_time, "start_time", faults) if request.HasField("start_time") else None
     measured = [
         Measurement(
