@@ -234,7 +234,10 @@ export class Client implements TrialCalls {
   }
 
   /** Reports an epoch with the sums since the trial's first epoch. */
-  async reportResult(report: EpochReport & Pick<TrainingResult, "trial">, options?: CallOptions): Promise<Decision> {
+  async reportResult(
+    report: TrainingResult | (EpochReport & Pick<TrainingResult, "trial">),
+    options?: CallOptions,
+  ): Promise<Decision> {
     checkNumbers(report, "result");
     const request = { result: TrainingResult.fromPartial(report) };
     const answer = await this.#call(TRAINER, (stub) => stub.reportResult, request, options);

@@ -10,16 +10,19 @@ const NUMBERS = ["currentEpoch", "timeSeconds", "energyJoules", "metric"] as con
 
 /** Throws if a number is missing, as after a misspelt name: it would be sent as 0. Only a metric may be NaN. */
 export function checkNumbers(report: Partial<Pick<Measurement, (typeof NUMBERS)[number]>>, where: string): void {
-  const violations = NUMBERS.filter((name) => {
+  const missing = NUMBERS.filter((name) => {
     const value: unknown = report[name];
-    return typeof value !== "number" || (name !== "metric" && !Number.isFinite(value));
-  }).map((name) => ({ field: `${where}.${name}`, description: `is ${String(report[name])}, not a number` }));
-  if (violations.length > 0) {
+    return typeof value !== "number" || (name !== "metric" && Number.isNaN(value));
+  });
+  if (missing.length > 0) {
+    const violations = missing.map((name) => ({
+      field: `${where}.${name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)}`,
+      description: `is ${String(report[name])}, not a number`,
+    }));
     const faults = violations.map(({ field, description }) => `${field} ${description}`).join("; ");
-    throw new InvalidResultError(`${faults}: pass a number, and NaN as the metric of a training that has diverged`, {
-      reason: ErrorReason.ERROR_REASON_INVALID_RESULT,
-      violations,
-    });
+    const message = `${faults}: pass a number, and NaN as the metric of a training that has diverged`;
+    const reason = ErrorReason.ERROR_REASON_INVALID_RESULT;
+    throw new InvalidResultError(message, { reason, status: "INVALID_ARGUMENT", violations });
   }
 }
 

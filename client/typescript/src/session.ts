@@ -10,7 +10,7 @@ import {
   UnsupportedCallError,
   WattwiseError,
 } from "./errors.js";
-import { present, type ResultStream } from "./results.js";
+import { checkNumbers, present, type ResultStream } from "./results.js";
 import { ImportTrialRequest, type ImportTrialResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import type { JobSpec } from "./stubs/wattwise/v1/job.js";
 import {

@@ -57,7 +57,7 @@ from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, Imp
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.monitors import warnings_of
 from wattwise_server.usecases.power_limits import MAX_SAMPLES, KnownLimit
-from wattwise_server.usecases.report import Report
+from wattwise_server.usecases.report import NO_METRIC, Report
 from wattwise_server.usecases.statistics import (
     MAX_BUCKETS,
     JobStatistics,
@@ -113,7 +113,7 @@ def report(request: v1.ReportResultRequest) -> Report:
     """One epoch's measurement.
 
     Raises:
-        InvalidResultError: the request contains no result, or the result no metric.
+        InvalidResultError: the request contains no result.
         InvalidRequestError: the result names no trial.
     """
     if not request.HasField("result"):
@@ -126,23 +126,18 @@ def result(measured: v1.TrainingResult) -> Report:
 
     Raises:
         InvalidRequestError: the result names no trial.
-        InvalidResultError: the result has no metric.
     """
     key = _trainers_trial(measured, "result.trial")
-    if not measured.HasField("metric"):
-        raise InvalidResultError(Violation("result.metric", _NO_METRIC))
-    sums = (measured.time_seconds, measured.energy_joules, measured.metric)
     return Report(
         key,
         measured.current_epoch,
-        *sums,
+        measured.time_seconds,
+        measured.energy_joules,
+        measured.metric if measured.HasField("metric") else None,
         _monitor_kinds(measured.monitor) if measured.HasField("monitor") else None,
         _computed_usage(measured.computed) if measured.HasField("computed") else None,
         measured.power_limit_watts if measured.HasField("power_limit_watts") else None,
     )
-
-
-_NO_METRIC = "is not set; send the validation metric after the epoch, or NaN if training has diverged"
 
 
 def _monitor_kinds(monitor: v1.Monitor) -> MonitorKinds:
@@ -158,7 +153,7 @@ def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
     # No more than it takes to refuse them: half a megabyte has room for a quarter of a million.
     sent = request.measurements[: MAX_MEASUREMENTS + 1]
     faults = [
-        Violation(f"measurements[{place}].metric", _NO_METRIC)
+        Violation(f"measurements[{place}].metric", NO_METRIC)
         for place, each in enumerate(sent)
         if not each.HasField("metric")
     ]
