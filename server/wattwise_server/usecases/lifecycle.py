@@ -182,7 +182,7 @@ class Lifecycle:
         self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict
     ) -> tuple[Job, Trial]:
         """Warns of a trial that reached the target far below the usual cost; a second one of its batch size counts."""
-        if not job.counts(trial) or trial.last is None or not verdict.target_reached:
+        if not job.counts(trial) or trial.last is None or not verdict.converged:
             return job, trial
         found = of_cheap_delivery(job, trial, verdict.cost)
         if found is None and is_perfect_at_once(job.spec, trial.last) and is_cheapest(job, verdict.cost):
