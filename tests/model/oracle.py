@@ -271,7 +271,8 @@ class Oracle:
         cost, last = trial.cost or 0.0, trial.last
         usual = [other.cost or 0.0 for other in self._counting(trial.size) if other.converged]
         found = (
-            bool(usual)
+            cost > 0
+            and bool(usual)
             and cost < 0.1 * sum(usual) / len(usual)
             and cost < 0.5 * min(filter(None, usual), default=math.inf)
         )

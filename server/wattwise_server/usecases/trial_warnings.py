@@ -140,7 +140,8 @@ def of_cheap_delivery(job: Job, trial: Trial, cost: float) -> TrialWarning | Non
     """The warning of a trial that reached the target at a small part of the usual cost of its batch size."""
     arm = job.search.arm(trial.batch_size)
     usual, cheapest = arm.reached.mean, arm.cheapest or math.inf
-    if not arm.reached.count or cost >= _CHEAP * usual or cost >= _CHEAPER * cheapest:
+    # A trial that cost nothing is warned of, and lowers nothing.
+    if not cost or not arm.reached.count or cost >= _CHEAP * usual or cost >= _CHEAPER * cheapest:
         return None
     return _doubt(
         trial, f"at {with_unit(cost)}, while its batch size {trial.batch_size} usually takes {with_unit(usual)}"
