@@ -199,6 +199,14 @@ class MonitorError(WattwiseError):
         self.remedies = remedies
 
 
+class NoDeviceError(MonitorError):
+    """This machine has no device of the kind that a monitor measures, or shows none to this process."""
+
+
+class ImplausibleError(MonitorError):
+    """A monitor has measured what cannot be true; the message says what."""
+
+
 class TrainerSetupError(InvalidArgumentError):
     """A trainer's configuration does not fit its trial; the message says what to change."""
 

@@ -449,7 +449,9 @@ class BatchSizeState(_message.Message):
     is not among them. Unset: unknown.
     """
     num_converged: _builtins.int
-    """Number of its trials that reached the target within the cost bound."""
+    """Number of its trials that reached the target within the cost bound, without doubtful ones; see
+    WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP.
+    """
     num_missed: _builtins.int
     """Number of its trials that were decided without that."""
     num_failed: _builtins.int
@@ -630,7 +632,7 @@ class Job(_message.Message):
     min_cost: _builtins.float
     """Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
     windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
-    nothing does not count. Unset if there is none.
+    nothing does not count, nor a doubtful one; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. Unset if there is none.
     """
     min_cost_batch_size: _builtins.int
     """Batch size of that trial. Unset if there is none."""

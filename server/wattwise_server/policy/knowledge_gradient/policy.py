@@ -95,6 +95,8 @@ class KnowledgeGradient:
             return search
         knowledge, number = read(search.notes), event.trial.number
         match event:
+            case Succeeded(trial) if trial.doubtful:
+                knowledge = replace(knowledge, delivered=max(knowledge.delivered, number), retry=None)
             case Succeeded(trial):
                 knowledge = self._learned(spec, search, knowledge, trial)
             case Failed(trial) if counts_as_failure(trial) and _retried(knowledge, trial):

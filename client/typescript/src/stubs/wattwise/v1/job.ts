@@ -385,7 +385,10 @@ export interface BatchSizeState {
   failureRate?:
     | number
     | undefined;
-  /** Number of its trials that reached the target within the cost bound. */
+  /**
+   * Number of its trials that reached the target within the cost bound, without doubtful ones; see
+   * WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP.
+   */
   numConverged: number;
   /** Number of its trials that were decided without that. */
   numMissed: number;
@@ -468,7 +471,7 @@ export interface Job {
   /**
    * Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
    * windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
-   * nothing does not count. Unset if there is none.
+   * nothing does not count, nor a doubtful one; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. Unset if there is none.
    */
   minCost?:
     | number
