@@ -15,6 +15,7 @@ from wattwise.errors import (
     OperationOrderError,
     TrainFailError,
     TrialNotFoundError,
+    announce,
     log,
 )
 from wattwise.monitor import Monitor, default_monitor
@@ -257,7 +258,7 @@ class BatchSizeOptimizer:
             if self._given_ranks is None:
                 self._launch.unconnected_ranks = warn_if_not_connected()
             ranks = self._given_ranks or Ranks.current()
-            started, self._attempt = ranks.on_first(lambda: (self._start(), self._attempt))
+            started, self._attempt = ranks.on_first("get_batch_size", lambda: (self._start(), self._attempt))
             self._running = RunningTrial(self._launch, started, ranks, self._monitor, self._report_timeout)
             _newest[self._launch.job_key] = self._running
             self._begins_again = self._training = False
@@ -358,17 +359,19 @@ class BatchSizeOptimizer:
             trial.raises_failure = False
             try:
                 yield Attempt(self, trial, self._attempt, tries)
+                if not self.target_reached:
+                    trial.close_for_another(v1.END_REASON_COMPLETED)
             finally:
                 trial.raises_failure = True
             if self.target_reached:
                 return
-            trial.close_for_another(v1.END_REASON_COMPLETED)
             missed = "training is over and the target was not reached"
             if self._attempt > 1:
                 missed = f"{missed} in {self._attempt} attempts; the last"
             if self._attempt >= tries:
+                trial.announce_decision()
                 raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision)
-            if not trial.out_of_memory:
+            if not (trial.out_of_memory or trial.info.rank):
                 log.warning("attempt %d of %d did not reach the target: %s", self._attempt, tries, trial.outcome)
             self._begin_again(self._attempt + 1)
             try:
@@ -456,8 +459,10 @@ class BatchSizeOptimizer:
         started = self._launch.start(self._monitor, self._fallback)
         trial = started.info.id
         if not started.info.fallback:
-            log.info("trial %d of job %r: batch size %d", trial.trial_number, trial.job_id, trial.batch_size)
-            log.info("%s", started.info.reason)
+            announce(
+                "trial %d of job %r has batch size %d: %s",
+                *(trial.trial_number, trial.job_id, trial.batch_size, started.info.reason),
+            )
         return started
 
     def _end_older(self) -> None:

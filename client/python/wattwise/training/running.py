@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from wattwise import v1
-from wattwise.errors import JobNotFoundError, OperationOrderError, TrainFailError, WattwiseError, log
+from wattwise.errors import JobNotFoundError, OperationOrderError, TrainFailError, WattwiseError, announce, log
 from wattwise.monitor import Monitor
 from wattwise.rpc.client import Client
 from wattwise.training.exits import EndActions, ExitGuard
@@ -37,6 +37,7 @@ class RunningTrial:
 
     Attributes:
         info: the trial, its job and this rank.
+        started: as given.
         monitor: the energy monitor; None on the ranks that were not given one.
         progress: the last epoch that has ended, with the sums up to its end.
         ended: whether a call of the training loop has ended the trial; epochs no longer count then.
@@ -52,6 +53,7 @@ class RunningTrial:
         report_timeout: float,
     ) -> None:
         self.info = replace(started.info, rank=ranks.rank, world_size=ranks.size)
+        self.started = started
         self.monitor = monitor
         self.progress = started.progress
         self._launch = launch
@@ -66,9 +68,10 @@ class RunningTrial:
         self._superseded: v1.Decision | None = None
         self.ended = self._closed = started.decision is not None
         self.raises_failure = True
-        self._failure_raised = False
+        self._announced = self._failure_raised = False
         self._end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
         if self._closed:
+            self.announce_decision()
             return
         if monitor is not None and ranks.rank == 0:
             self._session = launch.session(self.info, report_timeout)
@@ -133,7 +136,7 @@ class RunningTrial:
             MonitorError: if the energy cannot be measured.
         """
         if not self.ended:
-            self._ranks.on_first(lambda: self._rank_0().open_window())
+            self._ranks.on_first("on_train_begin", lambda: self._rank_0().open_window())
 
     def end_epoch(self, metric: float, reduction: MetricReduction) -> None:
         """Ends an epoch of a trial that has not ended.
@@ -143,8 +146,10 @@ class RunningTrial:
             WattwiseError: as documented at `BatchSizeOptimizer.on_evaluate`.
         """
         if reduction != "first":
-            metric = reduced(self._ranks.gather(lambda: metric_value(metric)), reduction)
-        outcome = self._ranks.on_first(lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric))
+            metric = reduced(self._ranks.gather("on_evaluate", lambda: metric_value(metric)), reduction)
+        outcome = self._ranks.on_first(
+            "on_evaluate", lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric)
+        )
         self.progress, self._decision = outcome.progress, outcome.decision or self._decision
         if outcome.own and self._session is not None:
             self._superseded = self._session.decision
@@ -153,10 +158,25 @@ class RunningTrial:
         if outcome.over:
             # If the server does not know yet, the session stays open to deliver the last report.
             self.ended = True
+            self.announce_decision()
             self._end_actions.run()
             if outcome.by_server:
                 self.close(v1.END_REASON_COMPLETED)
             self._raise_failure()
+
+    def announce_decision(self) -> None:
+        """Logs the decision that ended the trial, once and on rank 0 alone; not a miss that `attempts` logs."""
+        decision = self.decision
+        if self._announced or self._ranks.rank or decision is None or not decision.stop_train:
+            return
+        if self.raises_failure or decision.target_reached:
+            self._announced = True
+            announce("trial %d of job %r: %s", self.info.id.trial_number, self.info.id.job_id, decision.message)
+
+    def share(self, ranks: Ranks) -> None:
+        """Continues as rank 0 of several: a trainer has started the others since the trial began."""
+        self._ranks = ranks
+        self.info = replace(self.info, rank=ranks.rank, world_size=ranks.size)
 
     def settle(self) -> None:
         """Ends the trial after its last epoch, whether or not a call of the training loop has noticed a decision.
@@ -185,7 +205,7 @@ class RunningTrial:
 
     def remedy(self) -> str:
         """What to do so that a launch may deliver a model, after a trial that has not; all ranks must call it."""
-        return self._ranks.on_first(lambda: self._advice() or self._usual_remedy)
+        return self._ranks.on_first("attempts", lambda: self._advice() or self._usual_remedy)
 
     def _advice(self) -> str:
         """What the server advises; empty if it has no advice."""
@@ -255,7 +275,10 @@ class RunningTrial:
         return self._reporter
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
+        self.announce_decision()
         self._end_actions.run()
+        if reason != v1.END_REASON_COMPLETED:
+            self._ranks.end()
         trial = self.info.id
         if self._session is not None:
             if reason == v1.END_REASON_COMPLETED and not (self.progress.epoch or self._session.over):
