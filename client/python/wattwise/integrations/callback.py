@@ -9,7 +9,9 @@ from typing import Any
 from wattwise import v1
 from wattwise.errors import TrainerSetupError, TrainFailError, log
 from wattwise.integrations.steps import StepListener, StepNotifier
+from wattwise.training.inheritance import pass_on
 from wattwise.training.optimizer import BatchSizeOptimizer
+from wattwise.training.ranks import connect
 
 
 class CallbackTrial:
@@ -29,11 +31,14 @@ class CallbackTrial:
     """
 
     def __init__(self, bso: BatchSizeOptimizer, metric: str, power: StepListener | None) -> None:
+        if bso.unconnected:
+            connect()
         if advice := bso.unconnected:
             raise TrainerSetupError(advice)
         self.bso = bso
         bso.get_batch_size()
-        self.batch = bso.trial.global_batch
+        self.batch = bso.global_batch
+        pass_on(self.batch)
         self.steps = StepNotifier(power)
         self.running = False
         self._metric = metric
@@ -46,7 +51,7 @@ class CallbackTrial:
     @property
     def ranks(self) -> int:
         """The number of ranks, each of which has one device."""
-        return self.bso.trial.world_size
+        return self.bso.world_size
 
     @property
     def finished(self) -> bool:
@@ -108,5 +113,7 @@ class CallbackTrial:
         """Ends the trial unless it is decided, for a reason as `BatchSizeOptimizer.close` takes it."""
         self.running = False
         self.steps.close()
-        if not self.finished:
+        if self.finished:
+            self.bso.running_trial.announce_decision()
+        else:
             self.bso.close(reason)

@@ -88,6 +88,15 @@ class WattwiseCallback(Callback):
         devices = self._trial.ranks if devices is None else devices
         return _SPLIT.size_for(self._trial.batch, devices=devices, steps=accumulate_grad_batches)
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Shares the trial with the processes that the trainer has started, before it asks for the data.
+
+        Raises:
+            OperationOrderError: if they have trials of their own.
+        """
+        if stage == "fit":
+            self._trial.bso.join_ranks()
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checks the trainer and opens the measurement window.
 

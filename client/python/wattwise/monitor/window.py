@@ -8,10 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wattwise.errors import MonitorError
 from wattwise.spec import GpuConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class WindowMeasurement(Protocol):
@@ -86,6 +90,17 @@ class WindowMonitor(ABC):
 
     raises_own_errors = True
     kind: str
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Keeps the arguments."""
+        monitor = super().__new__(cls)
+        monitor._arguments = args, options
+        return monitor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process opens its counters again."""
+        args, options = self._arguments
+        return partial(type(self), **options), args
 
     def __init__(self, gpu_indices: Sequence[int] = (), poll_seconds: float | None = None) -> None:
         self.gpu_indices = list(gpu_indices)

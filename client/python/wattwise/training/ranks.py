@@ -239,7 +239,8 @@ def connect() -> None:
     if not_connected() is None or "torch" not in sys.modules or not all(map(os.environ.get, _TORCHRUN)):
         return
     group = cast("Any", importlib.import_module("torch.distributed"))
-    group.init_process_group()
+    with warned("WattwiseCallback, or fit_attempts"):
+        group.init_process_group()
     atexit.register(_disconnect)
 
 

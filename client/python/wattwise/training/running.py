@@ -126,7 +126,8 @@ class RunningTrial:
         """Raises OperationOrderError in a forked process; `call` is what the user called."""
         if os.getpid() != self._pid:
             raise OperationOrderError(
-                f"{call} was called in a forked process; the trial belongs to process {self._pid}"
+                f"{call} was called in a forked process; the trial belongs to process {self._pid}. Start processes that "
+                "train together with torchrun, or spawn them"
             )
 
     def open_window(self) -> None:
