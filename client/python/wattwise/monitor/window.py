@@ -90,15 +90,16 @@ class WindowMonitor(ABC):
 
     raises_own_errors = True
     kind: str
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Keeps the arguments."""
+        """Keeps the arguments for a copy in another process."""
         monitor = super().__new__(cls)
         monitor._arguments = args, options
         return monitor
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process opens its counters again."""
+        """Copies the monitor by its arguments: another process opens the counters itself."""
         args, options = self._arguments
         return partial(type(self), **options), args
 

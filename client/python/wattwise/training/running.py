@@ -126,8 +126,8 @@ class RunningTrial:
         """Raises OperationOrderError in a forked process; `call` is what the user called."""
         if os.getpid() != self._pid:
             raise OperationOrderError(
-                f"{call} was called in a forked process; the trial belongs to process {self._pid}. Start processes that "
-                "train together with torchrun, or spawn them"
+                f"{call} was called in a forked process; the trial belongs to process {self._pid}: start processes "
+                "that train together with torchrun, or spawn them"
             )
 
     def open_window(self) -> None:
@@ -148,9 +148,7 @@ class RunningTrial:
         """
         if reduction != "first":
             metric = reduced(self._ranks.gather("on_evaluate", lambda: metric_value(metric)), reduction)
-        outcome = self._ranks.on_first(
-            "on_evaluate", lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric)
-        )
+        outcome = self._ranks.on_first("on_evaluate", lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric))
         self.progress, self._decision = outcome.progress, outcome.decision or self._decision
         if outcome.own and self._session is not None:
             self._superseded = self._session.decision
