@@ -236,11 +236,14 @@ def not_connected() -> str | None:
 
 def connect() -> None:
     """Initialises `torch.distributed` in a process of torchrun, or of a launcher that sets the same variables."""
-    if not_connected() is None or "torch" not in sys.modules or not all(map(os.environ.get, _TORCHRUN)):
+    torch = cast("Any", sys.modules.get("torch"))
+    if not_connected() is None or torch is None or not all(map(os.environ.get, _TORCHRUN)):
         return
+    # PyTorch's default is two backends, which Lightning takes for one that averages integers.
+    backend = None if getattr(torch, "accelerator", torch.cuda).is_available() else "gloo"
     group = cast("Any", importlib.import_module("torch.distributed"))
     with warned("WattwiseCallback, or fit_attempts"):
-        group.init_process_group()
+        group.init_process_group(backend)
     atexit.register(_disconnect)
 
 
