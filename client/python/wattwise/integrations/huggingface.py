@@ -39,7 +39,7 @@ class WattwiseCallback(TrainerCallback):
     Time and energy are measured from the beginning of `train()`; an epoch includes its evaluation. Other evaluations,
     such as `trainer.evaluate()` after the training, are not reported.
 
-    With several processes, call `torch.distributed.init_process_group()` before you create the callback.
+    With several processes, the callback calls `torch.distributed.init_process_group()` unless that has been done.
 
     Args:
         bso: the optimizer of the trial.

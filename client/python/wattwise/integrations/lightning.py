@@ -48,8 +48,8 @@ class WattwiseCallback(Callback):
     Time and energy are measured from the beginning of the first epoch, after the sanity check; an epoch includes its
     validation. The sanity check and `trainer.validate()` are not reported.
 
-    Start several processes with `torchrun`, and call `torch.distributed.init_process_group()` before you create the
-    callback. Rank 0's metric counts: log it with `sync_dist=True`.
+    Start several processes with `torchrun` or the strategies "ddp" and "ddp_spawn". With these strategies, pass
+    `devices` to `loader_batch_size`, or call it in `train_dataloader()`. Rank 0's metric counts: log it with `sync_dist=True`.
 
     Args:
         bso: the optimizer of the trial.

@@ -61,9 +61,9 @@ class BatchSizeOptimizer:
 
     With `torch.distributed` initialised before `get_batch_size`, every rank makes all calls. Rank 0 measures and talks
     to the server; the other ranks receive the batch size, every decision and every exception from it. A rank that fails
-    reports the reason itself. If a rank dies without notice, the calls of the others fail as soon as
-    `torch.distributed` notices: at once if its process died, after the timeout of the process group if its machine is
-    gone. The remaining ranks then end the trial. A rank that waits for another handles SIGTERM after the wait.
+    reports the reason itself. If a rank dies without notice, the calls of the others fail within 30 seconds if its
+    process died, after the timeout of the process group if its machine is gone. The remaining ranks then end the trial.
+    A rank that waits for others for 30 seconds logs which; after that it handles SIGTERM only when the wait is over.
 
     Args:
         server: host and port of the server, such as "localhost:50051", or several servers; see `Client`.
