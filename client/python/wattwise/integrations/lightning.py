@@ -49,7 +49,8 @@ class WattwiseCallback(Callback):
     validation. The sanity check and `trainer.validate()` are not reported.
 
     Start several processes with `torchrun` or the strategies "ddp" and "ddp_spawn". With these strategies, pass
-    `devices` to `loader_batch_size`, or call it in `train_dataloader()`. Rank 0's metric counts: log it with `sync_dist=True`.
+    `devices` to `loader_batch_size`, or call it in `train_dataloader()`. Rank 0's metric counts: log it with
+    `sync_dist=True`.
 
     Args:
         bso: the optimizer of the trial.

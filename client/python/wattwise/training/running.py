@@ -164,9 +164,10 @@ class RunningTrial:
             self._raise_failure()
 
     def announce_decision(self) -> None:
-        """Logs the decision that ended the trial, once and on rank 0 alone; not a miss that `attempts` logs."""
+        """Logs the decision that ended the trial, once and on rank 0 alone; not if a driver or `attempts` shows it."""
         decision = self.decision
-        if self._announced or self._ranks.rank or decision is None or not decision.stop_train:
+        silent = self._announced or self._ranks.rank or not self._launch.repeatable
+        if silent or decision is None or not decision.stop_train:
             return
         if self.raises_failure or decision.target_reached:
             self._announced = True
