@@ -541,7 +541,7 @@ class BatchSizeOptimizer:
             self._monitor = default_monitor()
         started = self._launch.start(self._monitor, self._fallback)
         trial = started.info.id
-        # A driver prints the choice itself, a fallback has its warning, and the process that hands a trial over its line.
+        # Otherwise the driver, a warning, or the process that handed the trial over says so.
         if self._launch.repeatable and not (started.info.fallback or self._handed_over):
             announce(
                 "trial %d of job %r has batch size %d: %s",
