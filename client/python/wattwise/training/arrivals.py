@@ -13,7 +13,7 @@ from wattwise.errors import log
 WARN_SECONDS = 30.0
 """How long a rank waits for the others before it logs a warning."""
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.25
+_LONGEST_PAUSE = 0.25
 
 
 class Arrivals:
@@ -54,7 +54,7 @@ class Arrivals:
                     log.warning("waiting for ranks %s; every rank must call %s", missing, self._call)
                 return
             # At most a twentieth of the wait is added to it, and few requests reach a store with many ranks.
-            time.sleep(min(max(waited / 20, _SHORTEST_PAUSE), _LONGEST_PAUSE))
+            time.sleep(min(waited / 20, _LONGEST_PAUSE))
 
     def end(self) -> None:
         """Tells the other ranks that this one has ended."""
