@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.client.training.script import send_line
 from tests.ports import hold_port, port_of
 
 
-def two_ranks(trainer: str, address: str) -> list[str]:
-    """Runs two ranks and returns the last line that each prints."""
+def two_ranks(trainer: str, address: str, how: str = "program") -> list[str]:
+    """Runs two ranks and returns the last line that each prints; see `rank` for the arguments."""
     command, root = (
-        [sys.executable, "-m", "tests.client.integrations.rank", trainer, address],
+        [sys.executable, "-m", "tests.client.integrations.rank", trainer, address, how],
         Path(__file__).parents[3],
     )
     held = hold_port()
@@ -22,11 +23,21 @@ def two_ranks(trainer: str, address: str) -> list[str]:
     pipe = subprocess.PIPE
     running = [
         subprocess.Popen(
-            command, cwd=root, stdout=pipe, stderr=pipe, text=True, env={**launcher, "RANK": rank, "LOCAL_RANK": rank}
+            command,
+            cwd=root,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            env={**launcher, "RANK": rank, "LOCAL_RANK": rank},
         )
         for rank in ("0", "1")
     ]
     try:
+        if how == "late":
+            assert running[0].stderr is not None
+            assert any("waiting for ranks 1;" in line and "on_evaluate" in line for line in running[0].stderr)
+            send_line(running[1])
         ended = [process.communicate(timeout=100) for process in running]
     finally:
         for process in running:

@@ -48,8 +48,9 @@ class WattwiseCallback(Callback):
     Time and energy are measured from the beginning of the first epoch, after the sanity check; an epoch includes its
     validation. The sanity check and `trainer.validate()` are not reported.
 
-    Start several processes with `torchrun`, and call `torch.distributed.init_process_group()` before you create the
-    callback. Rank 0's metric counts: log it with `sync_dist=True`.
+    Start several processes with `torchrun` or the strategies "ddp" and "ddp_spawn". With these strategies, pass
+    `devices` to `loader_batch_size`, or call it in `train_dataloader()`. Rank 0's metric counts: log it with
+    `sync_dist=True`.
 
     Args:
         bso: the optimizer of the trial.
@@ -87,6 +88,15 @@ class WattwiseCallback(Callback):
         """
         devices = self._trial.ranks if devices is None else devices
         return _SPLIT.size_for(self._trial.batch, devices=devices, steps=accumulate_grad_batches)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Shares the trial with the processes that the trainer has started, before it asks for the data.
+
+        Raises:
+            OperationOrderError: if they have trials of their own.
+        """
+        if stage == "fit":
+            self._trial.bso.join_ranks()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checks the trainer and opens the measurement window.

@@ -8,10 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wattwise.errors import ImplausibleError, MonitorError
 from wattwise.spec import GpuConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class WindowMeasurement(Protocol):
@@ -87,6 +91,18 @@ class WindowMonitor(ABC):
 
     raises_own_errors = True
     kind: str
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Keeps the arguments for a copy in another process."""
+        monitor = super().__new__(cls)
+        monitor._arguments = args, options
+        return monitor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies the monitor by its arguments: another process opens the counters itself."""
+        args, options = self._arguments
+        return partial(type(self), **options), args
 
     def __init__(self, gpu_indices: Sequence[int] = (), poll_seconds: float | None = None) -> None:
         self.gpu_indices = list(gpu_indices)
