@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -520,3 +521,18 @@ def test_process_that_is_terminated_in_a_later_attempt(server: LiveServer, start
     with Client(server.address) as client:
         found = {trial.id.trial_number: trial.end_reason for trial in client.list_trials(JOB_ID)}
     assert found == {1: v1.END_REASON_COMPLETED, 2: v1.END_REASON_PREEMPTED}
+
+
+def test_best_epoch_over_all_attempts(grpc_server: LiveServer) -> None:
+    """`best` and `improved` follow the metrics of all attempts; NaN is never the best."""
+    bso = BatchSizeOptimizer(grpc_server.address, job_spec(max_epochs=3), monitor=StepMonitor())
+    assert bso.best is None
+    metrics = iter([math.nan, 0.3, 0.2, 0.1, 0.6, 0.6])
+    improved: list[bool] = []
+    with pytest.raises(TrainFailError):
+        for attempt in bso.attempts(2):
+            for _ in attempt.epochs():
+                attempt.on_evaluate(next(metrics))
+                improved.append(bso.improved)
+    assert bso.best == (2, 2, 0.6)
+    assert improved == [False, True, False, False, True, False]
