@@ -187,10 +187,8 @@ class WattwiseCallback(Callback):
         return size
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the trial for a checkpoint; empty before the training, as in a `Tuner`."""
-        if not (self._trial.begun and self._trial.counts):
-            return {}
-        return {**self._trial.state(), _FIRST: self._first}
+        """The state of the trial for a checkpoint; empty if the training does not count."""
+        return {**self._trial.state(), _FIRST: self._first} if self._trial.counts else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps the state until the training begins: `trainer.test()` loads checkpoints as well."""
