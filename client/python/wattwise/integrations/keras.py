@@ -64,7 +64,9 @@ class WattwiseCallback(Callback):
         return self._trial.batch_size
 
     def fit_batch_size(self, *, gradient_accumulation_steps: int = 1) -> int:
-        """The batch size for `fit()`, or for the data set that is passed to it. Keras splits it over devices.
+        """The batch size for `fit()`, or for the data set that is passed to it.
+
+        Keras splits it over its devices. With several ranks of `torch.distributed` it is each rank's share.
 
         Args:
             gradient_accumulation_steps: the value of the optimizer; 1 if it has none.
@@ -72,7 +74,7 @@ class WattwiseCallback(Callback):
         Raises:
             TrainerSetupError: if the batch size cannot be split evenly; names the sizes that can.
         """
-        size = _SPLIT.size_for(self._trial.batch, devices=1, steps=gradient_accumulation_steps)
+        size = _SPLIT.size_for(self._trial.batch, devices=self._trial.ranks, steps=gradient_accumulation_steps)
         self._steps = gradient_accumulation_steps
         return size
 
