@@ -131,7 +131,7 @@ class CallbackTrial:
 
     def state(self) -> dict[str, str | int | float]:
         """What belongs into the trainer's checkpoint, so that the trial continues with it: plain values."""
-        return {**self.bso.state_dict(), _STEPS_DONE: self.steps_at_report}
+        return {**self.bso.state_dict(within_epoch=True), _STEPS_DONE: self.steps_at_report}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continues the trial of a checkpoint's state; in its place a new trial ends, if there is one.

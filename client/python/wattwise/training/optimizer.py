@@ -565,17 +565,21 @@ class BatchSizeOptimizer:
         if self._running is not None:
             self._running.close(reason)
 
-    def state_dict(self) -> dict[str, str | int | float]:
+    def state_dict(self, *, within_epoch: bool = False) -> dict[str, str | int | float]:
         """Returns the state that a checkpoint needs so that `load_state_dict` continues the trial: plain values.
 
-        It has the last epoch that `on_evaluate` ended, and time and energy up to now. If your checkpoints cannot
-        continue in the middle of an epoch, save it after `on_evaluate`, together with the model at that point.
+        It describes the end of the last epoch: save it after `on_evaluate`, together with the model at that point.
+
+        Args:
+            within_epoch: whether the checkpoint continues in the middle of an epoch: the state then has the time and
+                energy up to now, instead of those of the last epoch's end.
 
         Raises:
             OperationOrderError: before `get_batch_size`, or in a forked process.
         """
         trial = self._trial("state_dict()")
-        saved = SavedTrial.of(trial.info.snapshot, trial.info.request_id, trial.measure())
+        progress = trial.measure() if within_epoch else trial.progress
+        saved = SavedTrial.of(trial.info.snapshot, trial.info.request_id, progress)
         return {**saved.state(), "attempt": self._attempt}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
