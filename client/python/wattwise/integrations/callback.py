@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import ResumeError, TrainerSetupError, TrainFailError, log
+from wattwise.errors import OperationOrderError, ResumeError, TrainerSetupError, TrainFailError, log
 from wattwise.integrations.steps import StepListener, StepNotifier
 from wattwise.training.optimizer import BatchSizeOptimizer
 
@@ -24,11 +24,13 @@ class Plan:
         steps_done: updates of the weights that the trainer has done already; above 0 if it resumes from a checkpoint.
         steps_per_report: updates between two evaluations that are reported; None if unknown.
         max_reports: evaluations after which the trainer stops by itself; infinity if it does not.
+        earlier: what shows that the trainer continues an earlier training; empty if its steps do.
     """
 
     steps_done: int
     steps_per_report: float | None
     max_reports: float
+    earlier: str = ""
 
 
 class CallbackTrial:
@@ -48,6 +50,7 @@ class CallbackTrial:
     Attributes:
         batch: the trial's batch size.
         steps: passes training steps on to `power`.
+        begun: whether training has begun.
         running: whether training has begun and not ended.
         counts: whether the training is the trial; False for a dry run, which is not reported.
         steps_at_report: the trainer's updates of the weights at the last report.
@@ -71,11 +74,11 @@ class CallbackTrial:
             raise TrainerSetupError(advice)
         self.bso = bso
         self.steps_at_report = 0
-        self._has_state = bso.last_epoch > 0
+        # The epoch of the state that was restored; None if none was.
+        self._restored_epoch: int | None = None
         if saved is not None:
             self.restore(saved)
         bso.get_batch_size()
-        self._has_state = self._has_state or bso.last_epoch > 0
         self.batch = bso.trial.global_batch
         self.steps = StepNotifier(power)
         self.running = False
@@ -83,7 +86,7 @@ class CallbackTrial:
         self._count_from_zero = count_from_zero
         self._plan: Plan | None = None
         self.counts = True
-        self._begun = False
+        self.begun = False
         # Numbers of steps that were computed from a number of examples.
         self._declared: set[int] = set()
 
@@ -139,7 +142,12 @@ class CallbackTrial:
             self._give_up()
             raise
         self.steps_at_report = int(saved.get(_STEPS_DONE, 0))
-        self._has_state = True
+        self._restored_epoch = int(saved.get("epoch", 0))
+
+    def rewind(self, saved: Mapping[str, Any]) -> None:
+        """Goes back to an earlier state of the restored trial, because the trainer does; time and energy stay."""
+        self.bso.running_trial.rewind(int(saved["epoch"]))
+        self.restore(saved)
 
     # Training
 
@@ -170,13 +178,13 @@ class CallbackTrial:
         """
         if not self.counts:
             return
-        if self._begun:
-            number = self.bso.trial.id.trial_number
-            raise self.refuse(
-                f"training begins a second time with the callback of trial {number}, but a trial is one training: "
-                "create a BatchSizeOptimizer and a callback for each, or give the callback to only one of them"
+        if self.begun:
+            raise self.repeated()
+        if self.bso.running_trial.ended_undecided:
+            raise TrainerSetupError(
+                f"{self.bso.running_trial.outcome}: create a BatchSizeOptimizer and a callback for this training"
             )
-        self._begun = True
+        self.begun = True
         self._check_beginning(plan)
         if plan.max_reports < 1:
             raise self.refuse(
@@ -190,23 +198,43 @@ class CallbackTrial:
                 *(plan.max_reports, job_epochs, job_epochs),
             )
         self._plan = plan
-        self.bso.on_train_begin()
+        try:
+            self.bso.on_train_begin()
+        except OperationOrderError:
+            # Another callback has trained the trial.
+            raise self.repeated() from None
         self.running = True
+
+    def repeated(self) -> TrainerSetupError:
+        """The error for a second training of the trial."""
+        return self.refuse(
+            f"training begins a second time with the callback of trial {self.bso.trial.id.trial_number}, but a trial "
+            "is one training: create a BatchSizeOptimizer and a callback for each, or give the callback to only one"
+        )
 
     def _check_beginning(self, plan: Plan) -> None:
         """Checks that the trainer begins where the trial is."""
-        if plan.steps_done and not self._has_state:
-            if not self._count_from_zero:
+        restored, last = self._restored_epoch, self.bso.last_epoch
+        if plan.steps_done and restored is None:
+            if not last and not self._count_from_zero:
+                earlier = plan.earlier or f"the trainer continues after {plan.steps_done} steps"
                 raise self.refuse(
-                    f"the trainer continues after {plan.steps_done} steps, but the checkpoint has no trial of "
-                    "Wattwise: the cost of the earlier steps is unknown. Train from the start, or pass "
-                    "count_from_zero=True to the callback if this rest is what every launch of the job trains"
+                    f"{earlier}, but the checkpoint has no trial of Wattwise: the cost of the earlier steps is "
+                    "unknown. Train from the start, or pass count_from_zero=True to the callback if this rest is what "
+                    "every launch of the job trains"
                 )
             self.steps_at_report = plan.steps_done
-        if self.bso.last_epoch and not plan.steps_done and not self.bso.training_finished:
+        if self.bso.training_finished:
+            return
+        if last and not plan.steps_done:
             raise self.refuse(
-                f"trial {self.bso.trial.id.trial_number} continues after epoch {self.bso.last_epoch}, but the trainer "
+                f"trial {self.bso.trial.id.trial_number} continues after epoch {last}, but the trainer "
                 "starts from the beginning: pass it the checkpoint as well, or start without the trial's state"
+            )
+        if restored is not None and restored != last:
+            raise self.refuse(
+                f"trial {self.bso.trial.id.trial_number} continues after epoch {last}, but the trainer after epoch "
+                f"{restored}: pass the same checkpoint to both"
             )
 
     def has_metric(self, metrics: Mapping[str, Any]) -> bool:
@@ -219,12 +247,13 @@ class CallbackTrial:
         advice = f"use one of its metrics: {found}" if found else "it has no metrics: evaluate after every epoch"
         return self.fail(f"the evaluation has no metric {self._metric!r}; {advice}")
 
-    def report(self, metrics: Mapping[str, Any], steps_done: int) -> bool:
+    def report(self, metrics: Mapping[str, Any], steps_done: int, planned: float | None = None) -> bool:
         """Reports the epoch that an evaluation ends, and returns whether training should stop now.
 
         Args:
             metrics: the evaluation's metrics.
             steps_done: the trainer's updates of the weights so far.
+            planned: updates since the last report, if not all epochs have the same number; None is the plan's.
 
         Raises:
             TrainerSetupError: if the evaluation does not have the metric; names those that it has. Also if the epoch
@@ -236,14 +265,16 @@ class CallbackTrial:
         if not self.has_metric(metrics):
             raise self.missing_metric(metrics)
         self.steps.end_epoch()
-        if not self._is_whole(steps_done):
+        if planned is None and self._plan is not None:
+            planned = self._plan.steps_per_report
+        if not self._is_whole(steps_done, planned):
             return self.finished
         self.steps_at_report = steps_done
         with contextlib.suppress(TrainFailError):
             self.bso.on_evaluate(metrics[self._metric])
         return self.finished
 
-    def _is_whole(self, steps_done: int) -> bool:
+    def _is_whole(self, steps_done: int, planned: float | None) -> bool:
         """Whether the steps since the last report are an epoch.
 
         Raises:
@@ -255,7 +286,6 @@ class CallbackTrial:
                 f"no batch was trained before this evaluation: with batch size {self.batch_size} the training data may "
                 "have no full batch (drop_last), or be empty"
             )
-        planned = None if self._plan is None else self._plan.steps_per_report
         if planned is None or abs(done - planned) < max(1.0, 0.001 * planned) or self.finished:
             return True
         if done < planned:
