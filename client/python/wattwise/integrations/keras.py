@@ -514,7 +514,8 @@ def _count(value: object) -> int | None:
 def _iterations(model: keras.Model) -> int:
     """The updates of the weights that the model's optimizer has done; 0 if it does not count them."""
     counted = getattr(model.optimizer, "iterations", None)
-    return 0 if counted is None else int(keras.ops.convert_to_numpy(counted))
+    # A variable of Keras, or with accumulated gradients a tensor of the backend.
+    return 0 if counted is None else int(getattr(counted, "value", counted))
 
 
 def _debugging() -> str:
