@@ -290,8 +290,9 @@ class CallbackTrial:
             return True
         if done < planned:
             log.warning(
-                "the evaluation after %d steps ends %d steps of an epoch of %g: it is not reported",
-                *(steps_done, done, planned),
+                "the evaluation after %d steps is in the middle of an epoch, %d steps after the last report: it is not "
+                "reported",
+                *(steps_done, done),
             )
             return False
         raise self.fail(

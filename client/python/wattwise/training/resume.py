@@ -11,7 +11,7 @@ from wattwise.errors import ResumeError
 
 _VERSION = 1
 
-_NEW_TRIAL = "omit load_state_dict() to get a new trial"
+_NEW_TRIAL = "start without the checkpoint (omit load_state_dict()) to get a new trial"
 
 
 class Progress(NamedTuple):
