@@ -22,14 +22,14 @@ class EpochState(NamedTuple):
         steps: the trainer's steps since the last report.
         interval: the steps between two reports; None if unknown.
         total: all steps of the trainer.
-        unreported: the metrics of the evaluation after these steps, which was not reported yet; None if there is none.
+        metric: that of the evaluation after these steps, which was not reported yet; None if there is none.
     """
 
     trial: dict[str, Any]
     steps: int
     interval: int | None
     total: int
-    unreported: dict[str, float] | None
+    metric: float | None
 
 
 class EpochStates:

@@ -195,14 +195,15 @@ class WattwiseCallback(Callback):
         self._epoch, self._batches = epoch, 0
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Notifies `power` if a step begins; saves the state if `BackupAndRestore` has saved within the epoch."""
+        """Notifies `power` if a step begins."""
         self._trial.steps.begin()
-        if self._backed_up():
-            # Keras repeats the epoch from its beginning, with the weights that the backup has.
-            self._save(self._epoch, self._before)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Notifies `power` if a step ends; stops in the middle of an epoch if the server ended the trial."""
+        """Notifies `power` if a step ends; stops in the middle of an epoch if the server ended the trial.
+
+        Saves the state if `BackupAndRestore` has saved within the epoch: Keras repeats the epoch from its beginning,
+        with the weights of the backup.
+        """
         with self._lock:
             # Keras calls this in several threads.
             self._batches = max(self._batches, batch + 1)
@@ -210,7 +211,9 @@ class WattwiseCallback(Callback):
             self._trial.steps.end()
         if self._trial.finished:
             self.model.stop_training = True
-        elif batch + 1 == self._steps and not (self._validates and self._reports(self._epoch)):
+        if self._backed_up():
+            self._save(self._epoch, self._before)
+        if batch + 1 == self._steps and not (self._validates and self._reports(self._epoch)):
             self._save_end_of_epoch(logs or {})
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -245,6 +248,7 @@ class WattwiseCallback(Callback):
                 self.model.stop_training = True
         self._total += batches
         self._before = done - self._trial.steps_at_report
+        self._backed_up()
         self._save(epoch + 1, self._before)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -291,12 +295,16 @@ class WattwiseCallback(Callback):
         earlier = self._earlier(epoch)
         done = (self._total or epoch * (self._steps or 1) or 1) if earlier else 0
         reports = self.params["epochs"] // self._every - epoch // self._every
+        # Before the window opens: its first measurement should not be empty.
+        beginning = EpochState(trial.state(), 0, self._interval, self._total, None)
         trial.begin(Plan(done, self._interval, self.bso.last_epoch + reports, earlier))
         _models.add(self.model)
-        if state is not None and state.unreported is not None:
-            self._report_lost(state, state.unreported)
         self._backed_up()
-        self._save(epoch, self._before)
+        if state is None:
+            self._store(epoch, beginning)
+        elif state.metric is not None:
+            self._report_lost(state, state.metric)
+            self._save(epoch, 0)
 
     def _faults(self, fit: _Fit, epoch: int) -> Iterator[str]:
         """What makes the training another one than the trial's."""
@@ -391,12 +399,13 @@ class WattwiseCallback(Callback):
         self._before = state.steps
         return state
 
-    def _report_lost(self, state: EpochState, metrics: Mapping[str, float]) -> None:
+    def _report_lost(self, state: EpochState, metric: float) -> None:
         """Reports the epoch that an earlier process has trained and not reported, although the model was saved."""
+        if math.isnan(metric):
+            log.warning("epoch %d was trained before the resume, but its metric is lost", self.bso.last_epoch + 1)
         self._before = 0
-        if self._metric not in metrics:
-            log.warning("the metric of the last epoch before the resume is lost; its cost is added to the next epoch's")
-        elif self._trial.report(metrics, self._trial.steps_at_report + state.steps, state.interval):
+        done = self._trial.steps_at_report + state.steps
+        if self._trial.report({self._metric: metric}, done, state.interval):
             self.model.stop_training = True
 
     def _reports(self, epoch: int) -> bool:
@@ -444,15 +453,18 @@ class WattwiseCallback(Callback):
 
     def _save_end_of_epoch(self, metrics: Mapping[str, Any]) -> None:
         """Saves the state before the end of an epoch: a callback may save the model then, and the process may die."""
-        unreported = dict(metrics) if self._reports(self._epoch) else None
-        self._save(self._epoch + 1, self._before + self._batches, unreported)
+        metric = float(metrics.get(self._metric, math.nan)) if self._reports(self._epoch) else None
+        self._save(self._epoch + 1, self._before + self._batches, metric)
 
-    def _save(self, epoch: int, steps: int, unreported: dict[str, float] | None = None) -> None:
+    def _save(self, epoch: int, steps: int, metric: float | None = None) -> None:
         """Saves the state with which the trial continues if `fit()` continues at the beginning of an epoch."""
-        if self._states is None or not self._trial.running or self._trial.finished or self.bso.trial.rank:
-            return
-        total = self._total + steps - self._before
-        self._states.save(epoch, EpochState(self._trial.state(), steps, self._interval, total, unreported))
+        if self._states is not None and self._trial.running and not self._trial.finished:
+            total = self._total + steps - self._before
+            self._store(epoch, EpochState(self._trial.state(), steps, self._interval, total, metric))
+
+    def _store(self, epoch: int, state: EpochState) -> None:
+        if self._states is not None and self.bso.trial.rank == 0:
+            self._states.save(epoch, state)
 
 
 def saved_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any] | None:
