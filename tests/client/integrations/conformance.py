@@ -193,11 +193,10 @@ class TrainerConformance:
         self, bso: BatchSizeOptimizer, client: Client, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A trainer with fewer epochs than the job is warned of before training, and its trial ends with it."""
-        with caplog.at_level(logging.WARNING, "wattwise"):
+        with caplog.at_level(logging.WARNING, "wattwise"), pytest.raises(TrainFailError):
             self.fit(bso, Script(itertools.repeat(0.1), epochs=2))
         assert (2, 10, 10) in [record.args for record in caplog.records]
-        trial = self.trial(client, bso)
-        assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, v1.END_REASON_COMPLETED)
+        assert self.trial(client, bso).end_reason == v1.END_REASON_STOPPED_EARLY
 
     def test_unknown_metric(self, bso: BatchSizeOptimizer) -> None:
         """A metric that the evaluation does not have is an error after the first epoch; it names those it has."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +26,10 @@ from wattwise import BatchSizeOptimizer, Client, TrainerSetupError, v1
 from wattwise.integrations.lightning import WattwiseCallback
 
 from tests.client.integrations.conformance import Listener, TrainerConformance
-from tests.client.integrations.ranks import two_ranks
+from tests.client.integrations.ranks import last_lines, processes, two_ranks
 from tests.client.integrations.script import EXAMPLES, Script
 from tests.client.integrations.with_lightning import Model, fit, loader, trainer
-from tests.client.training.script import epochs
+from tests.client.training.script import epochs, read_line
 from tests.live_server import LiveServer
 
 OTHER_NAME = """
@@ -84,26 +85,6 @@ class TestLightning(TrainerConformance):
         with pytest.raises(TrainerSetupError, match=r"batch_size to one of 1, 2, 4, 8, .*accumulate_grad_batches"):
             callback.loader_batch_size(devices=2, accumulate_grad_batches=3)
 
-    @pytest.mark.parametrize(
-        ("arguments", "fault"),
-        [
-            ({"accumulate_grad_batches": 2}, "16.* 32 .*accumulate_grad_batches=2"),
-            ({"limit_val_batches": 0}, "no validation"),
-            ({"check_val_every_n_epoch": 2}, "check_val_every_n_epoch is 2"),
-            ({"val_check_interval": 0.5}, "val_check_interval is 0.5"),
-        ],
-    )
-    def test_trainer_that_does_not_fit(
-        self, callback: WattwiseCallback, client: Client, arguments: dict[str, Any], fault: str
-    ) -> None:
-        """A trainer with another batch size, or that does not validate every epoch, is refused before training."""
-        script = Script(itertools.repeat(0.1))
-        with pytest.raises(TrainerSetupError, match=fault):
-            trainer(callback, script, **arguments).fit(Model(script), loader(EXAMPLES, 16), loader(8, 8))
-        assert not script.sizes
-        trial = self.trial(client, callback.bso)
-        assert trial.end_reason == v1.END_REASON_ERROR
-
     def test_data_without_a_batch_size(self, callback: WattwiseCallback, caplog: pytest.LogCaptureFixture) -> None:
         """Training data without a batch size attribute is accepted with a warning."""
         script = Script(iter([0.95]))
@@ -150,3 +131,17 @@ class TestLightning(TrainerConformance):
         assert (trial.converged, trial.last_epoch) == (True, 3)
         # The mean of the ranks, as the training logs it.
         assert trial.last_metric == pytest.approx(0.94)
+
+    @pytest.mark.parametrize("ranks", [1, 2])
+    def test_killed_and_resumed(self, grpc_server: LiveServer, client: Client, tmp_path: Path, ranks: int) -> None:
+        """A training that SIGKILL ends in the second epoch continues its trial from the checkpoint of the first."""
+        job_id = f"test-killed-{self.name}-{ranks}"
+        arguments = [self.name, grpc_server.address, job_id, str(tmp_path)]
+        with processes("killed", arguments, ranks) as running:
+            assert [read_line(process) for process in running] == ["in a step"] * ranks
+        with processes("killed", arguments, ranks) as running:
+            assert last_lines(running) == [str([16 // ranks] * 8)] * ranks
+        (trial,) = client.list_trials(job_id)
+        assert (trial.converged, trial.last_epoch) == (True, 3)
+        # A second of the process that was killed, and the first of the resumed one.
+        assert client.get_trial(trial.id).measurements[1].time_seconds >= 2

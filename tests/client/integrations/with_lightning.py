@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 from wattwise import BatchSizeOptimizer
 from wattwise.integrations.lightning import WattwiseCallback
@@ -46,7 +48,7 @@ class Model(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def trainer(callback: WattwiseCallback, script: Script, **options: Any) -> pl.Trainer:
+def trainer(callback: WattwiseCallback | None, script: Script, **options: Any) -> pl.Trainer:
     """A Trainer that is about to train."""
     arguments: dict[str, Any] = {
         "accelerator": "cpu",
@@ -72,3 +74,18 @@ def fit(bso: BatchSizeOptimizer, script: Script, /) -> None:
     callback = WattwiseCallback(bso, script.metric or "val_accuracy", power=script.power)
     running = trainer(callback, script, devices=int(os.environ.get("WORLD_SIZE", "1")))
     running.fit(Model(script), loader(EXAMPLES, callback.loader_batch_size()), loader(8, 8))
+
+
+def fit_and_save(bso: BatchSizeOptimizer, script: Script, folder: Path) -> None:
+    """Trains and saves a checkpoint after every epoch; continues the newest one in the folder."""
+    last = folder / "last.ckpt"
+    checkpoint = last if last.exists() else None
+    callback = WattwiseCallback(bso, "val_accuracy", checkpoint=checkpoint)
+    running = trainer(
+        callback,
+        script,
+        devices=int(os.environ.get("WORLD_SIZE", "1")),
+        enable_checkpointing=True,
+        callbacks=[callback, ModelCheckpoint(folder, save_last=True)],
+    )
+    running.fit(Model(script), loader(EXAMPLES, callback.loader_batch_size()), loader(8, 8), ckpt_path=checkpoint)

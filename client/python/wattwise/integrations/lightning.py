@@ -237,8 +237,7 @@ class WattwiseCallback(Callback):
                     "fit() continues a checkpoint without the trial of the callback's checkpoint: pass the same to both"
                 )
             if self._schedule is not None and trainer.check_val_every_n_epoch is not None:
-                passes = trainer.fit_loop.epoch_progress.current.processed
-                self._first = self._begins_at - passes * trainer.num_training_batches
+                self._first = self._begins_at - _batches_of_checkpoint(trainer)
         reports = self._max_reports(trainer, accumulated)
         if reports < 1:
             raise self._trial.refuse(self._too_short(trainer, accumulated))
@@ -480,6 +479,13 @@ def _batches_done(trainer: Trainer) -> int:
     """The batches that each device has trained, which a checkpoint continues to count."""
     done: int = trainer.fit_loop.epoch_loop.batch_progress.total.processed
     return done
+
+
+def _batches_of_checkpoint(trainer: Trainer) -> int:
+    """The batches of the passes that a checkpoint has, as if the data had been divided as now."""
+    fit = trainer.fit_loop
+    in_pass = fit.epoch_loop.batch_progress.current.processed if fit.epoch_loop.restarting else 0
+    return int(fit.epoch_progress.current.processed * trainer.num_training_batches + in_pass)
 
 
 def _passes(trainer: Trainer) -> float:
