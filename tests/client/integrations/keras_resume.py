@@ -1,4 +1,7 @@
-"""A training that is killed and continued: `python -m tests.client.integrations.keras_resume ADDRESS FOLDER SITUATION`."""
+"""A training that is killed, or continued: `python -m tests.client.integrations.keras_resume ADDRESS FOLDER SITUATION`.
+
+With a further argument it is continued. With torchrun's variables it is one of several ranks.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ class Training(keras.callbacks.Callback):
 
     Args:
         situation: the situation.
-        folder: where the model is saved.
+        folder: where the model is saved without `BackupAndRestore`.
         stop: called at the point where the training is killed.
     """
 
@@ -107,17 +110,17 @@ class Training(keras.callbacks.Callback):
         model.load_weights(self._weights)
         return int(self._epoch.read_text())
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras names them
         """Overrides Keras's method."""
         self.monitor.steps += 1
         if self.monitor.steps == self._situation.step:
             self._stop()
 
-    def on_test_begin(self, logs: Any = None) -> None:
+    def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras names it
         """Overrides Keras's method."""
         self.accuracy.value = min(1.0, int(self.model.optimizer.iterations.value) / _AT_TARGET)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras names them
         """Overrides Keras's method."""
         if self._situation.save_freq is None and (epoch + 1) % self._situation.own_freq == 0:
             self.model.save_weights(self._weights)
@@ -131,15 +134,20 @@ def job_id(name: str, ranks: int = 1) -> str:
     return f"test-resume-{list(SITUATIONS).index(name)}-{ranks}"
 
 
-def train(address: str, folder: Path, name: str, stop: Callable[[], None]) -> None:
+def nothing() -> None:
+    """Does nothing."""
+
+
+def train(address: str, folder: Path, name: str, stop: Callable[[], None] = nothing) -> None:
     """Trains, or continues the training that `folder` has."""
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    situation, backup = SITUATIONS[name], folder if rank == 0 else folder / f"of-rank-{rank}"
+    situation, backup = SITUATIONS[name], folder / str(rank)
     training = Training(situation, folder, stop)
     job = job_spec(job_id=job_id(name, ranks), target_metric=1.0)
     bso = BatchSizeOptimizer(address, job, monitor=training.monitor)
     # The callback comes first, which is the order that loses the most.
-    callbacks = [WattwiseCallback(bso, "val_accuracy", checkpoint=folder), training]
+    callback = WattwiseCallback(bso, "val_accuracy", checkpoint=folder / "0")
+    callbacks: list[keras.callbacks.Callback] = [callback, training]
     if situation.save_freq is not None:
         callbacks.insert(1, keras.callbacks.BackupAndRestore(backup, save_freq=situation.save_freq))
     model = keras.Sequential([keras.layers.Input(X.shape[1:]), keras.layers.Dense(1)])
@@ -147,7 +155,7 @@ def train(address: str, folder: Path, name: str, stop: Callable[[], None]) -> No
     model.fit(
         X[rank::ranks],
         Y[rank::ranks],
-        batch_size=callbacks[0].fit_batch_size(),
+        batch_size=callback.fit_batch_size(),
         epochs=10,
         initial_epoch=training.load(model),
         validation_data=(X[:8], Y[:8]),
@@ -163,12 +171,8 @@ def _wait() -> None:
     sys.stdin.readline()
 
 
-def _go_on() -> None:
-    """Does nothing."""
-
-
 if __name__ == "__main__":
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
-    server_address, where, situation_name, *ends = sys.argv[1:]
-    train(server_address, Path(where), situation_name, _go_on if ends else _wait)
+    server_address, where, situation_name, *continued = sys.argv[1:]
+    train(server_address, Path(where), situation_name, nothing if continued else _wait)

@@ -100,4 +100,7 @@ class EpochStates:
     def remove(self) -> None:
         """Removes the file: the trial is over."""
         self._by_epoch = {}
-        self.path.unlink(missing_ok=True)
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("remove %s: its trial is over (%s)", self.path, error)
