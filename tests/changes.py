@@ -41,7 +41,7 @@ class Recurring(Trainer):
         """Runs trials that reach the target after some epochs; returns the last one."""
         for _ in range(times):
             trial = self.begin(batch_size)
-            self.report(trial, epochs * epoch_cost, epoch=epochs)
+            self.report(trial, epochs * epoch_cost, epoch=epochs, time=epochs)
         return trial
 
     def miss(self, batch_size: int) -> v1.Trial:

@@ -130,6 +130,14 @@ Error::Error(const grpc::Status& status) : std::runtime_error(status.error_messa
   }
 }
 
+Error Error::missing_metric(const std::string& field) {
+  const std::string fault = "is not set; set the validation metric after the epoch, or NaN if training has diverged";
+  Error error(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, field + " " + fault));
+  error.reason = "ERROR_REASON_INVALID_RESULT";
+  error.violations.push_back({field, fault});
+  return error;
+}
+
 bool Error::retryable() const {
   if (const auto entry = metadata.find("retryable"); entry != metadata.end()) return entry->second == "true";
   // An overloaded server cancels calls.
@@ -234,6 +242,7 @@ v1::GetNextBatchSizeResponse Client::resume_trial(const std::string& job_id, con
 }
 
 v1::Decision Client::report_result(const v1::TrainingResult& result, Timeout call_timeout) {
+  if (!result.has_metric()) throw Error::missing_metric("result.metric");
   v1::ReportResultRequest request;
   *request.mutable_result() = result;
   return call(&v1::BatchSizeOptimizer::Stub::ReportResult, request, call_timeout).decision();
@@ -253,6 +262,11 @@ v1::Trial Client::end_trial(const v1::TrialId& trial, v1::EndReason reason, Time
 }
 
 v1::ImportTrialResponse Client::import_trial(const v1::ImportTrialRequest& trial, Timeout call_timeout) {
+  for (int place = 0; place < trial.measurements_size(); ++place) {
+    if (!trial.measurements(place).has_metric()) {
+      throw Error::missing_metric("measurements[" + std::to_string(place) + "].metric");
+    }
+  }
   return call(&v1::BatchSizeOptimizer::Stub::ImportTrial, trial, call_timeout);
 }
 

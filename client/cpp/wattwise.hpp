@@ -25,6 +25,8 @@ struct Violation {
 class Error : public std::runtime_error {
  public:
   explicit Error(const grpc::Status& status);
+  // A request that was not sent, because a measurement in it has no metric.
+  static Error missing_metric(const std::string& field);
 
   grpc::StatusCode code;
   // Name of the v1::ErrorReason, such as "ERROR_REASON_JOB_DIFFERS"; empty if the error is not from a Wattwise server.
@@ -93,6 +95,7 @@ class Client {
   // dispatched again.
   v1::GetNextBatchSizeResponse resume_trial(const std::string& job_id, const std::string& request_id);
   // Reports an epoch with the sums since the trial's first epoch.
+  // A result without a metric is not sent.
   v1::Decision report_result(const v1::TrainingResult& result, Timeout call_timeout = {});
   // Renews a trial's lease and returns whether to continue.
   v1::Decision heartbeat(const v1::TrialId& trial, Timeout call_timeout = {});

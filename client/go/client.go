@@ -202,8 +202,11 @@ func (c *Client) next(ctx context.Context, request *v1.GetNextBatchSizeRequest) 
 	return response, err
 }
 
-// ReportResult reports an epoch with the sums since the trial's first epoch.
+// ReportResult reports an epoch with the sums since the trial's first epoch. A result without a metric is not sent.
 func (c *Client) ReportResult(ctx context.Context, result *v1.TrainingResult) (decision *v1.Decision, err error) {
+	if result.Metric == nil {
+		return nil, missingMetric("result.metric")
+	}
 	err = c.Retrying(ctx, func(ctx context.Context) error {
 		response, err := c.Trainer.ReportResult(ctx, &v1.ReportResultRequest{Result: result})
 		decision = response.GetDecision()
@@ -233,8 +236,13 @@ func (c *Client) EndTrial(ctx context.Context, trial *v1.TrialId, reason v1.EndR
 }
 
 // ImportTrial records a trial, or the end of one, that could not be reported while it ran. The request id makes it safe to
-// retry; the job must be registered.
+// retry; the job must be registered. A trial with a measurement without a metric is not sent.
 func (c *Client) ImportTrial(ctx context.Context, request *v1.ImportTrialRequest) (response *v1.ImportTrialResponse, err error) {
+	for place, measured := range request.Measurements {
+		if measured.Metric == nil {
+			return nil, missingMetric(fmt.Sprintf("measurements[%d].metric", place))
+		}
+	}
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
 		response, err = c.Trainer.ImportTrial(ctx, request)
 		return err

@@ -49,6 +49,17 @@ func ServerAway(err error) bool {
 	return errors.As(err, &refused) && (refused.Retryable() || refused.Code == codes.DeadlineExceeded)
 }
 
+// missingMetric is the error of a measurement without a metric, which is not sent.
+func missingMetric(field string) error {
+	fault := &errdetails.BadRequest_FieldViolation{
+		Field: field, Description: "is not set; set the validation metric after the epoch, or NaN if training has diverged",
+	}
+	return &Error{
+		Code: codes.InvalidArgument, Message: field + " " + fault.Description, Reason: "ERROR_REASON_INVALID_RESULT",
+		Violations: []*errdetails.BadRequest_FieldViolation{fault},
+	}
+}
+
 func unavailable(err error) bool {
 	var refused *Error
 	return errors.As(err, &refused) && refused.Code == codes.Unavailable

@@ -175,7 +175,7 @@ func (s *TrialSession) Stopped() <-chan struct{} {
 // alone from then on.
 func (s *TrialSession) Report(ctx context.Context, epoch int, seconds, joules, metric float64) (*v1.Decision, error) {
 	result := &v1.TrainingResult{
-		Trial: s.Trial.Id, CurrentEpoch: int32(epoch), TimeSeconds: seconds, EnergyJoules: joules, Metric: metric,
+		Trial: s.Trial.Id, CurrentEpoch: int32(epoch), TimeSeconds: seconds, EnergyJoules: joules, Metric: &metric,
 		Monitor: s.Monitor,
 	}
 	decision, err := s.answerLocally(result)
@@ -475,9 +475,9 @@ func decide(spec *v1.JobSpec, result *v1.TrainingResult) *v1.Decision {
 	if spec.MaxEpochs != nil {
 		maxEpochs = *spec.MaxEpochs
 	}
-	reached := result.Metric >= target
+	reached := result.GetMetric() >= target
 	if !higherIsBetter {
-		reached = result.Metric <= target
+		reached = result.GetMetric() <= target
 	}
 	switch {
 	case reached:

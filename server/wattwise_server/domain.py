@@ -121,6 +121,7 @@ class WarningReason(Enum):
     POWER_OUT_OF_RANGE = "POWER_OUT_OF_RANGE"
     EPOCHS_CHANGED = "EPOCHS_CHANGED"
     EPOCH_COST_CHANGED = "EPOCH_COST_CHANGED"
+    DELIVERY_UNUSUALLY_CHEAP = "DELIVERY_UNUSUALLY_CHEAP"
 
 
 TRAINER_END_REASONS = (
@@ -333,6 +334,7 @@ class Change(NamedTuple):
         batch_size: The batch size whose trials show the change most clearly.
         factor: The quantity after the change divided by that before; infinite if the batch size reached the target
             before and misses it now.
+        at_least: Whether the factor is a lower limit, because trials were stopped before they reached the target.
         detected_by: Number of the trial whose result revealed the change.
     """
 
@@ -340,6 +342,7 @@ class Change(NamedTuple):
     since_trial: int
     batch_size: int
     factor: float
+    at_least: bool
     detected_by: int
 
     @property
@@ -350,7 +353,10 @@ class Change(NamedTuple):
         if self.quantity is Quantity.EPOCH_COST:
             what = f"an epoch of batch size {self.batch_size} costs {self.factor:{digits}} times as much"
             return f"since trial {self.since_trial}, {what}; older costs no longer count"
-        what = f"takes {self.factor:{digits}} times as many epochs" if self.factor < math.inf else "misses the target"
+        what = "misses the target"
+        if self.factor < math.inf:
+            limit = "at least " if self.at_least else ""
+            what = f"takes {limit}{self.factor:{digits}} times as many epochs"
         return f"since trial {self.since_trial}, batch size {self.batch_size} {what}; older trials no longer count"
 
 
@@ -432,7 +438,7 @@ class Job:
         spec: The configuration.
         search: Its history in sums, and its policy's state.
         create_time: When it was registered.
-        num_observations: Trials that succeeded.
+        num_observations: Trials that succeeded, without doubtful ones.
         monitor: What the energy of its newest results comes from.
         other_monitor: What the energy of earlier results comes from, if that has other kinds.
         power_limits: One per batch size that was profiled or is being profiled, ascending.
@@ -702,7 +708,7 @@ class Trial(NamedTuple):
 
     Attributes:
         start_time: When it was dispatched, or started if it was imported; None if that is unknown.
-        observation: Its position among the job's succeeded trials, from 1.
+        observation: Its position among the job's succeeded trials, from 1; None of a doubtful one.
         best_known: If it had no bound, whether because its batch size was the best known one; stored once it has ended.
         excluded: Whether the search ignores it: a person excluded it, or it was imported from before a reset.
         dispatch_event: Number of the event of its dispatch.
@@ -783,6 +789,11 @@ class Trial(NamedTuple):
     def lost(self) -> bool:
         """Whether its lease expired; a report or heartbeat revives it."""
         return self.end_reason is EndReason.LOST
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it reached the target so cheaply that it does not count."""
+        return any(warning.reason is WarningReason.DELIVERY_UNUSUALLY_CHEAP for warning in self.warnings)
 
     @property
     def resumable(self) -> bool:

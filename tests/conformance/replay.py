@@ -168,7 +168,7 @@ class Replay:
             trial=self._trials[args["trial"]],
             time_seconds=args.get("time", 1.0),
             energy_joules=args["cost"],
-            metric=args["metric"],
+            metric=args.get("metric"),
             current_epoch=args["epoch"],
             **{name: args[name] for name in ("monitor", "computed", "power_limit_watts") if name in args},
         )

@@ -328,7 +328,7 @@ class Audit:
         self._hold(again.id == found.id, f"the request of trial {number} finds another")
         if STATUS[found.status] == "SUCCEEDED":
             one = self.calls.beat(found.id)
-            two = self.calls.report(v1.TrainingResult(trial=found.id, current_epoch=1))
+            two = self.calls.report(v1.TrainingResult(trial=found.id, metric=0.1, current_epoch=1))
             self._hold(one == two and one.stop_train, f"trial {number}: its decisions differ")
             if known.decision is not None and not known.ended:
                 self._hold(known.decision == one, f"trial {number}: the decision was {known.decision}, is {one}")

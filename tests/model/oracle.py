@@ -109,6 +109,7 @@ class Oracle:
         self.min_cost: float | None = None
         self.min_size: int | None = None
         self.stops = 0
+        self.doubted: int | None = None
         self.trials: list[ModelTrial] = []
         self.succeeded: list[ModelTrial] = []
 
@@ -249,17 +250,41 @@ class Oracle:
         """A trial was decided."""
         trial.cost, trial.bound, trial.converged, trial.reached = verdict[:4]
         trial.reason, trial.status = str(verdict.reason), "SUCCEEDED"
-        self.succeeded.append(trial)
         self.fails[trial.size] = []
+        doubtful = trial.converged and self._doubtful(trial)
+        if not doubtful:
+            self.succeeded.append(trial)
         self.memory = {size: 0 if size <= trial.size else count for size, count in self.memory.items()}
         self._exclude()
-        if trial.converged:
+        if doubtful:
+            self.slot = None if self.slot == trial.number else self.slot
+        elif trial.converged:
             self.stops = 0
         elif trial.type == "MAB" and trial.reason == "COST_BOUND":
             self.stops += 1
         if self.pruning and self.slot == trial.number:
             self._explored(trial)
         self._settle()
+
+    def _doubtful(self, trial: ModelTrial) -> bool:
+        """Whether a delivery does not count: it is far below the usual cost, and the first one of its batch size."""
+        cost, last = trial.cost or 0.0, trial.last
+        usual = [other.cost or 0.0 for other in self._counting(trial.size) if other.converged]
+        found = (
+            cost > 0
+            and bool(usual)
+            and cost < 0.1 * sum(usual) / len(usual)
+            and cost < 0.5 * min(filter(None, usual), default=math.inf)
+        )
+        if not found and last is not None and last.epoch == 1 and self.min_cost is not None and cost < self.min_cost:
+            top = 1 if self.spec.target_metric <= 1 else 100
+            others = [other.last.epoch for other in self.succeeded if other.reached and other.last]
+            found = last.metric == (top if self.spec.higher_is_better_metric else 0) and min(others) > 1
+        if found and self.doubted == trial.size:
+            self.doubted = None
+            return False
+        self.doubted = trial.size if found else self.doubted
+        return found
 
     def _exclude(self) -> None:
         """What ran out of memory is out with all larger ones; twice where a trial was decided before."""

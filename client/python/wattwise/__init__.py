@@ -64,9 +64,10 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# gRPC reads this once, at its import. Below ERROR it logs a message at every fork while a stream is open, hence for
-# every data-loader worker, and in a server's log it repeats input of unknown clients, line breaks included.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# gRPC's core reads this once, at the import of grpc. It would write lines of its own to stderr: at every fork while a
+# stream is open, hence for every data-loader worker; about connections whose faults our errors name; and in a server's
+# log with input of unknown clients, line breaks included.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = [
     "AmdSmiMonitor",

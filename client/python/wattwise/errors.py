@@ -13,6 +13,22 @@ log = logging.getLogger("wattwise")
 """The logger of the whole client package."""
 
 
+def announce(message: str, *args: object) -> None:
+    """Logs one of the few lines at level INFO that a program sees without configuring logging.
+
+    If no handler would get the line, it is written to stderr, unless the level of the logger is above INFO.
+    """
+    if log.hasHandlers():
+        log.info(message, *args, stacklevel=2)
+    elif log.level <= logging.INFO and not log.disabled and log.manager.disable < logging.INFO:
+        record = log.makeRecord(log.name, logging.INFO, __file__, 0, message, args, None)
+        if log.filter(record):
+            # A new one each time: stderr may have been replaced.
+            stderr = logging.StreamHandler()
+            stderr.setFormatter(logging.Formatter("wattwise: %(message)s"))
+            stderr.handle(record)
+
+
 class Violation(NamedTuple):
     """A fault in one field of a request."""
 
@@ -197,6 +213,14 @@ class MonitorError(WattwiseError):
         super().__init__(f"{problem}; {advice}" if advice else problem)
         self.problem = problem
         self.remedies = remedies
+
+
+class NoDeviceError(MonitorError):
+    """This machine has no device of the kind that a monitor measures, or shows none to this process."""
+
+
+class ImplausibleError(MonitorError):
+    """A monitor has measured what cannot be true; the message says what."""
 
 
 class TrainerSetupError(InvalidArgumentError):

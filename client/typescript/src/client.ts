@@ -22,7 +22,7 @@ import {
   ServerUnavailableError,
   WattwiseError,
 } from "./errors.js";
-import { present, ResultStream } from "./results.js";
+import { checkNumbers, present, ResultStream } from "./results.js";
 import { type Link, Servers } from "./servers.js";
 import { type EpochReport, isOutage, type TrainerReason, type TrialCalls, TrialSession, warn } from "./session.js";
 import {
@@ -234,7 +234,11 @@ export class Client implements TrialCalls {
   }
 
   /** Reports an epoch with the sums since the trial's first epoch. */
-  async reportResult(report: EpochReport & Pick<TrainingResult, "trial">, options?: CallOptions): Promise<Decision> {
+  async reportResult(
+    report: TrainingResult | (EpochReport & Pick<TrainingResult, "trial">),
+    options?: CallOptions,
+  ): Promise<Decision> {
+    checkNumbers(report, "result");
     const request = { result: TrainingResult.fromPartial(report) };
     const answer = await this.#call(TRAINER, (stub) => stub.reportResult, request, options);
     return present(answer.decision, "decision");
@@ -262,7 +266,8 @@ export class Client implements TrialCalls {
    * Records a trial, or the end of one, that could not be reported while it ran. Its `requestId` makes the call safe to
    * retry; the job must be registered.
    */
-  importTrial(trial: TrialToImport, options?: CallOptions): Promise<ImportTrialResponse> {
+  async importTrial(trial: TrialToImport, options?: CallOptions): Promise<ImportTrialResponse> {
+    trial.measurements?.forEach((measured, place) => checkNumbers(measured, `measurements[${place}]`));
     const request = ImportTrialRequest.fromPartial(trial);
     return this.#call(TRAINER, (stub) => stub.importTrial, request, options);
   }

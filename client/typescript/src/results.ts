@@ -1,9 +1,30 @@
 /** One StreamResults call: sends reports and heartbeats, receives decisions. */
 
 import type { ClientDuplexStream, ServiceError } from "@grpc/grpc-js";
-import { fromServiceError, ServerError, type WattwiseError } from "./errors.js";
+import { fromServiceError, InvalidResultError, ServerError, type WattwiseError } from "./errors.js";
+import { ErrorReason } from "./stubs/wattwise/v1/error_reason.js";
 import type { StreamResultsRequest, StreamResultsResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
-import type { Decision, TrainingResult, TrialId } from "./stubs/wattwise/v1/trial.js";
+import type { Decision, Measurement, TrainingResult, TrialId } from "./stubs/wattwise/v1/trial.js";
+
+const NUMBERS = ["currentEpoch", "timeSeconds", "energyJoules", "metric"] as const;
+
+/** Throws if a number is missing, as after a misspelt name: it would be sent as 0. Only a metric may be NaN. */
+export function checkNumbers(report: Partial<Pick<Measurement, (typeof NUMBERS)[number]>>, where: string): void {
+  const missing = NUMBERS.filter((name) => {
+    const value: unknown = report[name];
+    return typeof value !== "number" || (name !== "metric" && Number.isNaN(value));
+  });
+  if (missing.length > 0) {
+    const violations = missing.map((name) => ({
+      field: `${where}.${name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)}`,
+      description: `is ${String(report[name])}, not a number`,
+    }));
+    const faults = violations.map(({ field, description }) => `${field} ${description}`).join("; ");
+    const message = `${faults}: pass a number, and NaN as the metric of a training that has diverged`;
+    const reason = ErrorReason.ERROR_REASON_INVALID_RESULT;
+    throw new InvalidResultError(message, { reason, status: "INVALID_ARGUMENT", violations });
+  }
+}
 
 /** A trial's open stream. It buffers decisions for one reader. */
 export class ResultStream implements AsyncIterable<Decision> {
@@ -31,8 +52,13 @@ export class ResultStream implements AsyncIterable<Decision> {
     });
   }
 
-  /** Sends the report of an epoch, which is answered by a decision. Does nothing if the stream has ended. */
+  /**
+   * Sends the report of an epoch, which is answered by a decision. Does nothing if the stream has ended.
+   *
+   * @throws InvalidResultError if one of its numbers is missing.
+   */
   report(result: TrainingResult): void {
+    checkNumbers(result, "result");
     this.#send({ event: { $case: "result", value: result } });
   }
 

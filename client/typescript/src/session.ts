@@ -10,7 +10,7 @@ import {
   UnsupportedCallError,
   WattwiseError,
 } from "./errors.js";
-import { present, type ResultStream } from "./results.js";
+import { checkNumbers, present, type ResultStream } from "./results.js";
 import { ImportTrialRequest, type ImportTrialResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import type { JobSpec } from "./stubs/wattwise/v1/job.js";
 import {
@@ -27,7 +27,7 @@ import {
 type Required = "timeSeconds" | "energyJoules" | "metric" | "currentEpoch";
 
 /** The report of an epoch: its metric, and the sums of time and energy since the trial's first epoch. */
-export type EpochReport = Pick<TrainingResult, Required> & Partial<Omit<TrainingResult, "trial">>;
+export type EpochReport = { [name in Required]: number } & Partial<Omit<TrainingResult, "trial" | Required>>;
 
 /** The end reasons that a trainer may give. */
 export type TrainerReason =
@@ -154,10 +154,14 @@ export class TrialSession {
    * such as after the loss of its database, the session warns once and decides alone from then on.
    *
    * @throws ServerUnavailableError if no answer arrives in time, and immediately during a known outage: continue training.
-   * @throws InvalidResultError if the server refuses the numbers; it has stored nothing.
+   * @throws InvalidResultError if a number is missing, and nothing was sent; or if the server refuses the numbers, and has
+   *   stored nothing.
    */
   report(report: EpochReport): Promise<Decision> {
-    const answer = this.#queue.then(() => this.#deliver(TrainingResult.fromPartial({ ...report, trial: this.id })));
+    const answer = this.#queue.then(() => {
+      checkNumbers(report, "result");
+      return this.#deliver(TrainingResult.fromPartial({ ...report, trial: this.id }));
+    });
     this.#queue = answer.catch(() => {});
     return answer;
   }
@@ -282,7 +286,8 @@ export class TrialSession {
   /** Stops a training that has reached its target or its last epoch, as the server would. */
   #decideWithoutServer(result: TrainingResult, outage?: WattwiseError): Decision {
     const { targetMetric = 0.5, higherIsBetterMetric = true, maxEpochs = 100 } = this.spec ?? {};
-    const targetReached = higherIsBetterMetric ? result.metric >= targetMetric : result.metric <= targetMetric;
+    const metric = result.metric ?? Number.NaN;
+    const targetReached = higherIsBetterMetric ? metric >= targetMetric : metric <= targetMetric;
     if (this.spec === undefined || (!targetReached && result.currentEpoch < maxEpochs)) {
       if (outage !== undefined) {
         throw outage;

@@ -12,8 +12,10 @@ import {
   EndReason,
   ErrorReason,
   InvalidJobSpecError,
+  InvalidResultError,
   JobDiffersError,
   JobNotFoundError,
+  Measurement,
   NoBatchSizeConvergedError,
   ServerUnavailableError,
   TrialNotFoundError,
@@ -51,6 +53,38 @@ test("a job without an id gets one with its prefix", async () => {
 test("a 64-bit seed is returned exactly", async () => {
   const mabSeed = 9_007_199_254_740_993n;
   assert.equal((await client.registerJob(job({ mabSeed }))).job?.spec?.mabSeed, mabSeed);
+});
+
+test("a missing number is refused before anything is sent, and NaN is a metric", async () => {
+  const trial = await client.launch(job({ higherIsBetterMetric: false }));
+  const numbers = { currentEpoch: 1, timeSeconds: 9, energyJoules: 20, metric: 5 };
+  for (const name of ["currentEpoch", "timeSeconds", "energyJoules", "metric"] as const) {
+    const { [name]: _, ...others } = numbers;
+    for (const wrong of [
+      others,
+      { ...numbers, [name]: undefined },
+      { ...numbers, [name]: null },
+      { ...numbers, [name]: "1" },
+    ]) {
+      const report = wrong as unknown as typeof numbers;
+      const measurements = [Measurement.fromPartial(numbers), wrong as unknown as Measurement];
+      for (const call of [
+        () => trial.report(report),
+        () => client.reportResult({ ...report, trial: trial.id }),
+        () => client.importTrial({ jobId: trial.id.jobId, requestId: "r", batchSize: 16, measurements }),
+      ]) {
+        await assert.rejects(call, (error) => {
+          assert(error instanceof InvalidResultError);
+          assert.equal(error.reason, ErrorReason.ERROR_REASON_INVALID_RESULT);
+          assert.equal(error.requestId, "");
+          return true;
+        });
+      }
+    }
+  }
+  assert.equal((await trial.report({ ...numbers, metric: Number.NaN })).targetReached, false);
+  assert.equal((await client.getTrial(trial.id)).measurements.length, 1);
+  await trial.end(EndReason.END_REASON_COMPLETED);
 });
 
 test("an invalid job is refused with its reason and the field of every fault", async () => {

@@ -34,7 +34,10 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """A trial ran to a decision; it carries its cost and whether it converged."""
+    """A trial ran to a decision; it carries its cost and whether it converged.
+
+    A doubtful one does not count; it only frees what it held.
+    """
 
     trial: Trial
 

@@ -41,6 +41,10 @@ def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
             search = with_failure_undone(_with_running(search, trial, 1), trial)
         case Failed(trial):
             search = with_failure(_with_running(search, trial, -1), trial)
+        case Succeeded(trial) if trial.doubtful:
+            search = _with_running(search, trial, -1)
+            search = with_arm(search, trial.batch_size, lambda arm: replace(arm, failed_trials=()))
+            search = with_fitting(search, trial.batch_size)
         case Succeeded(trial):
             search = _with_success(spec, _with_running(search, trial, -1), trial)
         case Banned(batch_size):

@@ -68,9 +68,9 @@ class PruningGts:
                 search = replace(search, exploring=trial.number)
             case Revived(trial):
                 search = _revived(search, trial)
-            case Succeeded(trial) if search.exploring == trial.number:
+            case Succeeded(trial) if search.exploring == trial.number and not trial.doubtful:
                 search = explorer.explored(search, trial)
-            case Failed(trial) if search.exploring == trial.number:
+            case Succeeded(trial) | Failed(trial) if search.exploring == trial.number:
                 search = replace(search, exploring=None)
         return explorer.settled(spec, search)
 

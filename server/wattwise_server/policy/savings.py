@@ -314,11 +314,14 @@ def advice(
     return lines
 
 
+_MISSES_COUNT = "missed trials of the default are part of this"
+
+
 def _keep(job_id: str, default_batch_size: int, *, best_known: int | None) -> str:
     if best_known != default_batch_size:
-        return "trying batch sizes has cost more than it has saved so far"
+        return f"the trials have cost more than they have saved so far; {_MISSES_COUNT}"
     stop = jobs_command("pin", job_id, default_batch_size)
     return (
-        f"keep your default, {default_batch_size}: it is the best known batch size, and trying others has cost more "
-        f"than it has saved; {stop} stops that"
+        f"keep your default, {default_batch_size}: it is the best known batch size, and the trials have cost more than "
+        f"they have saved; {_MISSES_COUNT}; {stop} stops trials of other batch sizes"
     )

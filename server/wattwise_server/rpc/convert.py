@@ -57,7 +57,7 @@ from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, Imp
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.monitors import warnings_of
 from wattwise_server.usecases.power_limits import MAX_SAMPLES, KnownLimit
-from wattwise_server.usecases.report import Report
+from wattwise_server.usecases.report import NO_METRIC, Report
 from wattwise_server.usecases.statistics import (
     MAX_BUCKETS,
     JobStatistics,
@@ -128,11 +128,12 @@ def result(measured: v1.TrainingResult) -> Report:
         InvalidRequestError: the result names no trial.
     """
     key = _trainers_trial(measured, "result.trial")
-    sums = (measured.time_seconds, measured.energy_joules, measured.metric)
     return Report(
         key,
         measured.current_epoch,
-        *sums,
+        measured.time_seconds,
+        measured.energy_joules,
+        measured.metric if measured.HasField("metric") else None,
         _monitor_kinds(measured.monitor) if measured.HasField("monitor") else None,
         _computed_usage(measured.computed) if measured.HasField("computed") else None,
         measured.power_limit_watts if measured.HasField("power_limit_watts") else None,
@@ -148,10 +149,14 @@ def _computed_usage(computed: v1.ComputedUsage) -> ComputedUsage:
 
 
 def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
-    """A trial that ran without the server, with the faults of its times."""
-    faults: list[Violation] = []
+    """A trial that ran without the server, with the faults of its times, and of metrics that are not set."""
     # No more than it takes to refuse them: half a megabyte has room for a quarter of a million.
     sent = request.measurements[: MAX_MEASUREMENTS + 1]
+    faults = [
+        Violation(f"measurements[{place}].metric", NO_METRIC)
+        for place, each in enumerate(sent)
+        if not each.HasField("metric")
+    ]
     start = _time(request.start_time, "start_time", faults) if request.HasField("start_time") else None
     measured = [
         Measurement(
@@ -369,6 +374,7 @@ def _change(known: Change) -> v1.DetectedChange:
         factor=known.factor if math.isfinite(known.factor) else None,
         detected_by_trial=known.detected_by,
         message=known.sentence,
+        factor_is_lower_limit=known.at_least,
     )
 
 

@@ -154,6 +154,7 @@ class Importer:
             if reason is EndReason.STOPPED_EARLY:
                 reason = EndReason.COMPLETED
             return self._lifecycle.fail(tx, job, trial, reason)[1], known is None
+        job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
         job = self._lifecycle.succeed(tx, job, trial, verdict)
         await self._lifecycle.stop_over_bound(tx, job)
         return await tx.trial(trial.number) or trial, known is None
@@ -205,8 +206,10 @@ class Importer:
             tx.add_measurement(trial)
             job = self._lifecycle.observe_report(tx, job, trial)
             reached = judge(job.spec, None, measurement).target_reached
-            found = in_report(job.spec, trial, previous, measurement, reached=reached)
-            job, trial = self._lifecycle.warn(tx, job, trial, (*found, *of_power(job.spec, trial, measurement)))
+            found = [*in_report(job.spec, trial, previous, measurement, reached=reached)]
+            if (excess := of_power(job.spec, trial, previous, measurement)) is not None:
+                found.append(excess)
+            job, trial = self._lifecycle.warn(tx, job, trial, found)
             previous = measurement
         tx.keep_measurements(trial, self._limits.max_epochs_kept)
         if self._observer.wants_reports:

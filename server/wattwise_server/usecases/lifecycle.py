@@ -38,10 +38,15 @@ from wattwise_server.usecases.publishing import Publisher
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import (
     LEAST_EPOCHS_TO_MOVE_AWAY,
+    is_cheapest,
+    is_perfect_at_once,
+    of_cheap_delivery,
     of_missed_target,
+    of_perfect_delivery,
     with_job_warnings,
     with_warnings,
     without_contradicted,
+    without_warnings_of,
 )
 
 _AT_ONCE = 32
@@ -102,7 +107,7 @@ class Lifecycle:
 
     def succeed(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
         """Ends a decided trial; returns its job."""
-        place = job.num_observations + 1
+        place = None if trial.doubtful else job.num_observations + 1
         trial = self._ended(job, trial, TrialStatus.SUCCEEDED, verdict.end_reason)._replace(
             cost=verdict.cost,
             cost_bound=verdict.bound,
@@ -111,7 +116,7 @@ class Lifecycle:
             observation=place,
             best_known=is_best_known(job),
         )
-        return self._save(tx, replace(job, num_observations=place), trial, Succeeded(trial))[0]
+        return self._save(tx, replace(job, num_observations=place or job.num_observations), trial, Succeeded(trial))[0]
 
     def fail(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
         """Ends a trial that its trainer ended, or that was lost."""
@@ -172,6 +177,23 @@ class Lifecycle:
         for metric in new:
             span = span.add(metric)
         return self.warn(tx, job, trial, of_missed_target(job.spec, trial, span, trial.last))
+
+    async def warn_of_cheap_delivery(
+        self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict
+    ) -> tuple[Job, Trial]:
+        """Warns of a trial that reached the target far below the usual cost; a second one of its batch size counts."""
+        if not job.counts(trial) or trial.last is None or not verdict.converged:
+            return job, trial
+        found = of_cheap_delivery(job, trial, verdict.cost)
+        if found is None and is_perfect_at_once(job.spec, trial.last) and is_cheapest(job, verdict.cost):
+            found = of_perfect_delivery(job, trial, await tx.events())
+        if found is None:
+            return job, trial
+        doubtful = next((known for known in job.warnings if known.reason is found.reason), None)
+        earlier = await tx.trial(doubtful.trial_number) if doubtful else None
+        if earlier is not None and earlier.batch_size == trial.batch_size:
+            return without_warnings_of(job, earlier, found.reason), trial
+        return self.warn(tx, job, trial, [found])
 
     def delete(self, tx: Transaction, job: Job) -> Sequence[Trial]:
         """Deletes a job; returns its running trials, which will be stopped."""

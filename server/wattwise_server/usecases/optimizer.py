@@ -63,7 +63,7 @@ from wattwise_server.usecases.lookup import (
 from wattwise_server.usecases.publishing import Publisher, caller_token
 from wattwise_server.usecases.report import Report, epoch_reported, to_measurement
 from wattwise_server.usecases.retries import retried
-from wattwise_server.usecases.trial_warnings import in_report, of_unconnected_ranks
+from wattwise_server.usecases.trial_warnings import in_report, of_power, of_unconnected_ranks
 
 _EXPIRED_PER_BATCH = 100
 """Few enough that a trainer's call does not wait long behind them."""
@@ -390,10 +390,13 @@ class Optimizer:
             if before is None or not 0 <= measurement.metric <= 1 or job.spec.target_metric > 1:  # pragma: no mutate
                 found = in_report(job.spec, trial, before, measurement, reached=verdict.target_reached)
                 job, trial = self._lifecycle.warn(tx, job, trial, found)
+            if (excess := of_power(job.spec, trial, before, measurement)) is not None:
+                job, trial = self._lifecycle.warn(tx, job, trial, [excess])
         if verdict.end_reason is not None:
             if not verdict.target_reached:
                 new = () if repeated else (measurement.metric,)
                 job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
+            job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
             job = self._lifecycle.succeed(tx, job, trial, verdict)
             await self._lifecycle.stop_over_bound(tx, job)
         return with_notes(trial, decide(job.spec, measurement, verdict, unbounded))

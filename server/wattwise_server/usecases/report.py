@@ -21,10 +21,14 @@ Faults: TypeAlias = list[tuple[str, str]]
 """Pairs of a field's name and what to change."""
 
 
+NO_METRIC = "is not set; send the validation metric after the epoch, or NaN if training has diverged"
+
+
 class Report(NamedTuple):
     """One epoch's sums as a trainer sent them: seconds and joules since the trial's start.
 
     Attributes:
+        metric: None if it is missing, which is a fault.
         monitor: What the energy comes from; None if the trainer did not say.
         computed: The sums at the cheapest power limit, in observer mode.
         power_limit_watts: The GPU power limit; None if the trainer did not say.
@@ -34,7 +38,7 @@ class Report(NamedTuple):
     epoch: int
     time_seconds: float
     energy_joules: float
-    metric: float
+    metric: float | None
     monitor: MonitorKinds | None = None
     computed: ComputedUsage | None = None
     power_limit_watts: float | None = None
@@ -47,8 +51,11 @@ def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now:
         InvalidResultError: with one violation per fault.
     """
     sums = report.time_seconds, report.energy_joules
-    measurement = Measurement(report.epoch, *sums, report.metric, now, report.computed)
+    metric = math.nan if report.metric is None else report.metric
+    measurement = Measurement(report.epoch, *sums, metric, now, report.computed)
     faults = number_faults(spec, measurement)
+    if report.metric is None:
+        faults.append(("metric", NO_METRIC))
     if last is not None:
         faults += _order_faults(last, measurement)
     if report.monitor is not None and (fault := monitor_fault(report.monitor)):

@@ -7,21 +7,39 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from wattwise_server.domain import (
+    EventKind,
     Job,
+    JobEvent,
     JobSpec,
     Measurement,
     MetricSpan,
+    MonitorKinds,
     Trial,
     TrialType,
     TrialWarning,
     WarningReason,
 )
+from wattwise_server.errors import jobs_command
+from wattwise_server.policy.cost import with_unit
 
 LEAST_EPOCHS_TO_MOVE_AWAY = 3
 """Epochs of a trial before its metric can be said to move away from the target."""
 
+_GPU_KINDS = frozenset({"nvml", "amdsmi", "zeus"})
+_MOST_POWER_OF_GPUS = 2.0
+"""Times the job's maximum power, which GPUs exceed for moments."""
+
 _MOST_POWER = 3.0
 """Times the job's maximum power: above it a unit is wrong, since a power plug draws less beside the GPUs."""
+
+_MOST_OTHER_WATTS = 2000.0
+"""What other kinds of monitor may measure beside that, such as that of the processors beside a small GPU."""
+
+_CHEAP = 0.1
+"""The share of the usual cost of its batch size below which a delivery is doubtful."""
+
+_CHEAPER = 0.5
+"""The same of the cheapest cost: cheap deliveries that were confirmed are usual."""
 
 
 def in_report(
@@ -86,16 +104,84 @@ def _of_ranges(
     return None
 
 
-def of_power(spec: JobSpec, trial: Trial, measurement: Measurement) -> Iterator[TrialWarning]:
-    """The warning of an imported trial that used more energy than the job's GPUs can draw, if nothing says how."""
-    most, watts = spec.gpu.max_power_watts, measurement.energy_joules / measurement.time_seconds
-    if trial.type is TrialType.IMPORTED and not trial.monitor.kinds and watts > _MOST_POWER * most:
-        message = (
-            f"{measurement.energy_joules:g} J in {measurement.time_seconds:g} s are {watts:.4g} W, while the job's "
-            f"GPUs draw at most {most:g} W together: exclude the trial, and import it under another name with joules "
-            "and seconds since its start"
-        )
-        yield TrialWarning(WarningReason.POWER_OUT_OF_RANGE, "result.energy_joules", message, trial.number)
+def of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement) -> TrialWarning | None:
+    """The warning of a report of more energy than the job's GPUs can draw in its time."""
+    joules, seconds = measurement.energy_joules, measurement.time_seconds
+    if before is not None and seconds > before.time_seconds:
+        joules, seconds = joules - before.energy_joules, seconds - before.time_seconds
+    # For every report.
+    if joules <= _MOST_POWER_OF_GPUS * spec.gpu.max_power_watts * seconds:
+        return None
+    if joules <= _most_watts(spec, trial.monitor) * seconds:
+        return None
+    what = (
+        "import it under another name with joules and seconds since its start"
+        if trial.type is TrialType.IMPORTED
+        else "check the monitor, or the units of the report"
+    )
+    message = (
+        f"{joules:g} J in {seconds:g} s of epoch {measurement.epoch} are {joules / seconds:.4g} W, while the job's "
+        f"GPUs draw at most {spec.gpu.max_power_watts:g} W together: exclude the trial by "
+        f"{jobs_command('exclude-trial', trial.job_id, trial.number)}, and {what}"
+    )
+    return TrialWarning(WarningReason.POWER_OUT_OF_RANGE, "result.energy_joules", message, trial.number)
+
+
+def _most_watts(spec: JobSpec, monitor: MonitorKinds) -> float:
+    most = spec.gpu.max_power_watts
+    if not monitor.kinds:
+        return _MOST_POWER * most
+    if all(kind.removesuffix("-polled") in _GPU_KINDS for kind in monitor.kinds):
+        return _MOST_POWER_OF_GPUS * most
+    return _MOST_POWER * most + _MOST_OTHER_WATTS
+
+
+def of_cheap_delivery(job: Job, trial: Trial, cost: float) -> TrialWarning | None:
+    """The warning of a trial that reached the target at a small part of the usual cost of its batch size."""
+    arm = job.search.arm(trial.batch_size)
+    usual, cheapest = arm.reached.mean, arm.cheapest or math.inf
+    # A trial that cost nothing is warned of, and lowers nothing.
+    if not cost or not arm.reached.count or cost >= _CHEAP * usual or cost >= _CHEAPER * cheapest:
+        return None
+    return _doubt(
+        trial, f"at {with_unit(cost)}, while its batch size {trial.batch_size} usually takes {with_unit(usual)}"
+    )
+
+
+def is_perfect_at_once(spec: JobSpec, last: Measurement) -> bool:
+    """Whether the first epoch of a trial ended with the best metric there is."""
+    best = (1.0 if spec.target_metric <= 1 else 100.0) if spec.higher_is_better_metric else 0.0
+    return last.epoch == 1 and last.metric == best
+
+
+def is_cheapest(job: Job, cost: float) -> bool:
+    """Whether a delivery would lower the cheapest cost of the job."""
+    return job.search.min_cost is not None and cost < job.search.min_cost
+
+
+def of_perfect_delivery(job: Job, trial: Trial, events: Iterable[JobEvent]) -> TrialWarning | None:
+    """The warning of a trial with the best metric there is in its first epoch, if the job's deliveries took more."""
+    others = [event.trial for event in events if event.trial and event.kind is EventKind.SUCCEEDED]
+    epochs = [
+        other.last.epoch
+        for other in others
+        if other.last and other.target_reached and not other.doubtful and job.counts(other)
+    ]
+    if not epochs or min(epochs) == 1:
+        return None
+    metric = trial.last.metric if trial.last else math.nan
+    return _doubt(
+        trial, f"with {metric:g} in its first epoch, while the job's other deliveries took {min(epochs)} or more"
+    )
+
+
+def _doubt(trial: Trial, how: str) -> TrialWarning:
+    message = (
+        f"trial {trial.number} reached the target {how}: it does not count until a second such trial of its batch size "
+        f"confirms it; if it was no complete training, exclude it by "
+        f"{jobs_command('exclude-trial', trial.job_id, trial.number)}"
+    )
+    return TrialWarning(WarningReason.DELIVERY_UNUSUALLY_CHEAP, "result.energy_joules", message, trial.number)
 
 
 def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measurement) -> Iterator[TrialWarning]:
@@ -151,9 +237,10 @@ def with_job_warnings(job: Job, trial: Trial, new: Sequence[TrialWarning]) -> Jo
     return replace(job, warnings=(*kept, *new))
 
 
-def without_warnings_of(job: Job, trial: Trial) -> Job:
-    """The job without the warnings about a trial, which no longer counts."""
-    return replace(job, warnings=tuple(known for known in job.warnings if known.trial_number != trial.number))
+def without_warnings_of(job: Job, trial: Trial, reason: WarningReason | None = None) -> Job:
+    """The job without the warnings about a trial, or without the one of a reason."""
+    kept = (known for known in job.warnings if known.trial_number != trial.number or reason not in (None, known.reason))
+    return replace(job, warnings=tuple(kept))
 
 
 def with_warnings_of_imports(job: Job, changed: Trial, trials: Iterable[Trial]) -> Job:
@@ -179,8 +266,8 @@ def _contradicts(ended: Trial, last: Measurement, warning: TrialWarning) -> bool
     match warning.reason:
         case WarningReason.TARGET_REACHED_AT_ONCE:
             return last.epoch > 1
-        case WarningReason.POWER_OUT_OF_RANGE:
-            # Launches are never checked for it.
+        case WarningReason.POWER_OUT_OF_RANGE | WarningReason.DELIVERY_UNUSUALLY_CHEAP:
+            # The trial stays wrong.
             return False
         case WarningReason.MONITORS_DIFFER:
             has = bool(ended.other_monitor.kinds)

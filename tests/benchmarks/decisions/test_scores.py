@@ -180,7 +180,7 @@ class _Alarming(Stubborn):
 
     def changes(self, search: Search) -> Sequence[Change]:
         ended = sum(arm.num_succeeded for arm in search.arms)
-        return [Change(Quantity.EPOCHS, ended // 3, 16, 2.0, ended // 3)] if ended >= 3 else []
+        return [Change(Quantity.EPOCHS, ended // 3, 16, 2.0, False, ended // 3)] if ended >= 3 else []
 
 
 def test_alarms_are_distinct_changes() -> None:

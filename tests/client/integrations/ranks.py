@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.client.training.script import send_line
 from tests.ports import hold_port, port_of
 
 
@@ -50,7 +51,11 @@ def last_lines(running: Sequence[subprocess.Popen[str]]) -> list[str]:
     return [output.splitlines()[-1] for output, _ in ended]
 
 
-def two_ranks(trainer: str, address: str) -> list[str]:
-    """Runs two ranks and returns the last line that each prints."""
-    with processes("rank", [trainer, address], 2) as running:
+def two_ranks(trainer: str, address: str, how: str = "program") -> list[str]:
+    """Runs two ranks and returns the last line that each prints; see `rank` for the arguments."""
+    with processes("rank", [trainer, address, how], 2) as running:
+        if how == "late":
+            assert running[0].stderr is not None
+            assert any("waiting for ranks 1;" in line and "on_evaluate" in line for line in running[0].stderr)
+            send_line(running[1])
         return last_lines(running)

@@ -59,7 +59,8 @@ class Machine:
         """Replaces the machine's GPUs atomically."""
         lines = ("\t".join("-" if value is None else str(value) for value in astuple(gpu)) + "\n" for gpu in gpus)
         fresh = self.file.with_suffix(".new")
-        fresh.write_text("".join(lines), encoding="ascii")
+        # Drivers send bytes of any encoding.
+        fresh.write_bytes("".join(lines).encode("ascii", "surrogateescape"))
         fresh.rename(self.file)
 
     def power_reads(self) -> int:

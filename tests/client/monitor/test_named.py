@@ -9,7 +9,7 @@ from wattwise.errors import MonitorError, Remedy
 from wattwise.monitor.named import checked_monitor, name_of, named_monitor
 
 from tests.client.monitor.amdsmi_stub import StubAmdGpu, build_amd_library
-from tests.client.monitor.nvml_stub import Machine, Runner, runner
+from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu, runner
 from tests.client.monitor.test_amdsmi import VARIABLES
 
 
@@ -79,3 +79,19 @@ def test_without_gpus(run: Runner, machine: Machine, monkeypatch: pytest.MonkeyP
     """Without a GPU the processor is measured; if that fails too, the error's remedy is an estimate."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert run(case_none, machine) in [("rapl", ()), ("none", (Remedy.ESTIMATE,))]
+
+
+def case_of_run(_machine: Machine) -> tuple[str, tuple[Remedy, ...]]:
+    """The first remedy of the error of the default monitor, if there is one."""
+    with pytest.raises(MonitorError) as refusal:
+        named_monitor(None)
+    return refusal.value.problem, refusal.value.remedies
+
+
+@pytest.mark.parametrize("broken", [StubGpu(uuid="lost"), StubGpu(energy_mj=None, power_mw=None), StubGpu(mig_mode=1)])
+def test_gpus_that_do_not_work(run: Runner, machine: Machine, broken: StubGpu) -> None:
+    """If a GPU is present but cannot be measured, no other device is measured in its place."""
+    machine.show(StubGpu(), broken)
+    problem, remedies = run(case_of_run, machine)
+    assert "GPU" in problem
+    assert Remedy.SELECT_GPUS in remedies

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from wattwise.errors import MonitorError
-from wattwise.monitor import NvmlMonitor, Window, default_monitor, monitor_kinds
+from wattwise.errors import ImplausibleError, MonitorError, Remedy
+from wattwise.monitor import NvmlMonitor, Window, default_monitor, gpu_config, monitor_kinds
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS, PowerIntegral
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu, runner
@@ -35,10 +35,10 @@ def pass_time() -> None:
 
 
 def case_energy(machine: Machine, indices: list[int] | None = None) -> tuple[list[int], float]:
-    """A window in which the first GPU uses 1.5 J and the second 5000 J."""
+    """A window in which the first GPU uses 1.5 J and the second 40 J."""
     monitor = NvmlMonitor(indices)
     monitor.begin_window("epoch")
-    machine.show(used(FIRST, 1.5), used(SECOND, 5000))
+    machine.show(used(FIRST, 1.5), used(SECOND, 40))
     pass_time()
     return monitor.gpu_indices, monitor.end_window("epoch").total_energy
 
@@ -58,7 +58,7 @@ def case_overlap(machine: Machine) -> tuple[float, float]:
     machine.show(used(FIRST, 11))
     pass_time()
     early = monitor.end_window("early")
-    machine.show(used(FIRST, 111))
+    machine.show(used(FIRST, 31))
     return early.total_energy, monitor.end_window("late").total_energy
 
 
@@ -120,11 +120,38 @@ def case_power_peak(machine: Machine) -> Window:
     """A window over a GPU without a counter that draws 250 W at both ends, and more in between."""
     monitor = NvmlMonitor()
     monitor.begin_window("epoch")
-    machine.show(replace(OLD, power_mw=750_000))
+    machine.show(replace(OLD, power_mw=450_000))
     wait_for_power_reads(machine, 2)
     machine.show(OLD)
     wait_for_power_reads(machine, 2)
     return monitor.end_window("epoch")
+
+
+def case_impossible_power(machine: Machine, power_mw: int) -> tuple[list[str], Window]:
+    """Two windows with an impossible power in between: their errors; and a window after that."""
+    monitor = NvmlMonitor()
+    monitor.begin_window("one")
+    monitor.begin_window("another")
+    machine.show(replace(OLD, power_mw=power_mw))
+    wait_for_power_reads(machine, 2)
+    machine.show(OLD)
+    refusals = []
+    for name in ("one", "another"):
+        with pytest.raises(ImplausibleError) as refusal:
+            monitor.end_window(name)
+        refusals.append(str(refusal.value))
+    monitor.begin_window("one")
+    return refusals, monitor.end_window("one")
+
+
+def case_kind_of(indices: list[int]) -> str:
+    """The kind of a monitor of some GPUs."""
+    return NvmlMonitor(indices).kind
+
+
+def case_config() -> float:
+    """The maximum power of a job on the GPUs."""
+    return gpu_config(NvmlMonitor()).max_power_watts
 
 
 def wait_for_power_reads(machine: Machine, count: int) -> None:
@@ -149,12 +176,12 @@ def case_without_pynvml() -> str:
 
 def test_counters_are_summed_in_joules(machine: Machine, run: Runner) -> None:
     """A window's energy is the growth of all GPUs' millijoule counters, in joules."""
-    assert run(case_energy, machine) == ([0, 1], 5001.5)
+    assert run(case_energy, machine) == ([0, 1], 41.5)
 
 
 def test_chosen_gpus(machine: Machine, run: Runner) -> None:
     """Only the selected GPUs are measured."""
-    assert run(case_energy, machine, [1]) == ([1], 5000.0)
+    assert run(case_energy, machine, [1]) == ([1], 40.0)
 
 
 @pytest.mark.parametrize("visible", ["1,0", "GPU-bbbb,GPU-aaaa", "GPU-b"])
@@ -163,13 +190,13 @@ def test_indices_count_visible_gpus(
 ) -> None:
     """Index 0 is the first GPU that CUDA_VISIBLE_DEVICES names, by number or by UUID."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert run(case_energy, machine, [0]) == ([0], 5000.0)
+    assert run(case_energy, machine, [0]) == ([0], 40.0)
 
 
 def test_all_visible_gpus_by_default(machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without indices, all GPUs that CUDA shows are measured."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert run(case_energy, machine) == ([0], 5000.0)
+    assert run(case_energy, machine) == ([0], 40.0)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +211,7 @@ def test_wrong_indices(run: Runner, indices: list[int], message: str) -> None:
 
 def test_windows_overlap(machine: Machine, run: Runner) -> None:
     """Overlapping windows each measure their own time span."""
-    assert run(case_overlap, machine) == (11.0, 110.0)
+    assert run(case_overlap, machine) == (11.0, 30.0)
 
 
 def test_lost_gpu(machine: Machine, run: Runner) -> None:
@@ -198,22 +225,62 @@ def test_lost_gpu(machine: Machine, run: Runner) -> None:
 def test_lost_gpu_of_others(machine: Machine, run: Runner) -> None:
     """The error of a broken GPU is raised only if this GPU is selected."""
     machine.show(FIRST, SECOND, StubGpu(uuid="lost"))
-    assert run(case_energy, machine, [0, 1]) == ([0, 1], 5001.5)
+    assert run(case_energy, machine, [0, 1]) == ([0, 1], 41.5)
 
 
-@pytest.mark.parametrize(("millijoules", "fault"), [(0, "went backwards"), (7_000, "does not change")])
-def test_wrong_counter(machine: Machine, run: Runner, millijoules: int, fault: str) -> None:
-    """After a counter was reset or did not change, energy is power times time, which is logged once."""
-    window, messages = run(case_counter_shows, machine, replace(FIRST, energy_mj=millijoules), used(SECOND, 20))
+def test_a_counter_that_does_not_change(machine: Machine, run: Runner) -> None:
+    """If a counter does not change, energy is power times time, which is logged once."""
+    window, messages = run(case_counter_shows, machine, FIRST, used(SECOND, 20))
     assert window.total_energy == pytest.approx(100 * window.time + 20)
     (message,) = messages
-    assert f"counter of Stub V100 (GPU-aaaa) {fault}" in message
+    assert "counter of Stub V100 (GPU-aaaa) does not change" in message
 
 
-def test_a_reset_counter_without_power(machine: Machine, run: Runner) -> None:
-    """A counter that was reset on a GPU that does not report its power is an error, not a negative energy."""
-    with pytest.raises(MonitorError, match=r"GPU-aaaa\) went backwards, and .* does not report its power"):
-        run(case_counter_shows, machine, replace(FIRST, energy_mj=0, power_mw=None), SECOND)
+@pytest.mark.parametrize("millijoules", [0, 7_000 + 10**9])
+@pytest.mark.parametrize("power_mw", [100_000, None])
+def test_a_counter_that_jumps(machine: Machine, run: Runner, millijoules: int, power_mw: int | None) -> None:
+    """A counter that was reset, or that grew faster than twice the GPU's limit, is an error that names the GPU."""
+    with pytest.raises(ImplausibleError, match=r"counter of Stub V100 \(GPU-aaaa\)"):
+        run(case_counter_shows, machine, replace(FIRST, energy_mj=millijoules, power_mw=power_mw), SECOND)
+
+
+@pytest.mark.parametrize("power_mw", [501_000, 3_700_000_000])
+def test_an_impossible_power(machine: Machine, run: Runner, power_mw: int) -> None:
+    """A power above twice the GPU's limit spoils every window that is open, and none that begins later."""
+    machine.show(OLD)
+    refusals, later = run(case_impossible_power, machine, power_mw)
+    assert all("Stub V100 (GPU-cccc)" in refusal for refusal in refusals)
+    assert later.total_energy == pytest.approx(250 * later.time)
+
+
+def test_a_gpu_without_power_beside_others(machine: Machine, run: Runner) -> None:
+    """If one of several GPUs cannot be measured, the error names it and says how to leave it out."""
+    machine.show(FIRST, replace(OLD, name="Stub GT 710", power_mw=None))
+    with pytest.raises(MonitorError, match=r"Stub GT 710 \(GPU-cccc\) does not report its power") as refusal:
+        run(NvmlMonitor)
+    assert refusal.value.remedies[0] is Remedy.SELECT_GPUS
+    assert run(case_kind_of, [0]) == "nvml"
+
+
+def test_a_power_limit_of_0(machine: Machine, run: Runner) -> None:
+    """A GPU whose limit is 0 W is an error of the job's configuration that names the GPU; its windows are measured."""
+    machine.show(replace(FIRST, highest_limit_mw=0, enforced_limit_mw=0))
+    with pytest.raises(MonitorError, match=r"Stub V100 \(GPU-aaaa\) reports a power limit of 0 W") as refusal:
+        run(case_config)
+    assert set(refusal.value.remedies) == {Remedy.GPU_CONFIG, Remedy.SELECT_GPUS}
+    assert run(case_counter_shows, machine, used(FIRST, 1000))[0].total_energy == 1000
+
+
+def test_the_enforced_limit_in_place_of_0(machine: Machine, run: Runner) -> None:
+    """If the highest limit is 0 W, the enforced one counts."""
+    machine.show(replace(FIRST, highest_limit_mw=0))
+    assert run(case_config) == 200
+
+
+def test_a_name_that_is_not_utf8(machine: Machine, run: Runner) -> None:
+    """A name in another encoding is shown with escapes, and two such names differ."""
+    machine.show(replace(FIRST, name="\udcf8\udc95"), replace(SECOND, name="\udcf8\udc96\x07"))
+    assert run(case_default) == r"NvmlMonitor(\xf8\x95 (GPU-aaaa), \xf8\x96? (GPU-bbbb))"
 
 
 @pytest.mark.parametrize("joules", [0, 2])
@@ -235,7 +302,7 @@ def test_mig(machine: Machine, run: Runner) -> None:
     machine.show(replace(FIRST, mig_mode=1), replace(SECOND, mig_mode=0))
     with pytest.raises(MonitorError, match=r"Stub V100 \(GPU-aaaa\) is split into MIG.*EstimateMonitor"):
         run(NvmlMonitor)
-    assert run(case_energy, machine, [1]) == ([1], 5000.0)
+    assert run(case_energy, machine, [1]) == ([1], 40.0)
 
 
 @pytest.mark.parametrize(("indices", "kind"), [([0, 1], "nvml"), ([2], "nvml-polled"), ([0, 2], "nvml-polled")])
@@ -264,8 +331,8 @@ def test_power_is_read_within_the_window(machine: Machine, run: Runner) -> None:
     """Power between a window's ends is part of its energy."""
     machine.show(OLD)
     window = run(case_power_peak, machine)
-    # The peak's sample is at least a tenth of a second from its neighbour: 500 W too much, on average half of it.
-    assert 250 * window.time + 20 < window.total_energy < 750 * window.time
+    # The peak's sample is at least a tenth of a second from its neighbour: 200 W too much, on average half of it.
+    assert 250 * window.time + 8 < window.total_energy < 450 * window.time
 
 
 def test_trapezoids() -> None:

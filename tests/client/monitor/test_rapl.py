@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from wattwise.errors import MonitorError
+from wattwise.errors import ImplausibleError, MonitorError
 from wattwise.monitor import RaplMonitor, gpu_config
 from wattwise.monitor.rapl import find_zones
 
@@ -85,6 +85,46 @@ def test_a_counter_wraps_around_often(tmp_path: Path) -> None:
         count(counter, joules * 1_000_000)
         energies.append(zone.read_joules())
     assert energies == [90, 110, 180, 205, 230]
+
+
+@pytest.mark.parametrize("after", [0, 40_000_000_000])
+def test_a_counter_that_jumps(tmp_path: Path, after: int) -> None:
+    """A counter that was reset or that jumped spoils the open windows, and none that begins later; a wrap does not."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=30_000_000_000)
+    monitor = RaplMonitor(tmp_path)
+    monitor.begin_window("early")
+    monitor.begin_window("late")
+    count(counter, after)
+    for name in ("early", "late"):
+        with pytest.raises(ImplausibleError, match="package-0"):
+            monitor.end_window(name)
+    monitor.begin_window("early")
+    count(counter, after + 5_000_000)
+    assert monitor.end_window("early").total_energy == 5
+
+
+def test_a_jump_between_windows(tmp_path: Path) -> None:
+    """A jump before a window does not concern the window."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=30_000_000_000)
+    monitor = RaplMonitor(tmp_path)
+    count(counter, 0)
+    monitor.begin_window("epoch")
+    count(counter, 5_000_000)
+    assert monitor.end_window("epoch").total_energy == 5
+
+
+def test_the_limit_for_moments_counts(tmp_path: Path) -> None:
+    """A zone may draw twice its highest limit, which is more than the one that holds for long; not more."""
+    limits = {"constraint_0_max_power_uw": 65_000_000, "constraint_1_power_limit_uw": 200_000_000}
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0", **limits)
+    monitor = RaplMonitor(tmp_path)
+    monitor.begin_window("epoch")
+    count(counter, 390_000_000)
+    assert monitor.end_window("epoch").total_energy == 390
+    monitor.begin_window("epoch")
+    count(counter, 100_000_000_000)
+    with pytest.raises(ImplausibleError):
+        monitor.end_window("epoch")
 
 
 class Openings:

@@ -7,6 +7,7 @@ limit to their counters. Eta is 1, so that costs are energies.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import BatchSizeOptimizer, Client, JobSpec, NvmlMonitor, PowerLimitOptimizer, v1
-from wattwise.monitor import Monitor, gpu_monitor
+from wattwise.monitor import Monitor, gpu_monitor, plausible
 
 from tests.client.monitor.nvml_stub import Machine, StubGpu
 from tests.client.training.script import job_spec
@@ -79,6 +80,7 @@ class Training:
     ) -> None:
         # The stub's counters are exact, and its steps take no time.
         gpu_monitor.COUNTER_SECONDS = 0.0
+        plausible.POWER_FACTOR = math.inf
         self.machine = machine
         self._address = address
         self.table = table

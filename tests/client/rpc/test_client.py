@@ -69,10 +69,30 @@ def test_errors_of_the_server(grpc_addr: str) -> None:
     with Client(grpc_addr) as client:
         trial = client.get_next_batch_size(_registered(client)).trial
         with pytest.raises(InvalidResultError, match="energy_joules"):
-            client.report_result(v1.TrainingResult(trial=trial.id, energy_joules=-1, current_epoch=1))
+            client.report_result(v1.TrainingResult(trial=trial.id, energy_joules=-1, metric=0.1, current_epoch=1))
         trial.id.trial_number = 9
         with pytest.raises(TrialNotFoundError):
             client.heartbeat(trial.id)
+
+
+def test_metric_that_is_missing(grpc_addr: str) -> None:
+    """A measurement without a metric is refused before it is sent; one of 0 is not."""
+    with Client(grpc_addr) as client:
+        trial = client.get_next_batch_size(_registered(client)).trial
+        with pytest.raises(InvalidResultError) as refusal:
+            client.report_result(v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, current_epoch=1))
+        assert ([fault.field for fault in refusal.value.violations], refusal.value.request_id) == (
+            ["result.metric"],
+            "",
+        )
+        request = v1.ImportTrialRequest(job_id=trial.id.job_id, request_id="r", batch_size=trial.id.batch_size)
+        request.measurements.add(current_epoch=1, time_seconds=1, metric=0.0)
+        request.measurements.add(current_epoch=2, time_seconds=2)
+        with pytest.raises(InvalidResultError) as refusal:
+            client.import_trial(request)
+        assert [fault.field for fault in refusal.value.violations] == ["measurements[1].metric"]
+        result = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, metric=0.0, current_epoch=1)
+        assert not client.report_result(result).stop_train
 
 
 def test_lists_go_through_all_pages(grpc_addr: str) -> None:

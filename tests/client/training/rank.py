@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, WattwiseError, data_loader
+from wattwise.training import arrivals
 
 
 def _run_out_of_memory() -> None:
@@ -60,11 +61,13 @@ def main() -> None:
     parser.add_argument("--reduce", default="first")
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--timeout", type=float, default=60.0)
+    parser.add_argument("--world-size", type=int, default=2)
+    parser.add_argument("--late", nargs=2, metavar=("RANK", "CALL"), default=("", ""))
     parser.add_argument("--end", nargs=2, metavar=("RANK", "END"), default=("", ""))
     parser.add_argument("--metric", nargs=2, metavar=("RANK", "METRIC"), default=("", ""))
     given = parser.parse_args()
     place, patience = f"tcp://127.0.0.1:{given.port}", timedelta(seconds=given.timeout)
-    dist.init_process_group("gloo", init_method=place, rank=given.rank, world_size=2, timeout=patience)
+    dist.init_process_group("gloo", init_method=place, rank=given.rank, world_size=given.world_size, timeout=patience)
     job = JobSpec(
         job_id_prefix="ranks",
         job_id="ranks",
@@ -76,11 +79,27 @@ def main() -> None:
     # Rank 1 must not use its default monitor, which fails here.
     monitor = EstimateMonitor(watts=100) if given.rank == 0 else None
     bso = BatchSizeOptimizer(given.address, job, monitor=monitor, timeout=2, reduce_metric=given.reduce)
+    if given.late[0]:
+        arrivals.WARN_SECONDS = 0.0
+    if given.late[0] == str(given.rank):
+        make_late(bso, given.late[1])
     try:
         _train(bso, given)
     except WattwiseError as error:
         _print(f"{type(error).__name__}: {error}")
     dist.destroy_process_group()
+
+
+def make_late(bso: BatchSizeOptimizer, call: str) -> None:
+    """Lets the first of the calls of this name wait for a line."""
+    punctual = getattr(bso, call)
+
+    def late(*given: float) -> object:
+        setattr(bso, call, punctual)
+        sys.stdin.readline()
+        return punctual(*given)
+
+    setattr(bso, call, late)
 
 
 def _print(what: object) -> None:
@@ -102,7 +121,7 @@ def _train(bso: BatchSizeOptimizer, given: argparse.Namespace) -> None:
         if given.metric[0] == str(given.rank):
             metric = {"nan": math.nan, "none": None}[given.metric[1]]  # type: ignore[assignment]  # wrong on purpose
         bso.on_evaluate(metric)
-        if given.checkpoint and given.rank == 1:
+        if given.checkpoint and given.rank == given.world_size - 1:
             # Every rank has the whole state.
             torch.save(bso.state_dict(), given.checkpoint)
     _print(f"stopped after epoch {bso.last_epoch}")

@@ -106,9 +106,14 @@ def send_line(process: subprocess.Popen[str]) -> None:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Waits for a training process; returns its exit status and its standard error."""
+    """Waits for a training process; returns its exit status, and its standard error without what a launch prints."""
     _, errors = process.communicate(timeout=60)
-    return process.returncode, errors
+    return process.returncode, without_announcements(errors)
+
+
+def without_announcements(errors: str) -> str:
+    """Standard error without the lines about the batch size and the decision that every launch prints."""
+    return "".join(line for line in errors.splitlines(keepends=True) if not line.startswith("wattwise: "))
 
 
 def the_trial(server: LiveServer) -> v1.Trial:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import pickle
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, InvalidArgumentError, WattwiseError, v1
+from wattwise.errors import log
 from wattwise.training.delivery import deliver_files
+from wattwise.training.ranks import Ranks, _Outcome
 from wattwise.training.spool import Spool
 
 from tests.client.training.script import StepMonitor, job_spec
@@ -198,6 +203,29 @@ def test_broadcast_that_returns_nothing(server: LiveServer) -> None:
     first, *others = on_all_ranks(has_a_wrong_broadcast, server.address)
     assert first == [16]
     assert others == [["TrainerSetupError"]] * (RANKS - 1)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_wait_without_known_ranks(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """A rank that waits in `broadcast` warns of the call; which ranks are missing is not known."""
+    monkeypatch.setattr("wattwise.training.arrivals.WARN_SECONDS", 0.0)
+    warned, warnings = threading.Event(), []
+
+    def note(record: logging.LogRecord) -> bool:
+        warnings.append(record.args)
+        warned.set()
+        return False
+
+    def broadcast(sent: Any) -> Any:
+        assert warned.wait(60)
+        return sent or pickle.dumps(_Outcome(3))
+
+    log.addFilter(note)
+    try:
+        assert Ranks(rank, 2, broadcast, given=True).on_first("on_evaluate", lambda: 3) == 3
+    finally:
+        log.removeFilter(note)
+    assert warnings == [("on_evaluate",)]
 
 
 def test_single_rank_needs_no_broadcast(grpc_addr: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from wattwise import Client, v1
+from wattwise.training.arrivals import Arrivals
 
 from tests.live_server import LiveServer
 from tests.ports import hold_port, port_of
@@ -20,13 +21,16 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
 
-def started(address: str, *options: str) -> list[subprocess.Popen[str]]:
-    """Starts two ranks."""
+def started(address: str, *options: str, ranks: int = 2) -> list[subprocess.Popen[str]]:
+    """Starts the ranks."""
     command, pipe = [sys.executable, "-m", "tests.client.training.rank", address], subprocess.PIPE
     with hold_port() as held:
         # The ranks hold the port, too, until they end.
         given: dict[str, Any] = {"stdout": pipe, "stderr": pipe, "text": True, "pass_fds": [held.fileno()]}
-        return [subprocess.Popen([*command, rank, str(port_of(held)), *options], **given) for rank in ("0", "1")]
+        port, size = str(port_of(held)), f"--world-size={ranks}"
+        return [
+            subprocess.Popen([*command, str(rank), port, size, *options], stdin=pipe, **given) for rank in range(ranks)
+        ]
 
 
 def ended(ranks: list[subprocess.Popen[str]]) -> tuple[list[int], list[list[str]]]:
@@ -35,10 +39,10 @@ def ended(ranks: list[subprocess.Popen[str]]) -> tuple[list[int], list[list[str]
     return [rank.returncode for rank in ranks], lines
 
 
-def run_ranks(address: str, *options: str) -> list[list[str]]:
-    """Runs two ranks, which must succeed, and returns the lines that each printed."""
-    statuses, lines = ended(started(address, *options))
-    assert statuses == [0, 0], lines
+def run_ranks(address: str, *options: str, ranks: int = 2) -> list[list[str]]:
+    """Runs the ranks, which must succeed, and returns the lines that each printed."""
+    statuses, lines = ended(started(address, *options, ranks=ranks))
+    assert statuses == [0] * ranks, lines
     return lines
 
 
@@ -136,6 +140,72 @@ def test_ranks_continue_from_a_checkpoint(server: LiveServer, tmp_path: Path) ->
         assert [line.split()[0] for line in lines[:-1]] == ["128", "2", "3", "4"], lines
     trial = the_trial(server)
     assert (trial.converged, trial.last_epoch) == (True, 4)
+
+
+@pytest.mark.parametrize(("before", "end", "after"), [(2, "preempted", 1), (1, "killed", 2)])
+def test_other_number_of_ranks_continues_from_a_checkpoint(
+    server: LiveServer, tmp_path: Path, before: int, end: str, after: int
+) -> None:
+    """After an elastic restart with more or fewer ranks the trial continues; each has its share of the batch size."""
+    options = ("--checkpoint", str(tmp_path / "checkpoint.pt"))
+    ended(started(server.address, "--end", "0", end, *options, ranks=before))
+    for lines in run_ranks(server.address, *options, ranks=after):
+        assert [line.split()[:2] for line in lines[1:-1]] == [[str(epoch), str(128 // after)] for epoch in (2, 3, 4)]
+    trial = the_trial(server)
+    assert (trial.converged, trial.last_epoch) == (True, 4)
+
+
+def test_checkpoint_whose_batch_size_more_ranks_do_not_divide(server: LiveServer, tmp_path: Path) -> None:
+    """More ranks that do not divide the batch size of the trial are refused, and the trial can still continue."""
+    options = ("--checkpoint", str(tmp_path / "checkpoint.pt"), "--batch-sizes", "64", "127")
+    ended(started(server.address, "--end", "0", "killed", *options, ranks=1))
+    for lines in run_ranks(server.address, *options):
+        assert re.match(r"TrainerSetupError: .* 127 .* 2 ranks; .* 64 can", lines[-1])
+
+
+@pytest.mark.parametrize("call", ["get_batch_size", "on_train_begin", "on_evaluate"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_missing_rank_is_named_by_the_other(server: LiveServer, rank: int, call: str) -> None:
+    """A rank that waits logs a warning with the rank and the call that is missing, and goes on once it is made."""
+    ranks = started(server.address, "--late", str(rank), call)
+    waiting = ranks[1 - rank].stderr
+    assert waiting is not None
+    assert any(f"waiting for ranks {rank};" in line and call in line for line in waiting)
+    _let_go(ranks[rank])
+    statuses, lines = ended(ranks)
+    assert (statuses, [each[-1] for each in lines]) == ([0] * 2, ["stopped after epoch 4"] * 2)
+
+
+def test_all_missing_ranks_are_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning names every rank that has not made the call, also one that has made an earlier or another one."""
+    monkeypatch.setattr("wattwise.training.arrivals.WARN_SECONDS", 0.0)
+    distributed = pytest.importorskip("torch.distributed")
+    first, *others = (Arrivals(store, rank, 5) for store in [distributed.HashStore()] for rank in range(5))
+    others[0].enter("on_train_begin")
+    first.enter("on_train_begin")
+    first.enter("on_evaluate")
+    others[1].enter("on_train_begin")
+    others[1].enter("on_evaluate")
+    others[2].enter("on_train_begin")
+    others[2].enter("attempts")
+    first.wait()
+    assert [record.args for record in caplog.records] == [("1, 3, 4", "on_evaluate")]
+
+
+def test_ended_rank_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """A rank does not wait for the warning if another one has ended: the operation that follows fails."""
+    distributed = pytest.importorskip("torch.distributed")
+    first, second = (Arrivals(store, rank, 2) for store in [distributed.HashStore()] for rank in range(2))
+    second.end()
+    first.enter("on_evaluate")
+    first.wait()
+    assert not caplog.records
+
+
+def _let_go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
 
 
 def test_rank_that_hangs_fails_the_others_in_time(server: LiveServer) -> None:

@@ -17,7 +17,15 @@ from wattwise import Client, TrainFailError, v1
 from wattwise.training.exits import end_reason
 
 from tests.client.conftest import Start
-from tests.client.training.script import JOB_ID, ended, epochs, read_line, send_line, the_trial
+from tests.client.training.script import (
+    JOB_ID,
+    ended,
+    epochs,
+    read_line,
+    send_line,
+    the_trial,
+    without_announcements,
+)
 from tests.live_server import LiveServer
 
 
@@ -65,7 +73,8 @@ BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(watts=65)).get_bat
 def test_process_that_ends_before_its_stream_is_open(server: LiveServer) -> None:
     """A process that ends right after get_batch_size ends its trial, with a warning that nothing was reported."""
     command = [sys.executable, "-c", _SHORT, server.address, JOB_ID]
-    (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    errors = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    (line,) = without_announcements(errors).splitlines()
     assert line.startswith(f"trial 1 of job '{JOB_ID}' ")
     assert "on_evaluate(metric)" in line
     assert the_trial(server).end_reason == v1.END_REASON_COMPLETED

@@ -89,6 +89,8 @@ def test_first_window_cannot_be_opened(grpc_addr: str, tmp_path: Path) -> None:
 class Odd(StepMonitor):
     """A third-party monitor that returns or raises `answer`."""
 
+    max_power_watts: float | None = None
+
     def __init__(self, answer: Window | Exception) -> None:
         super().__init__()
         self.answer = answer
@@ -100,6 +102,13 @@ class Odd(StepMonitor):
         return self.answer
 
 
+class OddProcessor(Odd):
+    """The same, of another device."""
+
+    kind = "odd"
+    gpu_indices = ()  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -107,6 +116,8 @@ class Odd(StepMonitor):
         Window(time=1.0, total_energy=math.nan),
         Window(time=1.0, total_energy=-1.0),
         Window(time=-1.0, total_energy=1.0),
+        Window(time=1.0, total_energy=2.5 * GPU.max_power_watts),
+        Window(time=3600.0, total_energy=1.0),
     ],
 )
 def test_third_party_monitors(grpc_addr: str, answer: Window | Exception, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +127,44 @@ def test_third_party_monitors(grpc_addr: str, answer: Window | Exception, caplog
     (first,) = measurements(grpc_addr, bso)
     assert 0 <= first.time_seconds < 1
     assert first.energy_joules == pytest.approx(GPU.max_power_watts * first.time_seconds)
-    assert "energy cannot be measured (" in caplog.text
+    assert caplog.text.count("energy cannot be measured (") == 1
+    with Client(grpc_addr) as client:
+        trial, job = client.get_trial(bso.trial.id).trial, client.get_job(bso.trial.id.job_id)
+    for monitor in (trial.monitor, job.monitor):
+        assert (list(monitor.kinds), monitor.estimated, monitor.partly) == (["custom"], True, True)
+
+
+def test_monitors_own_maximum(grpc_addr: str) -> None:
+    """A monitor that states its highest power may exceed that of the job's GPUs, but not its own."""
+    monitor = Odd(Window(time=1.0, total_energy=900.0))
+    monitor.max_power_watts = 1000.0
+    with training(grpc_addr, monitor) as bso:
+        bso.on_evaluate(0.1)
+        monitor.answer = Window(time=1.0, total_energy=1200.0)
+        bso.on_evaluate(0.2)
+    first, second = measurements(grpc_addr, bso)
+    assert first.energy_joules == 900
+    assert second.energy_joules < 1000
+
+
+@pytest.mark.parametrize("answer", [Window(1.0, -1.0), Window(3600.0, 1.0), Window(1.0, math.nan)])
+def test_implausible_part_of_a_combination(grpc_addr: str, answer: Window, caplog: pytest.LogCaptureFixture) -> None:
+    """Every monitor of a combination is checked, so that no other one makes up for it."""
+    with training(grpc_addr, CombinedMonitor(StepMonitor(), OddProcessor(answer))) as bso:
+        bso.on_evaluate(0.1)
+    (first,) = measurements(grpc_addr, bso)
+    assert first.energy_joules == pytest.approx(GPU.max_power_watts * first.time_seconds)
+    assert caplog.text.count("energy cannot be measured (") == 1
+
+
+def test_processors_beside_gpus(grpc_addr: str, tmp_path: Path) -> None:
+    """What processors draw does not count against the limit of the GPUs."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
+    with training(grpc_addr, CombinedMonitor(StepMonitor(), RaplMonitor(tmp_path))) as bso:
+        count(counter, 900_000_000)
+        bso.on_evaluate(0.1)
+    (first,) = measurements(grpc_addr, bso)
+    assert first.energy_joules == 910
 
 
 class CrashedGpu(EstimateMonitor):

@@ -23,9 +23,10 @@ _jobs = itertools.count()
 
 
 class Paced:
-    """A monitor whose windows last some seconds, and use a joule in each."""
+    """A monitor whose windows last some seconds of another time than the clock's, and use a joule in each."""
 
     gpu_indices = (0,)
+    kind = "estimate"
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

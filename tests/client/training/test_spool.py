@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import signal
@@ -545,6 +546,8 @@ def test_measurement_that_the_server_refuses_is_not_kept(server: LiveServer) -> 
     """A refused measurement would make the server refuse the whole trial later."""
 
     class Overflowing(StepMonitor):
+        max_power_watts = math.inf
+
         def end_window(self, name: str) -> Window:
             self.open.remove(name)
             return Window(time=1.0, total_energy=9e99)

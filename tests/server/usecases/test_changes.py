@@ -58,7 +58,13 @@ def needs_attention(job: Recurring) -> bool:
 )
 def test_change_in_a_sentence(quantity: Quantity, factor: float, what: str) -> None:
     """The trial, the batch size, the factor, and what no longer counts."""
-    assert Change(quantity, 51, 64, factor, 53).sentence == f"since trial 51, {what} no longer count"
+    assert Change(quantity, 51, 64, factor, False, 53).sentence == f"since trial 51, {what} no longer count"
+
+
+def test_change_of_stopped_trials_in_a_sentence() -> None:
+    """A factor that is a lower limit is named as one."""
+    what = "batch size 64 takes at least 2.1 times as many epochs; older trials no longer count"
+    assert Change(Quantity.EPOCHS, 51, 64, 2.1, True, 53).sentence == f"since trial 51, {what}"
 
 
 def test_change_is_published(server: WatchedServer) -> None:
@@ -73,6 +79,7 @@ def test_change_is_published(server: WatchedServer) -> None:
     assert change.since_trial == last.id.trial_number + 1
     assert change.factor == pytest.approx(2.1, rel=0.1)
     assert change.detected_by_trial == shown.num_trials
+    assert not change.factor_is_lower_limit
     assert change.message.startswith(f"since trial {change.since_trial}, batch size 16 takes 2.1 times as many epochs;")
     (event,) = job.events()
     assert (event.trial_number, event.batch_size, event.message) == (change.detected_by_trial, 16, change.message)
@@ -103,7 +110,23 @@ def test_batch_size_that_no_longer_reaches_the_target_has_no_factor(server: Watc
             job.miss(16)
     (change,) = job.shown.changes
     assert not change.HasField("factor")
+    assert not change.factor_is_lower_limit
     assert "batch size 16 misses the target" in change.message
+
+
+def test_factor_of_stopped_trials_is_a_lower_limit(server: WatchedServer) -> None:
+    """If trials were stopped at their bound, the job says that they take at least so many times as many epochs."""
+    job = Recurring(server, batch_sizes=[16], disable_early_stopping=False, max_epochs=100)
+    for _ in range(USUAL):
+        job.report(job.next(), 100.0, epoch=10)
+    while not job.shown.changes:
+        trial, epoch = job.next(), 20
+        while not job.report(trial, 10.0 * epoch, metric=0.1, epoch=epoch).stop_train:
+            epoch += 10
+    (change,) = job.shown.changes
+    assert change.factor_is_lower_limit
+    assert 1.5 < change.factor < 10
+    assert f"batch size 16 takes at least {change.factor:.1f} times as many epochs" in change.message
 
 
 def test_each_quantity_has_its_warning(server: WatchedServer) -> None:

@@ -362,6 +362,7 @@ def test_report_without_a_new_warning_is_one_row(watched: WatchedServer) -> None
         (WarningReason.NO_ENERGY, {"warnings": (WarningReason.NO_ENERGY,)}, True),
         (WarningReason.NO_ENERGY, {"warnings": (WarningReason.METRIC_OUT_OF_RANGE,)}, False),
         (WarningReason.POWER_OUT_OF_RANGE, {}, True),
+        (WarningReason.DELIVERY_UNUSUALLY_CHEAP, {}, True),
         (WarningReason.TARGET_REACHED_AT_ONCE, {}, False),
         (WarningReason.TARGET_REACHED_AT_ONCE, {"number": 1}, False),
         (WarningReason.TARGET_REACHED_AT_ONCE, {"epoch": 1}, True),

@@ -362,8 +362,10 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def _warnings(job: v1.Job) -> Iterable[tuple[str, str]]:
+    changes = {change.message for change in job.changes}
     for warning in job.warnings:
-        yield "warning", f"trial {warning.trial_number}, {warning.field}: {warning.message}"
+        where = "" if warning.message in changes else f"trial {warning.trial_number}, {warning.field}: "
+        yield "warning", f"{where}{warning.message}"
 
 
 def _pinned_size(job: v1.Job) -> int | None:

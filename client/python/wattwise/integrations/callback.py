@@ -10,7 +10,9 @@ from typing import Any
 from wattwise import v1
 from wattwise.errors import OperationOrderError, ResumeError, TrainerSetupError, TrainFailError, log
 from wattwise.integrations.steps import StepListener, StepNotifier
+from wattwise.training.inheritance import pass_on
 from wattwise.training.optimizer import BatchSizeOptimizer
+from wattwise.training.ranks import connect
 
 _STEPS_DONE = "steps_at_report"
 """In a saved state: the trainer's steps at the last report."""
@@ -70,6 +72,8 @@ class CallbackTrial:
         saved: Mapping[str, Any] | None = None,
         count_from_zero: bool = False,
     ) -> None:
+        if bso.unconnected:
+            connect()
         if advice := bso.unconnected:
             raise TrainerSetupError(advice)
         self.bso = bso
@@ -79,7 +83,8 @@ class CallbackTrial:
         if saved is not None:
             self.restore(saved)
         bso.get_batch_size()
-        self.batch = bso.trial.global_batch
+        self.batch = bso.global_batch
+        pass_on(self.batch)
         self.steps = StepNotifier(power)
         self.running = False
         self._metric = metric
@@ -98,7 +103,7 @@ class CallbackTrial:
     @property
     def ranks(self) -> int:
         """The number of ranks, each of which has one device."""
-        return self.bso.trial.world_size
+        return self.bso.world_size
 
     @property
     def finished(self) -> bool:
@@ -317,7 +322,9 @@ class CallbackTrial:
         """Ends the trial unless it is decided, for a reason as `BatchSizeOptimizer.close` takes it."""
         self.running = False
         self.steps.close()
-        if not self.finished:
+        if self.finished:
+            self.bso.running_trial.announce_decision()
+        else:
             self.bso.close(reason)
 
     def _give_up(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from wattwise.training.ranks import connect
+
 if TYPE_CHECKING:
     from wattwise.training.attempts import Attempt
     from wattwise.training.optimizer import BatchSizeOptimizer
@@ -39,6 +41,8 @@ def fit_attempts(bso: BatchSizeOptimizer, fit: Callable[[Attempt], T], max_tries
         Exception: what `fit` raised, also if memory ran out in the last trial.
         WattwiseError: as documented at `BatchSizeOptimizer.attempts`.
     """
+    if bso.unconnected:
+        connect()
     fitted: T | None = None
     for attempt in bso.attempts(max_tries):
         with attempt:

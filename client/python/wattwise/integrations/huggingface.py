@@ -56,7 +56,7 @@ class WattwiseCallback(TrainerCallback):
         ...
         trainer.train(resume_from_checkpoint=last)
 
-    With several processes, call `torch.distributed.init_process_group()` before you create the callback.
+    With several processes, the callback calls `torch.distributed.init_process_group()` unless that has been done.
 
     Args:
         bso: the optimizer of the trial.

@@ -81,8 +81,9 @@ class WattwiseCallback(Callback):
         ...
         trainer.fit(..., ckpt_path="last.ckpt")
 
-    Start several processes with `torchrun`, and call `torch.distributed.init_process_group()` before you create the
-    callback. Rank 0's metric counts: log it with `sync_dist=True`.
+    Start several processes with `torchrun` or the strategies "ddp" and "ddp_spawn". With these strategies, pass
+    `devices` to `loader_batch_size`, or call it in `train_dataloader()`. Rank 0's metric counts: log it with
+    `sync_dist=True`.
 
     Args:
         bso: the optimizer of the trial.
@@ -196,12 +197,15 @@ class WattwiseCallback(Callback):
         self._saved = state_dict
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Checks the options of the trainer before a fit.
+        """Shares the trial with the processes that the trainer has started, and checks the options before a fit.
 
         Raises:
-            TrainerSetupError: if they do not fit a trial; says what to set.
+            OperationOrderError: if these processes have trials of their own.
+            TrainerSetupError: if the options do not fit a trial; says what to set.
         """
         self._saved = None
+        if stage == "fit":
+            self._trial.bso.join_ranks()
         if stage != "fit" or _is_search(trainer):
             return
         if self._trial.begun or not self._trial.counts:

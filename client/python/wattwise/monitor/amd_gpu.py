@@ -12,7 +12,7 @@ from io import StringIO
 from operator import itemgetter
 from typing import Any
 
-from wattwise.errors import MonitorError, Remedy
+from wattwise.errors import MonitorError, NoDeviceError, Remedy
 from wattwise.monitor.gpu_monitor import GpuMonitor
 from wattwise.monitor.visible import chosen_devices, visible_devices
 
@@ -93,7 +93,7 @@ class AmdGpu:
         for limit in (info.get("max_power_cap"), info.get("power_cap")):
             if isinstance(limit, int) and limit > 0:
                 return limit / 1e6 if limit >= _LOWEST_LIMIT_MICROWATTS else float(limit)
-        raise self._missing("its power limit", Remedy.GPU_CONFIG)
+        raise self._missing("a power limit above 0 W", Remedy.GPU_CONFIG, Remedy.SELECT_GPUS)
 
     def _counter(self) -> float | None:
         count = self._query("amdsmi_get_energy_count") or {}
@@ -103,8 +103,8 @@ class AmdGpu:
             return None
         return steps * float(microjoules)
 
-    def _missing(self, what: str, remedy: Remedy = Remedy.OTHER_MONITOR) -> MonitorError:
-        return MonitorError(f"{self._label} does not report {what}", remedy)
+    def _missing(self, what: str, *remedies: Remedy) -> MonitorError:
+        return MonitorError(f"{self._label} does not report {what}", *(remedies or (Remedy.OTHER_MONITOR,)))
 
     def _query(self, function: str) -> Any | None:
         """The answer; None if the GPU, the AMD driver or this version of amdsmi does not support the query."""
@@ -113,9 +113,12 @@ class AmdGpu:
             return None
         wrapper = self._smi.amdsmi_wrapper
         unsupported = {wrapper.AMDSMI_STATUS_NOT_SUPPORTED, wrapper.AMDSMI_STATUS_NOT_YET_IMPLEMENTED}
-        with _error_context(self._smi, self._label):
+        with _error_context(self._smi, self._label, Remedy.SELECT_GPUS, Remedy.OTHER_MONITOR):
             try:
                 return query(self._handle)
+            except UnicodeDecodeError:
+                # A name in another encoding.
+                return None
             except self._smi.AmdSmiLibraryException as error:
                 if error.get_error_code() in unsupported:
                     return None
@@ -138,7 +141,7 @@ def visible_amd_gpus(gpu_indices: Sequence[int] | None = None) -> list[AmdGpu]:
     visible = _visible([gpu.uuid if isinstance(gpu, AmdGpu) else "" for gpu in gpus])
     if not visible:
         shown = " and ".join(f"{name}={value!r}" for name, value in _variables().items())
-        raise MonitorError(f"this machine has no AMD GPU{shown and f' that {shown} shows'}", Remedy.OTHER_MONITOR)
+        raise NoDeviceError(f"this machine has no AMD GPU{shown and f' that {shown} shows'}", Remedy.OTHER_MONITOR)
     return [_usable(gpus[i]) for i in chosen_devices(visible, gpu_indices)]
 
 
@@ -192,29 +195,29 @@ def _load() -> Any:
         with redirect_stdout(StringIO()):
             import amdsmi  # noqa: PLC0415 - not needed on a machine without AMD GPUs
     except ModuleNotFoundError:
-        raise MonitorError(
+        raise NoDeviceError(
             "the package amdsmi is not installed, so AMD GPUs cannot be read; install the one that comes with ROCm "
             "(pip install /opt/rocm/share/amd_smi)",
             Remedy.OTHER_MONITOR,
         ) from None
     except (ImportError, OSError, KeyError, AttributeError) as error:
-        raise MonitorError(
+        raise NoDeviceError(
             f"the package amdsmi cannot load its library libamd_smi.so ({error}); its version must match ROCm's",
             Remedy.OTHER_MONITOR,
         ) from error
     try:
         amdsmi.amdsmi_init()
     except amdsmi.AmdSmiException as error:
-        raise MonitorError(f"the AMD driver cannot be reached ({_info(error)})", Remedy.OTHER_MONITOR) from error
+        raise NoDeviceError(f"the AMD driver cannot be reached ({_info(error)})", Remedy.OTHER_MONITOR) from error
     return amdsmi
 
 
 @contextmanager
-def _error_context(smi: Any, what: str) -> Iterator[None]:
+def _error_context(smi: Any, what: str, *remedies: Remedy) -> Iterator[None]:
     try:
         yield
     except smi.AmdSmiException as error:
-        raise MonitorError(f"{what} cannot be read: {_info(error)}") from error
+        raise MonitorError(f"{what} cannot be read: {_info(error)}", *remedies) from error
 
 
 def _info(error: Exception) -> str:

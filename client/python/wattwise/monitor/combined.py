@@ -8,6 +8,7 @@ from typing import NoReturn
 from wattwise.errors import MonitorError
 from wattwise.monitor.config import gpu_config
 from wattwise.monitor.kind import MOST_KINDS, MonitorKinds, monitor_kinds
+from wattwise.monitor.plausible import CheckedMonitor
 from wattwise.monitor.window import Monitor, Window, WindowMeasurement
 from wattwise.spec import GpuConfig
 
@@ -25,6 +26,7 @@ class CombinedMonitor:
     Attributes:
         raises_own_errors: True, as for all monitors of Wattwise.
         kinds: The kinds of all of them.
+        monitors: As given.
         gpu_indices: Those of the monitor that measures GPUs; empty if none does.
 
     Raises:
@@ -50,12 +52,13 @@ class CombinedMonitor:
         if len(kinds) > MOST_KINDS:
             raise MonitorError(f"{len(kinds)} kinds of monitor are too many; combine at most {MOST_KINDS}")
         self.kinds = MonitorKinds.of(kinds)
-        self._monitors = monitors
+        self.monitors = monitors
+        self._checked = [CheckedMonitor(monitor) for monitor in monitors]
         self._main = of_gpus[0] if of_gpus else monitors[0]
         self.gpu_indices = list(self._main.gpu_indices)
 
     def __repr__(self) -> str:
-        return f"CombinedMonitor({', '.join(map(repr, self._monitors))})"
+        return f"CombinedMonitor({', '.join(map(repr, self.monitors))})"
 
     @property
     def gpu_monitor(self) -> Monitor:
@@ -80,9 +83,9 @@ class CombinedMonitor:
         Raises:
             MonitorError: A window of this name is open, or a monitor cannot be read.
         """
-        open_monitors: list[Monitor] = []
+        open_monitors: list[CheckedMonitor] = []
         try:
-            for monitor in self._monitors:
+            for monitor in self._checked:
                 _begin(monitor, name)
                 open_monitors.append(monitor)
         except BaseException:
@@ -103,32 +106,33 @@ class CombinedMonitor:
 
         Raises:
             MonitorError: No window of this name is open, or a monitor cannot be read.
+            ImplausibleError: What one of them measured cannot be true.
         """
         # All windows are ended before the first error is raised.
-        results = [_end(monitor, name) for monitor in self._monitors]
+        results = [_end(monitor, name) for monitor in self._checked]
         windows: list[WindowMeasurement] = []
-        for monitor, result in zip(self._monitors, results, strict=True):
+        for monitor, result in zip(self._checked, results, strict=True):
             if isinstance(result, Exception):
                 _raise(monitor, result)
             windows.append(result)
         return Window(windows[0].time, sum(window.total_energy for window in windows))
 
 
-def _begin(monitor: Monitor, name: str) -> None:
+def _begin(monitor: CheckedMonitor, name: str) -> None:
     try:
         monitor.begin_window(name)
     except Exception as error:  # noqa: BLE001 - third-party monitors may raise anything
         _raise(monitor, error)
 
 
-def _raise(monitor: Monitor, error: Exception) -> NoReturn:
+def _raise(monitor: CheckedMonitor, error: Exception) -> NoReturn:
     """Raises a monitor's error; whatever a third-party monitor raises is its failure."""
-    if isinstance(error, MonitorError) or getattr(monitor, "raises_own_errors", False):
+    if isinstance(error, MonitorError) or monitor.raises_own_errors:
         raise error
     raise MonitorError(f"{monitor!r} failed: {type(error).__name__}: {error}") from error
 
 
-def _end(monitor: Monitor, name: str) -> WindowMeasurement | Exception:
+def _end(monitor: CheckedMonitor, name: str) -> WindowMeasurement | Exception:
     try:
         return monitor.end_window(name)
     except Exception as error:  # noqa: BLE001 - third-party monitors may raise anything

@@ -35,7 +35,7 @@ class EstimateMonitor(WindowMonitor):
         super().__init__()
         if not 0 < to_number(watts) < math.inf:
             raise MonitorError(f"watts={watts!r} is not a power; use the power of the training in watts, above 0")
-        self.watts = float(watts)
+        self.watts = self.max_power_watts = float(watts)
         self._warned = False
 
     def __repr__(self) -> str:

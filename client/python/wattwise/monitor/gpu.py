@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from wattwise.errors import MonitorError, Remedy, log
+from wattwise.errors import MonitorError, NoDeviceError, Remedy, log
 from wattwise.monitor.gpu_monitor import GpuMonitor
 from wattwise.monitor.visible import chosen_devices, visible_devices
 
@@ -39,6 +39,10 @@ class NvmlMonitor(GpuMonitor):
         super().__init__(gpus, range(len(gpus)) if gpu_indices is None else gpu_indices, use_counter=use_counter)
 
 
+_OF_A_GPU = Remedy.SELECT_GPUS, Remedy.OTHER_MONITOR
+"""What helps if a single GPU fails."""
+
+
 class NvidiaGpu:
     """A GPU by its NVML handle.
 
@@ -51,10 +55,10 @@ class NvidiaGpu:
 
     def __init__(self, nvml: Any, index: int) -> None:
         self._nvml = nvml
-        with _error_context(nvml, f"GPU {index}"):
+        with _error_context(nvml, f"GPU {index}", *_OF_A_GPU):
             self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            self.name = str(nvml.nvmlDeviceGetName(self._handle))
-            self.uuid = str(nvml.nvmlDeviceGetUUID(self._handle))
+            self.name = _text(nvml.nvmlDeviceGetName, self._handle) or "NVIDIA GPU"
+            self.uuid = _text(nvml.nvmlDeviceGetUUID, self._handle)
         self.is_split = (self._query(nvml.nvmlDeviceGetMigMode) or [0])[0] == nvml.NVML_DEVICE_MIG_ENABLE
         self.has_energy_counter = self._query(nvml.nvmlDeviceGetTotalEnergyConsumption) is not None
 
@@ -69,20 +73,24 @@ class NvidiaGpu:
     def max_power_watts(self) -> float:
         """The highest power limit that can be set; the current one if limits are fixed."""
         constraints = self._query(self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
-        if constraints is not None:
-            return int(constraints[1]) / 1e3
+        milliwatts = int(constraints[1]) if constraints is not None else 0
         limit = self._nvml.nvmlDeviceGetEnforcedPowerLimit
-        return self._number(limit, "its power limit", Remedy.GPU_CONFIG) / 1e3
+        milliwatts = milliwatts or self._number(limit, "its power limit", Remedy.GPU_CONFIG, Remedy.SELECT_GPUS)
+        if milliwatts <= 0:
+            problem = f"{self.name} ({self.uuid}) reports a power limit of 0 W"
+            raise MonitorError(problem, Remedy.GPU_CONFIG, Remedy.SELECT_GPUS)
+        return milliwatts / 1e3
 
-    def _number(self, query: Callable[[Any], int], what: str, remedy: Remedy = Remedy.OTHER_MONITOR) -> int:
+    def _number(self, query: Callable[[Any], int], what: str, *remedies: Remedy) -> int:
         number = self._query(query)
         if number is None:
-            raise MonitorError(f"{self.name} ({self.uuid}) does not report {what}", remedy)
+            problem = f"{self.name} ({self.uuid}) does not report {what}"
+            raise MonitorError(problem, *(remedies or (Remedy.OTHER_MONITOR,)))
         return int(number)
 
     def _query(self, query: Callable[[Any], Any]) -> Any | None:
         """The answer; None if the GPU or the NVIDIA driver does not support the query."""
-        with _error_context(self._nvml, f"{self.name} ({self.uuid})"):
+        with _error_context(self._nvml, f"{self.name} ({self.uuid})", *_OF_A_GPU):
             try:
                 return query(self._handle)
             except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
@@ -105,7 +113,7 @@ def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[NvidiaGpu]:
     visible = visible_devices(variable, [gpu.uuid if isinstance(gpu, NvidiaGpu) else "" for gpu in gpus])
     if not visible:
         hidden = "" if variable is None else f" that CUDA_VISIBLE_DEVICES={variable!r} shows"
-        raise MonitorError(f"this machine has no NVIDIA GPU{hidden}", Remedy.OTHER_MONITOR)
+        raise NoDeviceError(f"this machine has no NVIDIA GPU{hidden}", Remedy.OTHER_MONITOR)
     chosen = [_usable(gpus[i]) for i in chosen_devices(visible, gpu_indices)]
     if len(chosen) < len(gpus) and "GPU-" not in (variable or ""):
         _warn_of_order([gpu for gpu in gpus if isinstance(gpu, NvidiaGpu)], chosen)
@@ -146,19 +154,30 @@ def _load() -> Any:
     try:
         import pynvml  # noqa: PLC0415 - not needed on a machine without NVIDIA GPUs
     except ModuleNotFoundError:
-        raise MonitorError(
+        raise NoDeviceError(
             "the package nvidia-ml-py is not installed, so NVIDIA GPUs cannot be read", Remedy.OTHER_MONITOR
         ) from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise MonitorError(f"the NVIDIA driver cannot be reached ({error})", Remedy.OTHER_MONITOR) from error
+        absent = isinstance(error, pynvml.NVMLError_LibraryNotFound | pynvml.NVMLError_DriverNotLoaded)
+        problem = f"the NVIDIA driver cannot be reached ({error})"
+        raise (NoDeviceError if absent else MonitorError)(problem, Remedy.OTHER_MONITOR) from error
     return pynvml
 
 
+def _text(query: Callable[[Any], str], handle: Any) -> str:
+    """The answer in printable characters, whatever its encoding."""
+    try:
+        text = str(query(handle))
+    except UnicodeDecodeError as error:
+        text = error.object.decode("utf-8", "backslashreplace")
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 @contextmanager
-def _error_context(nvml: Any, what: str) -> Iterator[None]:
+def _error_context(nvml: Any, what: str, *remedies: Remedy) -> Iterator[None]:
     try:
         yield
     except nvml.NVMLError as error:
-        raise MonitorError(f"{what} cannot be read: {error}") from error
+        raise MonitorError(f"{what} cannot be read: {error}", *remedies) from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from wattwise.errors import MonitorError, Remedy, log
+from wattwise.errors import ImplausibleError, MonitorError, Remedy, log
+from wattwise.monitor import plausible
 from wattwise.monitor.window import Reading, WindowMonitor
 from wattwise.spec import GpuConfig
 
@@ -45,8 +47,9 @@ class GpuMonitor(WindowMonitor):
     """Measures GPUs: the growth of their energy counters, summed.
 
     The energy is power times the window's length in windows shorter than 0.1 s, for which counters are too coarse, and
-    if a counter was reset or did not change, which is logged once per GPU. The power of GPUs without a counter is read
-    ten times a second while a window is open, and integrated.
+    if a counter did not change, which is logged once per GPU. The power of GPUs without a counter is read ten times a
+    second while a window is open, and integrated. A counter that went backwards or jumped, and a power above twice the
+    GPU's limit, are errors.
 
     Args:
         gpus: What to measure.
@@ -60,10 +63,17 @@ class GpuMonitor(WindowMonitor):
         self._polled = [gpu for gpu in gpus if gpu not in self._counting]
         # A sum is only as good as its worst part.
         self.kind = f"{type(self).kind}-polled" if self._polled else type(self).kind
+        # By UUID; infinite if the limit is unknown.
+        self._most_watts = {gpu.uuid: _most_watts(gpu) for gpu in gpus}
         self._integral = PowerIntegral()
         self._warned_gpus: set[str] = set()
         super().__init__(gpu_indices=gpu_indices, poll_seconds=POLL_SECONDS if self._polled else None)
-        self._read()  # raises here rather than in the first window
+        try:
+            self._read()  # raises here rather than in the first window
+        except MonitorError as error:
+            if len(gpus) < 2:
+                raise
+            raise MonitorError(error.problem, *dict.fromkeys([Remedy.SELECT_GPUS, *error.remedies])) from error
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{gpu.name} ({gpu.uuid})' for gpu in self._measured)})"
@@ -72,6 +82,12 @@ class GpuMonitor(WindowMonitor):
     def counts_energy(self) -> bool:
         """Whether some of the GPUs are measured by their energy counters."""
         return bool(self._counting)
+
+    @property
+    def max_power_watts(self) -> float | None:
+        """Twice the power limits of the GPUs, in watts; None if one of them is unknown."""
+        watts = math.fsum(self._most_watts.values())
+        return watts if watts < math.inf else None
 
     def gpu_config(self) -> GpuConfig:
         """The measured GPUs: their model, their number, and the highest power limit of one times their number.
@@ -85,7 +101,7 @@ class GpuMonitor(WindowMonitor):
         now = time.monotonic()
         counted = [gpu.energy_joules() for gpu in self._counting]
         if self._polled:
-            counted.append(self._integral.add(now, sum(gpu.power_watts() for gpu in self._polled)))
+            counted.append(self._integral.add(now, sum(map(self._power, self._polled))))
         return Reading(now, tuple(counted))
 
     def _joules(self, used: Sequence[float], seconds: float) -> float:
@@ -94,29 +110,50 @@ class GpuMonitor(WindowMonitor):
 
     def _checked(self, gpu: MeasuredGpu, joules: float, seconds: float) -> float:
         """The GPU's energy, given the growth of its counter."""
+        if joules < 0:
+            raise ImplausibleError(
+                f"the energy counter of {gpu.name} ({gpu.uuid}) went backwards: was the GPU or its kernel module reset?"
+            )
         if joules > 0 and seconds >= COUNTER_SECONDS:
+            if fault := plausible.power_fault(joules, seconds, self._most_watts[gpu.uuid]):
+                raise ImplausibleError(f"the energy counter of {gpu.name} ({gpu.uuid}) jumped: {fault}")
             return joules
         try:
-            watts = gpu.power_watts()
-        except MonitorError as error:
-            if joules >= 0:
-                return joules
-            problem = f"the energy counter of {gpu.name} ({gpu.uuid}) went backwards, and {error.problem}"
-            raise MonitorError(problem, *error.remedies) from error
-        if joules < 0 or seconds >= COUNTER_SECONDS:
-            self._warn_once(gpu, "went backwards" if joules < 0 else "does not change")
+            watts = self._power(gpu)
+        except ImplausibleError:
+            raise
+        except MonitorError:
+            return joules
+        if seconds >= COUNTER_SECONDS:
+            self._warn_once(gpu)
         return watts * seconds
 
-    def _warn_once(self, gpu: MeasuredGpu, what: str) -> None:
+    def _power(self, gpu: MeasuredGpu) -> float:
+        """The GPU's current power."""
+        watts = gpu.power_watts()
+        if not 0 <= watts <= self._most_watts[gpu.uuid]:
+            limit = self._most_watts[gpu.uuid] / plausible.POWER_FACTOR
+            raise ImplausibleError(
+                f"{gpu.name} ({gpu.uuid}) reports a power of {watts:g} W, with a limit of {limit:g} W"
+            )
+        return watts
+
+    def _warn_once(self, gpu: MeasuredGpu) -> None:
         if gpu.uuid not in self._warned_gpus:
             self._warned_gpus.add(gpu.uuid)
             log.warning(
-                "The energy counter of %s (%s) %s: was the GPU or its kernel module reset? In such windows its energy "
-                "is its power at the end times the length of the window (logged once).",
+                "The energy counter of %s (%s) does not change: was the GPU or its kernel module reset? In such "
+                "windows its energy is its power at the end times the length of the window (logged once).",
                 gpu.name,
                 gpu.uuid,
-                what,
             )
+
+
+def _most_watts(gpu: MeasuredGpu) -> float:
+    try:
+        return plausible.POWER_FACTOR * gpu.max_power_watts()
+    except MonitorError:
+        return math.inf
 
 
 class PowerIntegral:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from wattwise.errors import MonitorError, Remedy
+from wattwise.errors import MonitorError, NoDeviceError, Remedy
 from wattwise.monitor.amd_gpu import AmdSmiMonitor
 from wattwise.monitor.estimate import EstimateMonitor
 from wattwise.monitor.gpu import NvmlMonitor
@@ -42,10 +42,11 @@ def checked_monitor(name: str) -> float | None:
 
 
 def named_monitor(name: str | None) -> WindowMonitor:
-    """Opens a monitor by its name; None is the first that works: of the GPUs, else of the processors.
+    """Opens a monitor by its name; None is that of the NVIDIA GPUs, else of the AMD GPUs, else of the processors.
 
     Raises:
-        MonitorError: There is no monitor of this name, or it does not work on this machine.
+        MonitorError: There is no monitor of this name, or it does not work on this machine; or GPUs are present, and
+            theirs does not work.
     """
     if name is None:
         return _first()
@@ -60,11 +61,13 @@ def name_of(monitor: WindowMonitor) -> str:
 
 
 def _first() -> WindowMonitor:
-    """The first monitor that works; the others are not opened."""
+    """The monitor of the first devices that are present, whether it works or not; the others are not opened."""
     missing = []
     for device, create in _MONITORS.values():
         try:
             return create()
         except MonitorError as error:  # noqa: PERF203 - at most three
+            if device.endswith("GPU") and not isinstance(error, NoDeviceError):
+                raise
             missing.append(f"no {device} ({error.problem})")
     raise MonitorError(f"no energy monitor works on this machine: {', '.join(missing)}", Remedy.ESTIMATE)

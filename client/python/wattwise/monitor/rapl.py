@@ -5,18 +5,23 @@ The folders are described in Documentation/power/powercap of the kernel's source
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from wattwise.errors import MonitorError, Remedy
+from wattwise.errors import ImplausibleError, MonitorError, Remedy
+from wattwise.monitor.plausible import POWER_FACTOR, power_fault
 from wattwise.monitor.window import Reading, WindowMonitor
 from wattwise.spec import GpuConfig
 
 POWERCAP = "/sys/class/powercap"
 _HIGHEST_ZONE_POWER_WATTS = 2000.0
 _LONGEST_POLL_SECONDS = 30.0
+_STEP_SECONDS = 1.0
+"""By which a counter may be late."""
 _PACKAGE = re.compile(r"intel-rapl:\d+")
 _SUBZONE = re.compile(r"intel-rapl:\d+:\d+")
 
@@ -25,7 +30,8 @@ class RaplMonitor(WindowMonitor):
     """Measures the processors (every package and its memory) for training that runs on them.
 
     The counters wrap around, most after minutes; while a window is open they are read at least every 30 seconds, and
-    often enough that a zone would have to draw more than 2000 W to wrap around unseen.
+    often enough that a zone would have to draw more than 2000 W to wrap around unseen. A zone that has drawn more
+    between two readings, or more than twice its highest limit, has a counter that jumped or was reset.
 
     Args:
         root: Where the kernel shows its powercap zones.
@@ -35,6 +41,8 @@ class RaplMonitor(WindowMonitor):
     """
 
     kind = "rapl"
+    max_power_watts = math.inf
+    """Every reading of a zone is checked instead."""
 
     def __init__(self, root: str | Path = POWERCAP) -> None:
         self._zones = find_zones(Path(root))
@@ -76,7 +84,7 @@ class RaplMonitor(WindowMonitor):
 def cpu_model() -> str:
     """The processor's name according to the kernel, or else its architecture."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="backslashreplace").splitlines()
     except OSError:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -102,15 +110,25 @@ class RaplZone:
         self.range_joules = self._number("max_energy_range_uj") / 1e6
         if self.range_joules <= 0:
             raise MonitorError(f"{folder} does not report at which value its energy counter wraps around")
+        self._most_watts = self._highest_power()
+        self._last_time = time.monotonic()
         self._last = self._number("energy_uj")
         self._wraps = 0
 
     def read_joules(self) -> float:
-        """Joules since the counter's zero, wraps since this object was created included."""
-        now = self._number("energy_uj")
-        if now < self._last:
-            self._wraps += 1
-        self._last = now
+        """Joules since the counter's zero, wraps since this object was created included.
+
+        Raises:
+            ImplausibleError: The counter jumped or was reset; the next reading goes on from it.
+        """
+        now, time_now = self._number("energy_uj"), time.monotonic()
+        wrapped = now < self._last
+        grown = (now - self._last) / 1e6 + wrapped * self.range_joules
+        seconds = time_now - self._last_time
+        self._wraps += wrapped
+        self._last, self._last_time = now, time_now
+        if fault := power_fault(grown, seconds + _STEP_SECONDS, self._most_watts):
+            raise ImplausibleError(f"the energy counter of RAPL zone {self.name} jumped or was reset: {fault}")
         return self._wraps * self.range_joules + now / 1e6
 
     def max_power_watts(self) -> float | None:
@@ -123,6 +141,14 @@ class RaplZone:
             if microwatts > 0:
                 return microwatts / 1e6
         return None
+
+    def _highest_power(self) -> float:
+        """Twice the highest of the zone's limits: those for moments exceed the one that holds for long."""
+        limits = [0.0]
+        for file in self._folder.glob("constraint_*_uw"):
+            with suppress(MonitorError):
+                limits.append(self._number(file.name) / 1e6)
+        return min(POWER_FACTOR * max(limits) or math.inf, _HIGHEST_ZONE_POWER_WATTS)
 
     def _number(self, file: str) -> int:
         path = self._folder / file
@@ -164,6 +190,6 @@ def find_zones(root: Path) -> list[RaplZone]:
 
 def _name(folder: Path) -> str:
     try:
-        return (folder / "name").read_text(encoding="ascii").strip()
+        return (folder / "name").read_text(encoding="ascii", errors="backslashreplace").strip()
     except OSError:
         return ""

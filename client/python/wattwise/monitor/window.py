@@ -8,10 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
-from wattwise.errors import MonitorError
+from wattwise.errors import ImplausibleError, MonitorError
 from wattwise.spec import GpuConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class WindowMeasurement(Protocol):
@@ -30,8 +34,9 @@ class Monitor(Protocol):
     """An energy monitor: those of this package, Zeus's `ZeusMonitor`, or your own.
 
     A monitor may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are looked up, unless the
-    job has a `gpu`. And it may have a `kind: str`, the name that is shown beside its energy: "estimate" if it does not
-    measure.
+    job has a `gpu`. It may have a `kind: str`, the name that is shown beside its energy: "estimate" if it does not
+    measure. And it may have `max_power_watts: float`, the highest power that it can measure: windows above it are
+    discarded. Without it that is twice the maximum power of the job's GPUs.
     """
 
     @property
@@ -86,10 +91,23 @@ class WindowMonitor(ABC):
 
     raises_own_errors = True
     kind: str
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Keeps the arguments for a copy in another process."""
+        monitor = super().__new__(cls)
+        monitor._arguments = args, options
+        return monitor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies the monitor by its arguments: another process opens the counters itself."""
+        args, options = self._arguments
+        return partial(type(self), **options), args
 
     def __init__(self, gpu_indices: Sequence[int] = (), poll_seconds: float | None = None) -> None:
         self.gpu_indices = list(gpu_indices)
         self._open: dict[str, Reading] = {}
+        self._spoiled: dict[str, ImplausibleError] = {}
         self._lock = threading.Lock()
         self._poller = None if poll_seconds is None else Poller(self._poll, poll_seconds)
 
@@ -106,7 +124,12 @@ class WindowMonitor(ABC):
         with self._lock:
             if name in self._open:
                 raise MonitorError(f"window {name!r} is already open; end it before beginning it again")
-            self._open[name] = self._read()
+            try:
+                reading = self._checked_read()
+            except ImplausibleError:
+                # A jump before the window does not concern it.
+                reading = self._checked_read()
+            self._open[name] = reading
             if self._poller:
                 self._poller.start()
 
@@ -121,6 +144,7 @@ class WindowMonitor(ABC):
 
         Raises:
             MonitorError: No window of this name is open, or the monitor cannot be read.
+            ImplausibleError: A reading within the window cannot be true.
         """
         synchronize()
         with self._lock:
@@ -129,7 +153,10 @@ class WindowMonitor(ABC):
                 raise MonitorError(f"window {name!r} is not open; call begin_window({name!r}) first")
             if self._poller and not self._open:
                 self._poller.stop()
-            end = self._read()
+            spoiled = self._spoiled.pop(name, None)
+            end = self._checked_read()
+        if spoiled is not None:
+            raise spoiled
         seconds = end.time - start.time
         used = [last - first for first, last in zip(start.energies, end.energies, strict=True)]
         return Window(seconds, self._joules(used, seconds))
@@ -156,12 +183,24 @@ class WindowMonitor(ABC):
 
     @abstractmethod
     def _read(self) -> Reading:
-        """Reads clock and counters; called under the lock."""
+        """Reads clock and counters; called under the lock.
+
+        Raises:
+            ImplausibleError: A number cannot be true; the next reading goes on from it.
+        """
+
+    def _checked_read(self) -> Reading:
+        """A reading; one that cannot be true spoils every open window."""
+        try:
+            return self._read()
+        except ImplausibleError as error:
+            self._spoiled.update(dict.fromkeys(self._open, error))
+            raise
 
     def _poll(self) -> None:
-        # A failure here also occurs in end_window, which raises it.
+        # A failure here also occurs in end_window, which raises it, as it does an implausible reading.
         with self._lock, suppress(MonitorError):
-            self._read()
+            self._checked_read()
 
 
 class Poller:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from wattwise import v1
 from wattwise.errors import MonitorError, OperationOrderError, log
 from wattwise.monitor import Monitor, monitor_kinds
+from wattwise.monitor.plausible import CheckedMonitor
 from wattwise.power.calls import PowerLimitCalls
 from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, limits_between
 from wattwise.power.settings import ProfileSettings, profile_settings
@@ -302,7 +303,7 @@ class _Limiter:
         log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
         self.profile = Profile(
             Walk(between, lambda sample: cost_per_step(spec, sample)),
-            self._gpus,
+            CheckedMonitor(self._gpus, spec.gpu.max_power_watts),
             f"wattwise power {trial.id.job_id} {trial.id.trial_number}",
             warmup_iters=self._settings.warmup_iters,
             measure_iters=self._settings.measure_iters,

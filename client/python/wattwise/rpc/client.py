@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import JobDiffersError, log
+from wattwise.errors import InvalidResultError, JobDiffersError, Violation, log
 from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import check_seconds, pauses, retrying
 from wattwise.rpc.connection import Connection, DecisionStream, Link, is_old
@@ -31,6 +31,15 @@ def new_request_id() -> str:
     """128 random bits that identify a call and its repetitions to the server."""
     # Not from `uuid`, which takes as long to import as a call takes.
     return os.urandom(16).hex()
+
+
+def _check_metric(measured: v1.TrainingResult | v1.Measurement, where: str) -> None:
+    """Raises `InvalidResultError` if a measurement has no metric: sent as 0, it may have reached a target."""
+    if not measured.HasField("metric"):
+        fault = Violation(f"{where}.metric", "is not set; set the validation metric after the epoch, or NaN")
+        raise InvalidResultError(
+            f"{fault.field} {fault.description}", reason="ERROR_REASON_INVALID_RESULT", violations=[fault]
+        )
 
 
 class Client:
@@ -163,10 +172,11 @@ class Client:
             timeout: seconds; None is the client's.
 
         Raises:
-            InvalidResultError: if the measurement is inconsistent, in itself or with an earlier one.
+            InvalidResultError: if the measurement has no metric, or is inconsistent, in itself or with an earlier one.
             JobNotFoundError: if the job is not registered, or was deleted.
             TrialNotFoundError: if the job has no such trial.
         """
+        _check_metric(result, "result")
         request = v1.ReportResultRequest(result=result)
         return self._call(lambda link: link.optimizer.ReportResult, request, timeout).decision
 
@@ -217,6 +227,8 @@ class Client:
             InvalidRequestError, InvalidResultError: if a field or a measurement is invalid; nothing is recorded.
             JobNotFoundError: if the job is not registered.
         """
+        for place, measurement in enumerate(request.measurements):
+            _check_metric(measurement, f"measurements[{place}]")
         return self._call(lambda link: link.optimizer.ImportTrial, request, timeout)
 
     def get_power_limit(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetPowerLimitResponse:

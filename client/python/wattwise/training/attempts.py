@@ -33,10 +33,10 @@ class Attempt:
         number: counts the attempts from 1. A checkpoint continues the count.
     """
 
-    def __init__(self, bso: BatchSizeOptimizer, running: RunningTrial, number: int, max_tries: int) -> None:
+    def __init__(self, bso: BatchSizeOptimizer, running: RunningTrial | None, number: int, max_tries: int) -> None:
         self.number = number
         self._bso = bso
-        self._running = running
+        self._joined = running
         self._max_tries = max_tries
 
     def __enter__(self) -> Self:
@@ -45,7 +45,7 @@ class Attempt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if error is None:
+        if error is None or self._bso.waits_for_trial:
             return False
         self._running.close(end_reason(error))
         if end_reason(error) != v1.END_REASON_OUT_OF_MEMORY or self.target_reached or self.trial.world_size > 1:
@@ -61,9 +61,15 @@ class Attempt:
         return not last
 
     @property
+    def _running(self) -> RunningTrial:
+        # A rank that its trainer has started joins the trial later.
+        self._joined = self._joined or self._bso.running_trial
+        return self._joined
+
+    @property
     def batch_size(self) -> int:
         """The global batch size to train with."""
-        return self.trial.id.batch_size
+        return self._bso.get_batch_size() if self._joined is None else self.trial.id.batch_size
 
     @property
     def seed_offset(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from wattwise import v1
@@ -16,6 +17,7 @@ from wattwise.errors import (
     ResumeError,
     TrainFailError,
     TrialNotFoundError,
+    announce,
     log,
 )
 from wattwise.monitor import Monitor, default_monitor
@@ -26,11 +28,13 @@ from wattwise.training.attempts import Attempt
 from wattwise.training.best import BestEpoch, better
 from wattwise.training.exits import check_reason, end_reason
 from wattwise.training.fallback import checked_fallback
+from wattwise.training.inheritance import inherited_batch
 from wattwise.training.launch import Launch, ServerLaunch, has_driver
 from wattwise.training.metric import MetricReduction, checked_reduction
 from wattwise.training.ranks import Broadcast, Ranks, not_connected, warn_if_not_connected
 from wattwise.training.resume import SavedTrial, saved_attempt
 from wattwise.training.running import RunningTrial
+from wattwise.training.split import GlobalBatch
 from wattwise.training.trial import StartedTrial, TrialInfo
 
 if TYPE_CHECKING:
@@ -63,9 +67,9 @@ class BatchSizeOptimizer:
 
     With `torch.distributed` initialised before `get_batch_size`, every rank makes all calls. Rank 0 measures and talks
     to the server; the other ranks receive the batch size, every decision and every exception from it. A rank that fails
-    reports the reason itself. If a rank dies without notice, the calls of the others fail as soon as
-    `torch.distributed` notices: at once if its process died, after the timeout of the process group if its machine is
-    gone. The remaining ranks then end the trial. A rank that waits for another handles SIGTERM after the wait.
+    reports the reason itself. If a rank dies without notice, the calls of the others fail within 30 seconds if its
+    process died, after the timeout of the process group if its machine is gone. The remaining ranks then end the trial.
+    A rank that waits for others for 30 seconds logs which; after that it handles SIGTERM only when the wait is over.
 
     Args:
         server: host and port of the server, such as "localhost:50051", or several servers; see `Client`.
@@ -122,7 +126,8 @@ class BatchSizeOptimizer:
         self._job = job
         # A driver has assigned the batch size already.
         self._fallback = checked_fallback(fallback, job) if _launch is None else None
-        self._monitor = monitor
+        self._monitor = self._given_monitor = monitor
+        self._handed_over: dict[str, str | int | float] | None = None
         self._report_timeout = check_seconds("report_timeout", report_timeout)
         self._reduce_metric = checked_reduction(reduce_metric)
         self._given_ranks = Ranks.of(rank, world_size, broadcast)
@@ -137,6 +142,8 @@ class BatchSizeOptimizer:
         self._training = False
         # Of the trial that `_running` is, or will be.
         self._attempt = 1
+        # Whether the body of a loop over `attempts()` runs.
+        self._in_attempt = False
         # The epoch that the loop over `epochs()` trains; 0 outside of the loop.
         self._epoch_of_loop = 0
         self._best: BestEpoch | None = None
@@ -189,6 +196,25 @@ class BatchSizeOptimizer:
             _launch=launch,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Hands the trial over to the processes that a trainer spawns: their rank 0 continues it."""
+        if self._running is None:
+            return {**self.__dict__, "_monitor": self._given_monitor}
+        if self._training or not (self._running.raises_failure and self._launch.repeatable):
+            raise OperationOrderError(
+                "the trial cannot be handed over to another process now: start processes that train together with "
+                "torchrun, and call torch.distributed.init_process_group() at the beginning"
+            )
+        saved = self.state_dict()
+        # It continues like one of a checkpoint.
+        self._running.close(v1.END_REASON_PREEMPTED)
+        return {**self.__dict__, "_monitor": self._given_monitor, "_running": None, "_handed_over": saved}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._handed_over is not None:
+            self.load_state_dict(self._handed_over)
+
     def __enter__(self) -> Self:
         return self
 
@@ -218,7 +244,31 @@ class BatchSizeOptimizer:
     @property
     def unconnected(self) -> str | None:
         """What to do if a launcher started several processes that are not connected to each other; None otherwise."""
-        return not_connected() if self._given_ranks is None else None
+        return not_connected() if self._given_ranks is None and self._inherited is None else None
+
+    @property
+    def global_batch(self) -> GlobalBatch:
+        """The batch size and those of the job, for callbacks; before `join_ranks` there may be no trial.
+
+        Raises:
+            OperationOrderError: before `get_batch_size`.
+        """
+        return self._inherited or self.trial.global_batch
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks, as far as this process knows; see `global_batch`."""
+        return int(os.environ["WORLD_SIZE"]) if self._inherited else self.trial.world_size
+
+    @property
+    def waits_for_trial(self) -> bool:
+        """Whether this process is a rank that has a batch size, and will have its trial after `join_ranks`."""
+        return self._inherited is not None
+
+    @property
+    def _inherited(self) -> GlobalBatch | None:
+        """The batch size that the process which started this rank has got; None if this process has or gets a trial."""
+        return inherited_batch() if self._running is None and self._given_ranks is None else None
 
     @property
     def last_epoch(self) -> int:
@@ -282,6 +332,8 @@ class BatchSizeOptimizer:
             ResumeError: if the trial of the loaded checkpoint cannot continue.
             MonitorError: if the energy or the GPUs cannot be measured; says what to pass instead.
         """
+        if (inherited := self._inherited) is not None:
+            return inherited.size
         if self._running is None or self._begins_again:
             if fallback is not None:
                 self._fallback = checked_fallback(fallback, self._job)
@@ -289,12 +341,37 @@ class BatchSizeOptimizer:
             if self._given_ranks is None:
                 self._launch.unconnected_ranks = warn_if_not_connected()
             ranks = self._given_ranks or Ranks.current()
-            started, self._attempt = ranks.on_first(lambda: (self._start(), self._attempt))
-            self._running = RunningTrial(self._launch, started, ranks, self._monitor, self._report_timeout)
-            _newest[self._launch.job_key] = self._running
-            self._begins_again = self._training = False
-            self._warn_of_nothing_to_train()
+            started, self._attempt = ranks.on_first("get_batch_size", lambda: (self._start(), self._attempt))
+            self._begin(started, ranks)
         return self.trial.id.batch_size
+
+    def join_ranks(self) -> None:
+        """Gets the batch size, or shares that of rank 0 with ranks that a trainer has started since. For callbacks.
+
+        Every rank must call it, once the processes are connected and before `on_train_begin`.
+
+        Raises:
+            OperationOrderError: if other ranks than rank 0 have got a batch size on their own.
+            WattwiseError: as documented at `get_batch_size`.
+        """
+        ranks = self._given_ranks or Ranks.current()
+        if ranks.given or ranks.size == 1 or (self._running is not None and self.trial.world_size == ranks.size):
+            self.get_batch_size()
+            return
+        own = ranks.gather("get_batch_size", lambda: self._running is not None)
+        if any(own[1:]):
+            raise OperationOrderError(
+                "the ranks got their batch sizes before they were connected, so each has a trial of its own: call "
+                "torch.distributed.init_process_group() before get_batch_size(), and before a callback is created"
+            )
+        if not own[0]:
+            self.get_batch_size()
+            return
+        started, self._attempt = ranks.on_first("get_batch_size", lambda: (self.running_trial.started, self._attempt))
+        if self._running is None:
+            self._begin(started, ranks)
+        else:
+            self._running.share(ranks)
 
     def steps(self, examples: float) -> int:
         """Returns the number of steps of the trial's batch size that pass `examples` examples.
@@ -410,21 +487,29 @@ class BatchSizeOptimizer:
         self.get_batch_size()
         tries = max_tries if self._launch.repeatable else 1
         while True:
-            trial = self._trial("attempts()")
-            trial.raises_failure = False
+            # None in a rank that joins the trial in the body.
+            running = None if self._inherited else self._trial("attempts()")
+            self._in_attempt = True
+            if running is not None:
+                running.raises_failure = False
             try:
-                yield Attempt(self, trial, self._attempt, tries)
+                yield Attempt(self, running, self._attempt, tries)
+                trial = self._trial("attempts()")
+                if not self.target_reached:
+                    trial.close_for_another(v1.END_REASON_COMPLETED)
             finally:
-                trial.raises_failure = True
+                self._in_attempt = False
+                if self._running is not None:
+                    self._running.raises_failure = True
             if self.target_reached:
                 return
-            trial.close_for_another(v1.END_REASON_COMPLETED)
             missed = "training is over and the target was not reached"
             if self._attempt > 1:
                 missed = f"{missed} in {self._attempt} attempts; the last"
             if self._attempt >= tries:
+                trial.announce_decision()
                 raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision)
-            if not trial.out_of_memory:
+            if not (trial.out_of_memory or trial.info.rank):
                 log.warning("attempt %d of %d did not reach the target: %s", self._attempt, tries, trial.outcome)
             self._begin_again(self._attempt + 1)
             try:
@@ -556,9 +641,12 @@ class BatchSizeOptimizer:
             self._monitor = default_monitor()
         started = self._launch.start(self._monitor, self._fallback)
         trial = started.info.id
-        if not started.info.fallback:
-            log.info("trial %d of job %r: batch size %d", trial.trial_number, trial.job_id, trial.batch_size)
-            log.info("%s", started.info.reason)
+        # Otherwise the driver, a warning, or the process that handed the trial over says so.
+        if self._launch.repeatable and not (started.info.fallback or self._handed_over):
+            announce(
+                "trial %d of job %r has batch size %d: %s",
+                *(trial.trial_number, trial.job_id, trial.batch_size, started.info.reason),
+            )
         return started
 
     def _warn_of_nothing_to_train(self) -> None:
@@ -570,6 +658,13 @@ class BatchSizeOptimizer:
                 "again, start without the checkpoint",
                 *(trial.id.trial_number, trial.id.job_id, self.decision.message),
             )
+
+    def _begin(self, started: StartedTrial, ranks: Ranks) -> None:
+        self._running = RunningTrial(self._launch, started, ranks, self._monitor, self._report_timeout)
+        self._running.raises_failure = not self._in_attempt
+        _newest[self._launch.job_key] = self._running
+        self._begins_again = self._training = False
+        self._warn_of_nothing_to_train()
 
     def _end_older(self) -> None:
         """Ends the trial of an older optimizer of the job, such as that of a notebook's cell that is run again."""
@@ -593,6 +688,11 @@ class BatchSizeOptimizer:
 
     def _trial(self, call: str) -> RunningTrial:
         if self._running is None:
+            if self._inherited is not None:
+                raise OperationOrderError(
+                    f"{call} needs the trial, which this process joins once its trainer has connected it: start "
+                    "the processes with torchrun, and call torch.distributed.init_process_group() at the beginning"
+                )
             raise OperationOrderError(f"call get_batch_size() before {call}: there is no trial yet")
         self._running.check_process(call)
         return self._running

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import importlib
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from wattwise.errors import InvalidArgumentError, OperationOrderError, TrainerSetupError, WattwiseError, log
+from wattwise.training.arrivals import Arrivals, warned
 
 T = TypeVar("T")
 
 Broadcast: TypeAlias = Callable[[Any], Any]
 """Gets bytes on rank 0 and None on the other ranks, and returns rank 0's bytes on every rank."""
 
+_END_SECONDS = 1.0
+
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What `init_process_group` reads."""
 
 _MOST_DIGITS = 9
 """Of a number of processes; larger ones do not fit into the request."""
@@ -73,10 +82,11 @@ class Ranks:
         group = _group()
         return cls() if group is None else cls(group.get_rank(), group.get_world_size())
 
-    def on_first(self, action: Callable[[], T]) -> T:
+    def on_first(self, call: str, action: Callable[[], T]) -> T:
         """Runs `action` on rank 0 and returns its result, or raises its error, on every rank. All ranks must call it.
 
         Args:
+            call: what the user calls, for the warning about ranks that do not call it.
             action: its result must be picklable.
 
         Raises:
@@ -85,33 +95,41 @@ class Ranks:
         self._check_unchanged()
         if self.size == 1:
             return action()
-        return self._received() if self.rank else self._act(action)
+        if self.broadcast is None:
+            outcomes: list[T] = self._exchanged(call, action if self.rank == 0 else _nothing)
+            return outcomes[0]
+        outcome = None if self.rank else _outcome(action)
+        with warned(call):
+            if outcome is None:
+                outcome = self._received()
+            else:
+                self.broadcast(pickle.dumps(outcome.for_others(self.rank)))
+        return cast("T", outcome.result_or_raise())
 
-    def gather(self, action: Callable[[], T]) -> list[T]:
+    def gather(self, call: str, action: Callable[[], T]) -> list[T]:
         """Runs `action` on every rank and returns all results, by rank, on every rank. All ranks must call it.
 
         A `broadcast` cannot do that: with one, there must be a single rank.
 
         Args:
+            call: as for `on_first`.
             action: its result must be picklable.
 
         Raises:
-            WattwiseError: on every rank, the error of the first rank that failed.
+            Exception: on every rank, the error of the first rank that failed; a WattwiseError if that is another rank.
             OperationOrderError: if the process group was initialised or destroyed since `current`.
         """
         self._check_unchanged()
-        outcome: T | WattwiseError
-        try:
-            outcome = action()
-        except WattwiseError as error:
-            outcome = error
-        outcomes: list[Any] = [outcome] * self.size
-        if self.size > 1:
-            _group().all_gather_object(outcomes, outcome)
-        for each in outcomes:
-            if isinstance(each, WattwiseError):
-                raise each
-        return outcomes
+        return [action()] if self.size == 1 else self._exchanged(call, action)
+
+    def end(self) -> None:
+        """Tells the other ranks that this one fails, so that none waits for it longer than it must."""
+        arrivals = None if self.size == 1 else _arrivals(self)
+        if arrivals is not None:
+            # A store whose machine is gone may not answer.
+            thread = threading.Thread(target=_attempt, args=(arrivals.end,), daemon=True)
+            thread.start()
+            thread.join(_END_SECONDS)
 
     def _check_unchanged(self) -> None:
         if not self.given and Ranks.current() != self:
@@ -120,41 +138,88 @@ class Ranks:
                 "initialise it before that call and destroy it after the training"
             )
 
-    def _act(self, action: Callable[[], T]) -> T:
-        try:
-            result = action()
-        except WattwiseError as error:
-            self._send((None, error))
-            raise
-        except Exception as error:
-            # Other exceptions may not survive pickling, and that shows too late.
-            self._send((None, WattwiseError(f"rank 0 failed: {type(error).__name__}: {error}")))
-            raise
-        self._send((result, None))
-        return result
+    def _exchanged(self, call: str, action: Callable[[], Any]) -> list[Any]:
+        """The results of `action` on every rank, through `torch.distributed`."""
+        arrivals = _arrivals(self)
+        if arrivals is not None:
+            _attempt(lambda: arrivals.enter(call))
+        own = _outcome(action)
+        outcomes: list[Any] = [None] * self.size
+        if arrivals is not None:
+            _attempt(arrivals.wait)
+        with warned(call) if arrivals is None else contextlib.nullcontext():
+            _group().all_gather_object(outcomes, own.for_others(self.rank))
+        outcomes[self.rank] = own
+        return [outcome.result_or_raise() for outcome in outcomes]
 
-    def _send(self, outcome: object) -> None:
-        if self.broadcast is None:
-            _group().broadcast_object_list([outcome], src=0)
-        else:
-            self.broadcast(pickle.dumps(outcome))
+    def _received(self) -> _Outcome:
+        received = cast("Broadcast", self.broadcast)(None)
+        if not isinstance(received, bytes | bytearray | memoryview):
+            raise TrainerSetupError(
+                f"broadcast() returned an object of type {type(received).__name__} on rank {self.rank} instead of "
+                "the bytes that rank 0 passed to it"
+            )
+        return cast("_Outcome", pickle.loads(received))  # noqa: S301 - rank 0 is this training
 
-    def _received(self) -> Any:
-        if self.broadcast is None:
-            box: list[Any] = [None]
-            _group().broadcast_object_list(box, src=0)
-            result, error = box[0]
-        else:
-            received = self.broadcast(None)
-            if not isinstance(received, bytes | bytearray | memoryview):
-                raise TrainerSetupError(
-                    f"broadcast() returned an object of type {type(received).__name__} on rank {self.rank} instead of "
-                    "the bytes that rank 0 passed to it"
-                )
-            result, error = pickle.loads(received)  # noqa: S301 - rank 0 is this training
-        if error is not None:
-            raise error
-        return result
+
+class _Outcome(NamedTuple):
+    """What an action returned or raised."""
+
+    result: Any
+    error: Exception | None = None
+
+    def for_others(self, rank: int) -> _Outcome:
+        """The outcome as `rank` sends it. Other exceptions may not survive pickling, and that shows too late."""
+        if self.error is None or isinstance(self.error, WattwiseError):
+            return self
+        return _Outcome(None, WattwiseError(f"rank {rank} failed: {type(self.error).__name__}: {self.error}"))
+
+    def result_or_raise(self) -> Any:
+        """The result.
+
+        Raises:
+            Exception: what the action raised.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def _outcome(action: Callable[[], Any]) -> _Outcome:
+    try:
+        return _Outcome(action())
+    except Exception as error:  # noqa: BLE001 - every rank raises it once all ranks have it
+        return _Outcome(None, error)
+
+
+def _nothing() -> None:
+    """The action of the ranks other than 0."""
+
+
+def _attempt(exchange: Callable[[], None]) -> None:
+    """Exchanges something through the store, if its process is there; else a collective operation fails soon."""
+    with contextlib.suppress(RuntimeError):
+        exchange()
+
+
+_arrivals_of_group: Arrivals | None = None
+
+
+def _arrivals(ranks: Ranks) -> Arrivals | None:
+    """The arrivals of this process in its process group; None if the group has no store."""
+    global _arrivals_of_group  # noqa: PLW0603 - like the process group itself
+    if ranks.given:
+        return None
+    try:
+        # No public function returns it.
+        store = _group().distributed_c10d._get_default_store()  # noqa: SLF001
+    except (AttributeError, RuntimeError, ValueError):
+        store = None
+    if store is None:
+        return None
+    if _arrivals_of_group is None or _arrivals_of_group.store is not store:
+        _arrivals_of_group = Arrivals(store, ranks.rank, ranks.size)
+    return _arrivals_of_group
 
 
 def not_connected() -> str | None:
@@ -164,9 +229,27 @@ def not_connected() -> str | None:
         return None
     return (
         f"WORLD_SIZE is {size} but torch.distributed is not initialised, so every process would get its own trial: "
-        "call torch.distributed.init_process_group() before get_batch_size(), and before a callback is created, or "
-        "pass rank, world_size and broadcast to BatchSizeOptimizer"
+        "call torch.distributed.init_process_group(), or create accelerate's Accelerator(), before get_batch_size(); "
+        "or pass rank, world_size and broadcast to BatchSizeOptimizer"
     )
+
+
+def connect() -> None:
+    """Initialises `torch.distributed` in a process of torchrun, or of a launcher that sets the same variables."""
+    torch = cast("Any", sys.modules.get("torch"))
+    if not_connected() is None or torch is None or not all(map(os.environ.get, _TORCHRUN)):
+        return
+    # PyTorch's default is two backends, which Lightning takes for one that averages integers.
+    backend = None if getattr(torch, "accelerator", torch.cuda).is_available() else "gloo"
+    group = cast("Any", importlib.import_module("torch.distributed"))
+    with warned("WattwiseCallback, or fit_attempts"):
+        group.init_process_group(backend)
+    atexit.register(_disconnect)
+
+
+def _disconnect() -> None:
+    if (group := _group()) is not None:
+        group.destroy_process_group()
 
 
 def warn_if_not_connected() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from wattwise import v1
-from wattwise.errors import JobNotFoundError, OperationOrderError, TrainFailError, WattwiseError, log
+from wattwise.errors import JobNotFoundError, OperationOrderError, TrainFailError, WattwiseError, announce, log
 from wattwise.monitor import Monitor
 from wattwise.rpc.client import Client
 from wattwise.training.exits import EndActions, ExitGuard
@@ -39,6 +39,7 @@ class RunningTrial:
 
     Attributes:
         info: the trial, its job and this rank.
+        started: as given.
         monitor: the energy monitor; None on the ranks that were not given one.
         progress: the last epoch that has ended, with the sums up to its end.
         metric: the metric of that epoch; NaN before the first.
@@ -55,6 +56,7 @@ class RunningTrial:
         report_timeout: float,
     ) -> None:
         self.info = replace(started.info, rank=ranks.rank, world_size=ranks.size)
+        self.started = started
         self.monitor = monitor
         self.progress = started.progress
         self.metric = math.nan
@@ -70,9 +72,10 @@ class RunningTrial:
         self._superseded: v1.Decision | None = None
         self.ended = self._closed = started.decision is not None
         self.raises_failure = True
-        self._failure_raised = False
+        self._announced = self._failure_raised = False
         self._end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
         if self._closed:
+            self.announce_decision()
             return
         if monitor is not None and ranks.rank == 0:
             self._session = launch.session(self.info, report_timeout)
@@ -143,7 +146,8 @@ class RunningTrial:
         """Raises OperationOrderError in a forked process; `call` is what the user called."""
         if os.getpid() != self._pid:
             raise OperationOrderError(
-                f"{call} was called in a forked process; the trial belongs to process {self._pid}"
+                f"{call} was called in a forked process; the trial belongs to process {self._pid}: start processes "
+                "that train together with torchrun, or spawn them"
             )
 
     def open_window(self) -> None:
@@ -153,7 +157,7 @@ class RunningTrial:
             MonitorError: if the energy cannot be measured.
         """
         if not self.ended:
-            self._ranks.on_first(lambda: self._rank_0().open_window())
+            self._ranks.on_first("on_train_begin", lambda: self._rank_0().open_window())
 
     def end_epoch(self, metric: float, reduction: MetricReduction) -> None:
         """Ends an epoch of a trial that has not ended.
@@ -163,8 +167,8 @@ class RunningTrial:
             WattwiseError: as documented at `BatchSizeOptimizer.on_evaluate`.
         """
         if reduction != "first":
-            metric = reduced(self._ranks.gather(lambda: metric_value(metric)), reduction)
-        outcome = self._ranks.on_first(lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric))
+            metric = reduced(self._ranks.gather("on_evaluate", lambda: metric_value(metric)), reduction)
+        outcome = self._ranks.on_first("on_evaluate", lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric))
         self.progress, self.metric = outcome.progress, outcome.metric
         self._decision = outcome.decision or self._decision
         if outcome.own and self._session is not None:
@@ -174,6 +178,7 @@ class RunningTrial:
         if outcome.over:
             # If the server does not know yet, the session stays open to deliver the last report.
             self.ended = True
+            self.announce_decision()
             self._end_actions.run()
             if outcome.by_server:
                 self.close(v1.END_REASON_COMPLETED)
@@ -187,6 +192,21 @@ class RunningTrial:
         """The last epoch that has ended, with the sums up to now on the rank that measures."""
         reporter = None if self.ended else self._reporter
         return self.progress if reporter is None else reporter.measure(self.progress.epoch)
+
+    def announce_decision(self) -> None:
+        """Logs the decision that ended the trial, once and on rank 0 alone; not if a driver or `attempts` shows it."""
+        decision = self.decision
+        silent = self._announced or self._ranks.rank or not self._launch.repeatable
+        if silent or decision is None or not decision.stop_train:
+            return
+        if self.raises_failure or decision.target_reached:
+            self._announced = True
+            announce("trial %d of job %r: %s", self.info.id.trial_number, self.info.id.job_id, decision.message)
+
+    def share(self, ranks: Ranks) -> None:
+        """Continues as rank 0 of several: a trainer has started the others since the trial began."""
+        self._ranks = ranks
+        self.info = replace(self.info, rank=ranks.rank, world_size=ranks.size)
 
     def settle(self) -> None:
         """Ends the trial after its last epoch, whether or not a call of the training loop has noticed a decision.
@@ -244,7 +264,7 @@ class RunningTrial:
 
     def remedy(self) -> str:
         """What to do so that a launch may deliver a model, after a trial that has not; all ranks must call it."""
-        return self._ranks.on_first(lambda: self._advice() or self._usual_remedy)
+        return self._ranks.on_first("attempts", lambda: self._advice() or self._usual_remedy)
 
     def _advice(self) -> str:
         """What the server advises; empty if it has no advice."""
@@ -314,11 +334,15 @@ class RunningTrial:
         return self._reporter
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
+        self.announce_decision()
         self._end_actions.run()
+        regular = reason in (v1.END_REASON_COMPLETED, v1.END_REASON_STOPPED_EARLY)
+        if not regular:
+            self._ranks.end()
         trial = self.info.id
         if self._session is not None:
             self._session.close(self._really(reason), _END_SECONDS)
-        elif self._ranks.rank and reason != v1.END_REASON_COMPLETED and not self.info.fallback:
+        elif self._ranks.rank and not (regular or self.info.fallback):
             # Only this rank knows why it failed; rank 0 would give another reason.
             try:
                 with self._launch.client(self.info, _END_SECONDS) as client:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 
 from wattwise import v1
 from wattwise.errors import MonitorError, log
 from wattwise.monitor import Monitor, MonitorKinds, monitor_kinds
+from wattwise.monitor.plausible import CheckedMonitor
 
 _SHORTEST_SECONDS = 1e-6
 """The shortest window: the server refuses a trial whose time is 0."""
@@ -22,9 +22,9 @@ def monitor_message(known: MonitorKinds) -> v1.Monitor:
 class TrainingWindows:
     """Adds up measurement windows.
 
-    A monitor that fails during training does not end it: the energy of the window is its length by the clock times the
-    trial's mean power so far. In the trial's first window it is the job's maximum power, so that an unmeasured trial
-    does not look cheap.
+    A monitor that fails during training, or measures what cannot be true, does not end it: the energy of the window is
+    its length by the clock times the trial's mean power so far. In the trial's first window it is the job's maximum
+    power, so that an unmeasured trial does not look cheap.
 
     No other window of the monitor may have the name of these.
 
@@ -41,13 +41,13 @@ class TrainingWindows:
     """
 
     def __init__(self, monitor: Monitor, name: str, max_power_watts: float, *, weighs_energy: bool = True) -> None:
-        self._monitor = monitor
+        self._monitor = CheckedMonitor(monitor, max_power_watts)
         self._name = name
         self._max_power_watts = max_power_watts
         self._kinds = monitor_kinds(monitor)
         # Wattwise's monitors raise MonitorError; any other exception of theirs comes from the training.
         # Third-party monitors may raise anything.
-        self._failures = MonitorError if getattr(monitor, "raises_own_errors", False) else Exception
+        self._failures = MonitorError if self._monitor.raises_own_errors else Exception
         self._start_time = 0.0
         self._is_open = False
         self._failure: BaseException | None = None
@@ -108,12 +108,9 @@ class TrainingWindows:
 
     def _measure(self, elapsed: float) -> None:
         window = self._monitor.end_window(self._name)
-        seconds, joules = float(window.time), float(window.total_energy)
-        if not (0 <= seconds < math.inf and 0 <= joules < math.inf):
-            raise MonitorError(f"{self._monitor!r} measured {joules} J in {seconds} s")
         # A monitor with a coarse clock measures no time in a short window.
-        self.time_seconds += seconds or elapsed
-        self.energy_joules += joules
+        self.time_seconds += window.time or elapsed
+        self.energy_joules += window.total_energy
         if self._warns_of_no_energy and not self.energy_joules:
             log.warning(
                 "the monitor measured no energy in %.3g s, so the cost of this trial is that of its time alone; check "

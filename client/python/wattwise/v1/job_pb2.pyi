@@ -449,7 +449,9 @@ class BatchSizeState(_message.Message):
     is not among them. Unset: unknown.
     """
     num_converged: _builtins.int
-    """Number of its trials that reached the target within the cost bound."""
+    """Number of its trials that reached the target within the cost bound, without doubtful ones; see
+    WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP.
+    """
     num_missed: _builtins.int
     """Number of its trials that were decided without that."""
     num_failed: _builtins.int
@@ -555,6 +557,7 @@ class DetectedChange(_message.Message):
     FACTOR_FIELD_NUMBER: _builtins.int
     DETECTED_BY_TRIAL_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    FACTOR_IS_LOWER_LIMIT_FIELD_NUMBER: _builtins.int
     quantity: Global___ChangedQuantity.ValueType
     """The quantity that has changed. Always set; a client shows a change of an unknown quantity by its message."""
     since_trial: _builtins.int
@@ -569,6 +572,8 @@ class DetectedChange(_message.Message):
     """Number of the trial whose result revealed the change. Always set."""
     message: _builtins.str
     """One sentence. Never empty."""
+    factor_is_lower_limit: _builtins.bool
+    """Whether `factor` is a lower limit, because most trials were stopped before they reached the target."""
     def __init__(
         self,
         *,
@@ -578,10 +583,11 @@ class DetectedChange(_message.Message):
         factor: _builtins.float | None = ...,
         detected_by_trial: _builtins.int = ...,
         message: _builtins.str = ...,
+        factor_is_lower_limit: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_factor", b"_factor", "factor", b"factor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_factor", b"_factor", "batch_size", b"batch_size", "detected_by_trial", b"detected_by_trial", "factor", b"factor", "message", b"message", "quantity", b"quantity", "since_trial", b"since_trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_factor", b"_factor", "batch_size", b"batch_size", "detected_by_trial", b"detected_by_trial", "factor", b"factor", "factor_is_lower_limit", b"factor_is_lower_limit", "message", b"message", "quantity", b"quantity", "since_trial", b"since_trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__factor: _TypeAlias = _typing.Literal["factor"]  # noqa: Y015
     _WhichOneofArgType__factor: _TypeAlias = _typing.Literal["_factor", b"_factor"]  # noqa: Y015
@@ -626,7 +632,7 @@ class Job(_message.Message):
     min_cost: _builtins.float
     """Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
     windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
-    nothing does not count. Unset if there is none.
+    nothing does not count, nor a doubtful one; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. Unset if there is none.
     """
     min_cost_batch_size: _builtins.int
     """Batch size of that trial. Unset if there is none."""

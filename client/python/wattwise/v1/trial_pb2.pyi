@@ -183,8 +183,8 @@ class _WarningReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Warning
     WARNING_REASON_UNCONNECTED_RANKS: _WarningReason.ValueType  # 6
     """The launch has several processes that are not connected to each other, so that each trains a trial of its own."""
     WARNING_REASON_POWER_OUT_OF_RANGE: _WarningReason.ValueType  # 7
-    """An imported trial whose monitor is unknown used more energy in its time than the job's GPUs can draw. Is its energy in
-    joules, and its time in seconds?
+    """An epoch used more energy in its time than the job's GPUs can draw. Is its energy in joules, its time in seconds, and
+    the monitor in order? Kept until the trial is excluded or the job is reset.
     """
     WARNING_REASON_EPOCHS_CHANGED: _WarningReason.ValueType  # 8
     """Of jobs only: the epochs to the target have changed; see DetectedChange. Withdrawn once about 20 later trials have
@@ -192,6 +192,11 @@ class _WarningReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Warning
     """
     WARNING_REASON_EPOCH_COST_CHANGED: _WarningReason.ValueType  # 9
     """Of jobs only: the cost of an epoch has changed. Withdrawn like WARNING_REASON_EPOCHS_CHANGED."""
+    WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP: _WarningReason.ValueType  # 10
+    """The trial reached the target at less than a tenth of the usual cost of its batch size, or with a perfect metric in its
+    first epoch where the job's other deliveries took more. It does not count until a second such trial of its batch size
+    confirms it. Of jobs: kept until then, or until the trial is excluded or the job is reset.
+    """
 
 class WarningReason(_WarningReason, metaclass=_WarningReasonEnumTypeWrapper):
     """What a warning is about."""
@@ -213,8 +218,8 @@ WARNING_REASON_MONITORS_DIFFER: WarningReason.ValueType  # 5
 WARNING_REASON_UNCONNECTED_RANKS: WarningReason.ValueType  # 6
 """The launch has several processes that are not connected to each other, so that each trains a trial of its own."""
 WARNING_REASON_POWER_OUT_OF_RANGE: WarningReason.ValueType  # 7
-"""An imported trial whose monitor is unknown used more energy in its time than the job's GPUs can draw. Is its energy in
-joules, and its time in seconds?
+"""An epoch used more energy in its time than the job's GPUs can draw. Is its energy in joules, its time in seconds, and
+the monitor in order? Kept until the trial is excluded or the job is reset.
 """
 WARNING_REASON_EPOCHS_CHANGED: WarningReason.ValueType  # 8
 """Of jobs only: the epochs to the target have changed; see DetectedChange. Withdrawn once about 20 later trials have
@@ -222,6 +227,11 @@ ended, or if the search is rebuilt without the change.
 """
 WARNING_REASON_EPOCH_COST_CHANGED: WarningReason.ValueType  # 9
 """Of jobs only: the cost of an epoch has changed. Withdrawn like WARNING_REASON_EPOCHS_CHANGED."""
+WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP: WarningReason.ValueType  # 10
+"""The trial reached the target at less than a tenth of the usual cost of its batch size, or with a perfect metric in its
+first epoch where the job's other deliveries took more. It does not count until a second such trial of its batch size
+confirms it. Of jobs: kept until then, or until the trial is excluded or the job is reset.
+"""
 Global___WarningReason: _TypeAlias = WarningReason  # noqa: Y015
 
 @_typing.final
@@ -583,7 +593,9 @@ class TrainingResult(_message.Message):
     measured.
     """
     metric: _builtins.float
-    """The validation metric after this epoch. NaN counts as not having reached the target; infinity is refused."""
+    """The validation metric after this epoch. Required: unset is refused, and so is infinity. NaN counts as not having
+    reached the target.
+    """
     current_epoch: _builtins.int
     """The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease."""
     power_limit_watts: _builtins.float
@@ -608,18 +620,23 @@ class TrainingResult(_message.Message):
         trial: Global___TrialId | None = ...,
         time_seconds: _builtins.float = ...,
         energy_joules: _builtins.float = ...,
-        metric: _builtins.float = ...,
+        metric: _builtins.float | None = ...,
         current_epoch: _builtins.int = ...,
         monitor: Global___Monitor | None = ...,
         computed: Global___ComputedUsage | None = ...,
         power_limit_watts: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "metric", b"metric", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
+    _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
     _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
     _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
 
 Global___TrainingResult: _TypeAlias = TrainingResult  # noqa: Y015
@@ -649,7 +666,8 @@ class Decision(_message.Message):
     """Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet."""
     cost_bound: _builtins.float
     """The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-    converged yet, this is the best known batch size, or a person requested the trial.
+    converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected
+    to cost less.
     """
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
@@ -697,7 +715,7 @@ class Measurement(_message.Message):
     energy_joules: _builtins.float
     """Joules of all GPUs of this trial up to the end of the epoch. 0: no energy was measured."""
     metric: _builtins.float
-    """The validation metric after the epoch; may be NaN."""
+    """The validation metric after the epoch; may be NaN. Always set by the server. In ImportTrial: required, unset is refused."""
     @_builtins.property
     def report_time(self) -> _timestamp_pb2.Timestamp:
         """When the server received the report. Always set by the server. In ImportTrial: when the epoch ended; unset: unknown."""
@@ -712,14 +730,16 @@ class Measurement(_message.Message):
         current_epoch: _builtins.int = ...,
         time_seconds: _builtins.float = ...,
         energy_joules: _builtins.float = ...,
-        metric: _builtins.float = ...,
+        metric: _builtins.float | None = ...,
         report_time: _timestamp_pb2.Timestamp | None = ...,
         computed: Global___ComputedUsage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "report_time", b"report_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "computed", b"computed", "metric", b"metric", "report_time", b"report_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "report_time", b"report_time", "time_seconds", b"time_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "report_time", b"report_time", "time_seconds", b"time_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
+    _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
 
 Global___Measurement: _TypeAlias = Measurement  # noqa: Y015

@@ -20,7 +20,7 @@ from wattwise_server.policy.knowledge_gradient.unusual import Misses, Rates, lea
 _VAGUE = 25.0
 """Variance of the constant of k: nothing is known about it."""
 
-LEAST_TRUST = 0.5
+LEAST_TRUST = 0.05
 """Probability that the prior jobs tell the epochs of this one, below which they are taken to be wrong."""
 
 _KNOWN = 1e-6
@@ -217,8 +217,10 @@ class Model:
         if not any(each.num_reached or each.num_missed for each in prior):
             return self._told(own)
         constants = self.constants
-        alone, together = (learned(self._epochs, self.octaves, sources, constants) for sources in ([own], [prior, own]))
-        before = learned(self._epochs, self.octaves, [prior], constants).log_likelihood
+        alone, together = (
+            learned(self._epochs, self.octaves, sources, constants, weigh=True) for sources in ([own], [prior, own])
+        )
+        before = learned(self._epochs, self.octaves, [prior], constants, weigh=True).log_likelihood
         trust = constants.prior_trust
         odds = math.log(trust / (1 - trust)) + together.log_likelihood - before - alone.log_likelihood
         share = 0.5 * (1 + math.tanh(0.5 * odds))

@@ -3,8 +3,8 @@
 For each quantity there are four alternatives to "nothing has changed": values are a little larger or smaller, or far
 larger or smaller. Each has a cumulative sum of the ln of the likelihood ratio of a trial's result, as predicted by the
 alternative and by the belief before it; a sum that falls below 0 starts again at 0 (Page, "Continuous Inspection
-Schemes", Biometrika 41, 1954). If the predictions are right, a sum exceeds a threshold h with a probability of at most
-e^−h between two times that it is 0.
+Schemes", Biometrika 41, 1954). If the predictions are right and trials are independent, a sum exceeds a threshold h
+with a probability of about e^−h between two times that it is 0.
 
 How much trials differ is taken from before the sum was last 0, since a change soon looks like noise.
 
@@ -32,6 +32,7 @@ from wattwise_server.policy.knowledge_gradient.evidence import (
     Knowledge,
     Seen,
     Watched,
+    newest,
     recent,
     with_seen,
     without_epochs,
@@ -87,19 +88,21 @@ def watched(outlook: Outlook, seen: Seen, after: Knowledge) -> Knowledge:
     usual = [_earlier(before, each, now).epochs for each in epochs_sums]
     # Most sums compare with the same spread.
     found = {each: _ratios(seen.log_epochs, seen.reached, now.epochs, each, epochs, constants) for each in set(usual)}
-    epochs_sums = _added(epochs_sums, [found[each] for each in usual], seen.number, constants)
+    epochs_sums = _added(epochs_sums, [found[each] for each in usual], constants)
     if seen.epoch_cost is not None:
         usual = [_earlier(before, each, now).epoch_cost for each in cost_sums]
         found = {each: _ratios(seen.epoch_cost, True, now.epoch_cost, each, cost, constants) for each in set(usual)}
-        cost_sums = _added(cost_sums, [found[each] for each in usual], seen.number, constants)
+        cost_sums = _added(cost_sums, [found[each] for each in usual], constants)
+    else:
+        cost_sums = tuple(each._replace(trials=each.trials + 1) if each.value else each for each in cost_sums)
     trials = recent((*before.recent, now), (*epochs_sums, *cost_sums))
     after = replace(after, epochs_sums=epochs_sums, cost_sums=cost_sums, recent=trials)
     largest = max(epochs_sums)
     if largest.value > constants.threshold:
-        after = _with_new_epochs(spec, after, largest.since, seen.number)
+        after = _with_new_epochs(spec, after, largest.trials, seen.number)
     largest = max(cost_sums)
     if largest.value > constants.cost_threshold:
-        after = _with_new_costs(spec, after, largest.since, seen.number)
+        after = _with_new_costs(spec, after, largest.trials, seen.number, constants)
     return after
 
 
@@ -109,8 +112,7 @@ def _earlier(before: Knowledge, sum_: Cusum, now: Watched) -> Watched:
     How much trials differ is taken from it: the newest estimate has already followed a change.
     """
     place = now.seen.place
-    since = (each for each in before.recent if each.seen.number >= sum_.since and each.seen.place == place)
-    return next(since, now) if sum_.value else now
+    return next((each for each in newest(before.recent, sum_.trials) if each.seen.place == place), now)
 
 
 def _epochs(belief: Belief, place: int, constants: Constants) -> Prediction:
@@ -195,27 +197,21 @@ def _ratios(  # noqa: PLR0917 - what is seen, what was expected of it, and how
     return surprises(log - now.mean, reached, spread, constants)
 
 
-def _added(
-    sums: Sequence[Cusum], found: Sequence[Sequence[float]], number: int, constants: Constants
-) -> tuple[Cusum, ...]:
+def _added(sums: Sequence[Cusum], found: Sequence[Sequence[float]], constants: Constants) -> tuple[Cusum, ...]:
     """The sums with the surprises of a trial; each sum has its own."""
-    return tuple(
-        Cusum(
-            max(0.0, each.value + min(max(ratios[place], _LEAST), constants.most)),
-            each.since if each.value > 0 else number,
-        )
-        for place, (each, ratios) in enumerate(zip(sums, found, strict=True))
-    )
+
+    def added(before: Cusum, ratio: float) -> Cusum:
+        value = before.value + min(max(ratio, _LEAST), constants.most)
+        return Cusum(value, before.trials + 1) if value > 0 else Cusum()
+
+    return tuple(added(sums[index], found[index][index]) for index in range(len(sums)))
 
 
-def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, since: int, number: int) -> Knowledge:
-    """After a change of the epochs: only the trials since then tell them, and no prior job."""
-    kept = [each for each in knowledge.recent if each.seen.number >= since]
+def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, count: int, number: int) -> Knowledge:
+    """The knowledge after a change of the epochs: only the newest trials tell them, and no prior job."""
+    kept = newest(knowledge.recent, count)
+    numbers = {each.seen.number for each in kept}
     clearest = _clearest(kept)
-    if 2 * sum(not each.seen.reached for each in clearest) > len(clearest):
-        factor = math.inf
-    else:
-        factor = math.exp(median(each.seen.log_epochs - clearest[0].epochs.mean for each in clearest))
     default = spec.batch_sizes.index(spec.default_batch_size)
     changed = replace(
         knowledge,
@@ -224,17 +220,36 @@ def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, since: int, number: in
         first=None,
         trials=len(kept),
         default_due=all(each.seen.place != default for each in kept),
-        window=tuple(
-            each if each.number >= kept[0].seen.number else each._replace(epochs=0) for each in knowledge.window
-        ),
+        window=tuple(each if each.number in numbers else each._replace(epochs=0) for each in knowledge.window),
         epochs_sums=CUSUMS,
     )
-    return _recorded(changed, Change(Quantity.EPOCHS, kept[0].seen.number, _size(spec, clearest), factor, number))
+    change = Change(Quantity.EPOCHS, min(numbers), _size(spec, clearest), *_factor(spec, clearest), number)
+    return _recorded(changed, change)
 
 
-def _with_new_costs(spec: JobSpec, knowledge: Knowledge, since: int, number: int) -> Knowledge:
-    """After a change of the cost of an epoch: only the trials since then tell it, and the others what it may be."""
-    kept = [each for each in knowledge.recent if each.seen.number >= since and each.seen.epoch_cost is not None]
+def _factor(spec: JobSpec, clearest: Sequence[Watched]) -> tuple[float, bool]:
+    """How many times as many epochs the trials of a batch size take now, and whether they take at least as many.
+
+    A trial that missed the target before `max_epochs` was stopped: it tells a lower limit.
+    """
+    ordered = sorted(clearest, key=lambda each: each.seen.log_epochs)
+    middle = ordered[len(ordered) // 2]
+    missed = [each for each in clearest if not each.seen.reached]
+    if 2 * len(missed) > len(clearest) and sum(each.seen.epochs >= spec.max_epochs for each in missed) * 2 > len(
+        missed
+    ):
+        return math.inf, False
+    factor = math.exp(middle.seen.log_epochs - clearest[0].epochs.mean)
+    return factor, not middle.seen.reached
+
+
+def _with_new_costs(spec: JobSpec, knowledge: Knowledge, count: int, number: int, constants: Constants) -> Knowledge:
+    """The knowledge after a change of the cost of an epoch: the newest trials tell it, and the others what it may be.
+
+    A small change is adopted without a word: the speed of a machine drifts.
+    """
+    kept = [each for each in newest(knowledge.recent, count) if each.seen.epoch_cost is not None]
+    numbers = {each.seen.number for each in kept}
     clearest = _clearest(kept)
     log_factor = median((each.seen.epoch_cost or 0.0) - clearest[0].epoch_cost.mean for each in clearest)
     places = {each.seen.place for each in kept}
@@ -243,11 +258,12 @@ def _with_new_costs(spec: JobSpec, knowledge: Knowledge, since: int, number: int
         for place, known in enumerate(knowledge.evidence)
     ]
     fresh = with_seen(earlier, [each.seen for each in kept], epochs=False)
-    since = kept[0].seen.number
-    window = tuple(each if each.number >= since else each._replace(epoch_cost=None) for each in knowledge.window)
+    window = tuple(each if each.number in numbers else each._replace(epoch_cost=None) for each in knowledge.window)
     changed = replace(knowledge, evidence=fresh, window=window, cost_sums=CUSUMS)
+    if abs(log_factor) < constants.cost_least:
+        return _trimmed(changed)
     factor = math.exp(log_factor)
-    return _recorded(changed, Change(Quantity.EPOCH_COST, since, _size(spec, clearest), factor, number))
+    return _recorded(changed, Change(Quantity.EPOCH_COST, min(numbers), _size(spec, clearest), factor, False, number))
 
 
 def _clearest(kept: Sequence[Watched]) -> Sequence[Watched]:
@@ -261,10 +277,12 @@ def _size(spec: JobSpec, clearest: Sequence[Watched]) -> int:
 
 
 def _recorded(knowledge: Knowledge, change: Change) -> Knowledge:
-    """With a change, in place of an earlier one of the same quantity."""
+    """The knowledge with a change, in place of an earlier one of the same quantity."""
     others = tuple(each for each in knowledge.changes if each.quantity is not change.quantity)
-    return replace(
-        knowledge,
-        changes=(*others, change),
-        recent=recent(knowledge.recent, (*knowledge.epochs_sums, *knowledge.cost_sums)),
-    )
+    news = tuple(dict.fromkeys((*knowledge.news, change.quantity)))
+    return _trimmed(replace(knowledge, changes=(*others, change), news=news))
+
+
+def _trimmed(knowledge: Knowledge) -> Knowledge:
+    """The knowledge without the trials that no sum has added up."""
+    return replace(knowledge, recent=recent(knowledge.recent, (*knowledge.epochs_sums, *knowledge.cost_sums)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from wattwise_server.policy.cost import with_unit
 from wattwise_server.policy.failures import failing, tried
 from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants
-from wattwise_server.policy.knowledge_gradient.evidence import Floats, Knowledge
+from wattwise_server.policy.knowledge_gradient.evidence import KEPT, Floats, Knowledge
 from wattwise_server.policy.knowledge_gradient.values import Outlook, Values
 
 # Gauss-Hermite nodes and weights for the surprise in ln E and the surprise in ln c, of which the second is small.
@@ -23,6 +24,24 @@ _COST_NODES, _COST_WEIGHTS = np.polynomial.hermite_e.hermegauss(2)
 _Z_EPOCHS, _Z_COST = (axis.ravel() for axis in np.meshgrid(_EPOCHS_NODES, _COST_NODES))
 _Z_NODES = np.stack([_Z_EPOCHS, _Z_COST], axis=1)
 _Z_WEIGHTS = np.outer(_COST_WEIGHTS, _EPOCHS_WEIGHTS).ravel() / (_EPOCHS_WEIGHTS.sum() * _COST_WEIGHTS.sum())
+
+
+class Tried(NamedTuple):
+    """Trials that pay off.
+
+    Attributes:
+        place: Index of the batch size.
+        trials: The number of trials.
+        worth: What their results are expected to save, in joules.
+    """
+
+    place: int
+    trials: int
+    worth: float
+
+
+_DEFAULT_FACTOR = 2.0
+"""The default is not tried again after a change if it probably costs more than this multiple of the best known."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +93,19 @@ class Prospects:
 
     @cached_property
     def launches(self) -> float:
-        """The launches for which an insight is used."""
+        """How many future launches benefit from what is learned now."""
         constants, window = self.constants, self.spec.window_size
         launches = constants.horizon + constants.misfit_horizon * self.belief.misfit + self.knowledge.trials
         return min(launches, constants.windows * window) if window else launches
 
-    @cached_property
+    @property
     def worth(self) -> int:
-        """The batch size to try, or the best known one if no result is worth what its trial costs.
+        """The batch size to try, or the best known one if no result is worth what its trial costs."""
+        return self.best if self.tried is None else self.tried.place
+
+    @cached_property
+    def tried(self) -> Tried | None:
+        """The batch size whose trials pay off, if there is one.
 
         A trial pays off if its cost less the worth of its result is lower than that of the best known one. Of several
         such trials one can follow the other, so that their order only decides what is gained in between. Where a single
@@ -93,11 +117,11 @@ class Prospects:
         trials = np.repeat([1, self.constants.repeats], [len(self.places), len(again)])
         gains = self._gains(of, trials)
         for several in (trials == 1, trials > 1):
-            if several.any() and (place := self._paying(of[several], trials[several], gains[several])) is not None:
-                return place
-        return self.best
+            if several.any() and (tried := self._paying(of[several], trials[several], gains[several])) is not None:
+                return tried
+        return None
 
-    def _paying(self, of: NDArray[np.int64], trials: NDArray[np.int64], gains: Floats) -> int | None:
+    def _paying(self, of: NDArray[np.int64], trials: NDArray[np.int64], gains: Floats) -> Tried | None:
         """The batch size of which some trials pay off, the cheap ones first; None if there is none."""
         prices, worth = trials * self.price[of], self.launches * gains
         whole = prices - trials * self.price[self.best] - worth
@@ -105,7 +129,8 @@ class Prospects:
         pays = whole < (whole[stays] if stays.any() else 0.0)
         if not pays.any():
             return None
-        return int(of[np.argmin(np.where(pays, prices - self.constants.soon * worth, np.inf))])
+        index = int(np.argmin(np.where(pays, prices - self.constants.soon * worth, np.inf)))
+        return Tried(int(of[index]), int(trials[index]), float(worth[index]))
 
     def _gains(self, of: NDArray[np.int64], trials: NDArray[np.int64]) -> Floats:
         """By how much the least R is expected to fall if some trials (m,) of each batch size (m,) reach the target.
@@ -155,15 +180,14 @@ class Prospects:
     def choice(self) -> tuple[int, str]:
         """The batch size of the next trial, and the reason."""
         best, knowledge = self.best, self.knowledge
-        if knowledge.luck < self.constants.doubt:
+        if knowledge.luck < self.constants.doubt and len(knowledge.misses) > 1:
             return self._doubted()
         if knowledge.retry:
             return best, f"{self._alone(best)}, the least of those tried; the trial that ended last delivered no model"
         if (why := self._default_due) is not None:
             return self._default, f"{self._beside(self._default)}; {why}"
-        if self.worth != best:
-            launches = f"{self.launches:.0f} launches"
-            return self.worth, f"{self._beside(self.worth)}; a trial pays off, as its result serves the next {launches}"
+        if self.tried is not None and self.tried.place != best:
+            return self.tried.place, self._pays_off(self.tried)
         if (other := self._insured) is not None:
             return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
         return best, f"{self._alone(best)}, the least of those tried; no other batch size is worth a trial"
@@ -171,11 +195,13 @@ class Prospects:
     def planned(self) -> tuple[int, str]:
         """The batch size of a launch while the first trial of the default runs, and the reason."""
         default = self.spec.batch_sizes[self.best]
-        running = f"no trial has ended yet, and one of batch size {default} is running"
+        count = int(self.running[self.best])
+        trials = f"{_counted(count, 'trial')} of batch size {default} {'is' if count == 1 else 'are'} running"
+        running = f"no trial has reached the target yet, and {trials}"
         if self.worth == self.best:
-            return self.best, f"{running}; beside the running trials no other batch size is worth one"
+            return self.best, f"{running}; beside the running trials no other batch size is worth a trial"
         ratio = float(self.values.model[self.worth] / self.values.model[self.best])
-        launches = f"its result serves the next {self.launches:.0f} launches"
+        launches = f"what its result saves is counted for {self.launches:.0f} launches"
         return self.worth, f"{running}; expected to cost {ratio:.2g} times as much as that one, and {launches}"
 
     @property
@@ -187,6 +213,8 @@ class Prospects:
         """Why the default is tried although the model does not recommend it; None if it is not."""
         default = self._default
         if default not in self.places or self.knowledge.known[default] or self.running[default]:
+            return None
+        if self.belief.mean[default] > self.belief.mean[self.best] + math.log(_DEFAULT_FACTOR):
             return None
         if self.belief.prior_trust < LEAST_TRUST:
             return "the prior jobs were wrong, so the default is tried"
@@ -200,7 +228,7 @@ class Prospects:
             key=lambda each: (misses.count(each) + int(self.running[each]), abs(each - default), each),
         )
         which = "the default" if place == default else "the nearest to the default of those that missed it least"
-        seen = _counted(len(misses), "trial")
+        seen = _counted(len(misses), "trial") if len(misses) < KEPT else f"at least {KEPT} trials"
         return place, f"{seen} in a row missed the target, which is hardly bad luck; this is {which}"
 
     @property
@@ -221,6 +249,20 @@ class Prospects:
         affordable = self.constants.insurance * self.belief.misfit * self.knowledge.trials / known.sum()
         return int(candidates[extra.argmin()]) if extra.min() < affordable else None
 
+    def _pays_off(self, tried: Tried) -> str:
+        place, trials, worth = tried
+        size, best = (self.spec.batch_sizes[each] for each in (place, self.best))
+        launch, results = "a launch with it is", "its result is"
+        if trials > 1:
+            launch, results = f"{trials} launches with it are", "their results are"
+        price, other = trials * float(self.price[place]), trials * float(self.price[self.best])
+        beside = f"{with_unit(abs(price - other))} {'more' if price >= other else 'less'}"
+        return (
+            f"batch size {size} may be better: {launch} expected to cost {with_unit(price)}, {beside} than with "
+            f"{best}, the best known; {results} expected to save {with_unit(worth)} in the next {self.launches:.0f} "
+            "launches"
+        )
+
     def _alone(self, place: int) -> str:
         cost = float(self.values.model[place])
         deviation = cost * math.sqrt(math.expm1(min(float(self.belief.variance[place]), 700.0)))
@@ -229,6 +271,14 @@ class Prospects:
     def _beside(self, place: int) -> str:
         best, cost = self.spec.batch_sizes[self.best], float(self.values.model[self.best])
         return f"{self._alone(place)}; batch size {best}, the best known, costs {with_unit(cost)}"
+
+
+def still_hopeful(size: int, running: int, ended: int) -> str:
+    """The reason for the batch size that most of the first trials have, while more of them run than have ended."""
+    return (
+        f"no trial has reached the target yet: {_counted(ended, 'trial')} did not, and {_counted(running, 'trial')} of "
+        f"batch size {size} {'is' if running == 1 else 'are'} still running, so this launch has it as well"
+    )
 
 
 def first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:

@@ -54,7 +54,8 @@ class Constants:
         begins: Prior probability that a batch size that has reached the target has begun to miss it always. Low: the
             best batch size is repeated after several misses in a row. High: one miss makes launches avoid it.
         doubt: Probability of a row of misses below which the job itself is doubted and the default is tried.
-        horizon: Launches for which an insight is used, besides as many as there were. Low: little is tried.
+        horizon: Future launches that benefit from what is learned now, besides as many as there were. Low: little is
+            tried.
         misfit_horizon: As many more for each unit of misfit: the less the law says, the more there is to learn.
         windows: With a window, at most those of this many windows: a choice outlives the trials that led to it.
         soon: Share of these launches before that of another trial follows. Low: cheap trials come first. 1: the most
@@ -71,6 +72,8 @@ class Constants:
         threshold: ln of the likelihood ratio at which a change of the epochs is reported. Low, such as 8: false alarms
             in jobs with unlucky runs. High, such as 25: a change goes unnoticed for several more launches.
         cost_threshold: The same for the cost of an epoch.
+        cost_least: ln of the smallest change of the cost of an epoch that is reported. Low, such as 0.02: the drift of
+            a machine is reported. High, such as 0.5: what raises costs by half goes unnoticed.
         most: Largest ln of the ratio that one trial may contribute, so that no single trial causes an alarm.
         shift: Size of the small changes looked for, in standard deviations of a trial.
         jump, jump_spread: ln of the large changes looked for: mean and standard deviation.
@@ -116,6 +119,7 @@ class Constants:
     insurance: float = 0.02
     threshold: float = 16.0
     cost_threshold: float = 16.0
+    cost_least: float = 0.08
     most: float = 5.0
     shift: float = 1.5
     jump: float = 1.0

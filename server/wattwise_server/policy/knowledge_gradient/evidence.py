@@ -24,7 +24,7 @@ KEPT = 16
 """Trials of a batch size that are kept one by one, of those that reached the target and of those that missed it."""
 
 _RECENT = 64
-"""Largest number of trials since a detector was last at 0."""
+"""Largest number of trials that a change can begin before it is detected."""
 
 _UNUSUAL = 3.0
 """Standard deviations from the median at which a trial that is no longer kept by itself counts as unusual."""
@@ -75,10 +75,10 @@ class Watched(NamedTuple):
 
 
 class Cusum(NamedTuple):
-    """A cumulative sum: its value, and the number of the first trial since it was 0."""
+    """A cumulative sum: its value, and how many trials it has added up since it was 0."""
 
     value: float = 0.0
-    since: int = 0
+    trials: int = 0
 
 
 CUSUMS = (Cusum(),) * 4
@@ -161,23 +161,22 @@ class Knowledge:
         prior: The same from prior jobs, without costs; empty if there are none.
         first: The batch size to try first, from the prior jobs; None: the default.
         trials: Trials that ran to a decision, since the epochs changed.
-        decided: Number of the trial that was decided last.
         delivered: Number of the newest launch that delivered a model.
         retry: Number of the launch that ended last, if it delivered no model, and no trial imported since did.
         luck: Probability of the misses since a trial last reached the target.
         misses: The places of these misses, the newest ones.
         default_due: Whether the default is to be tried again, because the epochs changed.
         window: The newest trials; only for a job with a window.
-        recent: The trials since the earliest detector was 0.
+        recent: The trials that the sums have added up, in the order in which they ended.
         epochs_sums, cost_sums: The detectors, one for each alternative.
         changes: The newest change of each quantity, by the trial that revealed it.
+        news: The quantities whose change no launch has been told yet.
     """
 
     evidence: tuple[Evidence, ...]
     prior: tuple[Evidence, ...] = ()
     first: int | None = None
     trials: int = 0
-    decided: int = 0
     delivered: int = 0
     retry: int | None = None
     luck: float = 1.0
@@ -188,6 +187,7 @@ class Knowledge:
     epochs_sums: tuple[Cusum, ...] = CUSUMS
     cost_sums: tuple[Cusum, ...] = CUSUMS
     changes: tuple[Change, ...] = ()
+    news: tuple[Quantity, ...] = ()
 
     @cached_property
     def derived(self) -> dict[object, Any]:
@@ -213,6 +213,7 @@ class Knowledge:
         """The state as text; floats keep every bit."""
         state = {"format": _FORMAT} | {name: getattr(self, name) for name in _PLAIN}
         state["changes"] = [(change.quantity.value, *change[1:]) for change in self.changes]
+        state["news"] = [quantity.value for quantity in self.news]
         state["evidence"] = [_flat(known) for known in self.evidence]
         state["prior"] = [_flat(known) for known in self.prior]
         return json.dumps(state, separators=(",", ":"))
@@ -221,7 +222,6 @@ class Knowledge:
 _PLAIN = (
     "first",
     "trials",
-    "decided",
     "delivered",
     "retry",
     "luck",
@@ -251,6 +251,7 @@ def read(notes: str) -> Knowledge:
     for name in ("epochs_sums", "cost_sums"):
         state[name] = tuple(Cusum(*each) for each in state[name])
     state["changes"] = _changes(state)
+    state["news"] = tuple(map(Quantity, state["news"]))
     for name in ("evidence", "prior"):
         state[name] = tuple(_unflat(row) for row in state[name])
     return Knowledge(**state)
@@ -278,7 +279,7 @@ def _loaded(notes: str) -> dict[str, Any]:
     if found != _FORMAT:
         raise ValueError(
             f"the state of POLICY_KNOWLEDGE_GRADIENT has format {found}; this version reads {_FORMAT}: "
-            "use the server version that wrote it"
+            "use the server version that wrote it, or start again with `wattwise jobs reset`"
         )
     return state
 
@@ -322,7 +323,11 @@ def without_epochs(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
     return tuple(Evidence(epoch_cost=known.epoch_cost, cost_doubt=known.cost_doubt) for known in evidence)
 
 
-def recent(trials: Iterable[Watched], sums: Iterable[Cusum]) -> tuple[Watched, ...]:
-    """The trials since the earliest of some detectors was 0."""
-    since = min((each.since for each in sums if each.value > 0), default=None)
-    return () if since is None else tuple(each for each in trials if each.seen.number >= since)[-_RECENT:]
+def newest(trials: Sequence[Watched], count: int) -> tuple[Watched, ...]:
+    """The newest of some trials, in the order in which they ended."""
+    return tuple(trials[max(0, len(trials) - count) :])
+
+
+def recent(trials: Sequence[Watched], sums: Iterable[Cusum]) -> tuple[Watched, ...]:
+    """The trials that the sums have added up, at most so many."""
+    return newest(trials, min(_RECENT, max(each.trials for each in sums)))

@@ -15,6 +15,7 @@ from wattwise_server.policy.base import (
     ArmBelief,
     Banned,
     Choice,
+    Dispatched,
     Event,
     Exhausted,
     Failed,
@@ -26,7 +27,7 @@ from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.failures import available, counts_as_failure, failing
 from wattwise_server.policy.knowledge_gradient.belief import Belief, model
 from wattwise_server.policy.knowledge_gradient.changes import watched
-from wattwise_server.policy.knowledge_gradient.choice import Prospects, first
+from wattwise_server.policy.knowledge_gradient.choice import Prospects, first, still_hopeful
 from wattwise_server.policy.knowledge_gradient.constants import Constants
 from wattwise_server.policy.knowledge_gradient.evidence import (
     KEPT,
@@ -85,7 +86,7 @@ class KnowledgeGradient:
         places = np.array([place for place, size in enumerate(spec.batch_sizes) if size in allowed])
         knowledge = read(search.notes)
         place, reason = self._choice(spec, search, knowledge, places)
-        news = [change.sentence for change in knowledge.changes if change.detected_by == knowledge.decided]
+        news = [change.sentence for change in knowledge.changes if change.quantity in knowledge.news]
         return Choice(TrialType.MAB, spec.batch_sizes[place], "; ".join((*news, reason)))
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
@@ -94,10 +95,14 @@ class KnowledgeGradient:
             return search
         knowledge, number = read(search.notes), event.trial.number
         match event:
+            case Succeeded(trial) if trial.doubtful:
+                knowledge = replace(knowledge, delivered=max(knowledge.delivered, number), retry=None)
             case Succeeded(trial):
                 knowledge = self._learned(spec, search, knowledge, trial)
             case Failed(trial) if counts_as_failure(trial) and _retried(knowledge, trial):
                 knowledge = replace(knowledge, retry=number)
+            case Dispatched(trial) if knowledge.news and trial.type is TrialType.MAB:
+                knowledge = replace(knowledge, news=())
             case Revived() if number == knowledge.retry:
                 knowledge = replace(knowledge, retry=None)
             case _:
@@ -151,11 +156,14 @@ class KnowledgeGradient:
             outlook = self._outlook(spec, search, knowledge)
             return Prospects(outlook, places, running, outlook.best_of(places)).choice()
         start = spec.batch_sizes.index(spec.default_batch_size if knowledge.first is None else knowledge.first)
-        ended = knowledge.known.any() or any(arm.num_failed for arm in search.arms)
-        if self.constants.waves and start in places and running[start] and not ended:
+        ended = int(knowledge.missed.sum()) + sum(arm.num_failed for arm in search.arms)
+        if self.constants.waves and start in places and running[start] and not ended and not knowledge.known.any():
             belief = model(spec.batch_sizes, self.constants).assumed(knowledge, start, spec.max_epochs)
             outlook = Outlook(spec, search, knowledge, belief, np.array([start]), self.constants)
             return Prospects(outlook, places, running, start).planned()
+        converged = any(arm.num_converged for arm in search.arms)
+        if self.constants.waves and start in places and running[start] > ended and not converged:
+            return start, still_hopeful(spec.batch_sizes[start], int(running[start]), ended)
         return first(spec, search, knowledge, places)
 
     # Evidence
@@ -232,7 +240,7 @@ def _added(spec: JobSpec, knowledge: Knowledge, seen: Seen) -> Knowledge:
     """The knowledge with one more trial, detectors aside."""
     window = (*knowledge.window, seen)[-spec.window_size :] if spec.window_size else ()
     if spec.window_size:
-        evidence = with_seen((Evidence(),) * len(spec.batch_sizes), window)
+        evidence = _with_doubted(with_seen((Evidence(),) * len(spec.batch_sizes), window), knowledge.evidence)
     else:
         evidence = with_seen(knowledge.evidence, [seen])
     due = knowledge.default_due and spec.batch_sizes[seen.place] != spec.default_batch_size
@@ -241,8 +249,17 @@ def _added(spec: JobSpec, knowledge: Knowledge, seen: Seen) -> Knowledge:
         evidence=evidence,
         window=window,
         trials=knowledge.trials + 1,
-        decided=seen.number,
         default_due=due,
+    )
+
+
+def _with_doubted(evidence: Sequence[Evidence], before: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """The evidence of a window, with the doubted costs of an epoch where no trial in the window tells it."""
+    return tuple(
+        now._replace(epoch_cost=old.epoch_cost, cost_doubt=old.cost_doubt)
+        if old.cost_doubt and not now.epoch_cost.count
+        else now
+        for now, old in zip(evidence, before, strict=True)
     )
 
 

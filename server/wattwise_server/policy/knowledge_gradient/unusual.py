@@ -64,7 +64,8 @@ class Learned(NamedTuple):
         rates: u, w and s².
         misses: What the misses say.
         unlucky: Expected number of misses of a batch size that were unusual trials (n,).
-        log_likelihood: ln of the likelihood of the trials that reached the target, if all of them are usual.
+        log_likelihood: ln of the likelihood of the trials that reached the target, up to a constant; 0 if it was not
+            asked for.
     """
 
     fit: Fit
@@ -111,8 +112,8 @@ class _Trials:
         self.earlier = np.array(earlier, float).reshape(-1, 3).T
         self.total = float(sum(each.weight * (each.num_reached + each.num_missed) for _, each in rows))
         self.earlier_unusual = sum(each.weight * each.earlier_unusual for _, each in rows)
-        # At a batch size that has never reached the target, the misses that are kept tell why.
-        self.earlier_missed = np.array([each.weight * each.earlier_missed * (each.num_reached > 0) for _, each in rows])
+        # Earlier misses are taken to be like those that are kept.
+        self.times = np.array([1 + each.earlier_missed / max(1, len(each.missed)) for _, each in rows])
         lengths = [(len(each.reached), len(each.missed)) for _, each in rows]
         self.row = np.repeat(np.arange(len(rows)), [sum(each) for each in lengths])
         epochs = [epoch for _, each in rows for epoch in (*each.reached, *(missed + 0.5 for missed in each.missed))]
@@ -122,6 +123,7 @@ class _Trials:
         middles = [median(map(math.log, each.reached)) if each.reached else 0.0 for _, each in rows]
         self.beside_middle = self.log - np.array(middles)[self.row]
         self.row_weight = self.weight[self.row]
+        self.miss_weight = (self.weight * self.times)[self.row[self.missed]]
 
     def by_row(self, values: Floats) -> Floats:
         """The sum of values of trials, by row."""
@@ -132,7 +134,14 @@ class _Trials:
         return np.asarray(np.bincount(self.place, values, self.count), float)
 
 
-def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Evidence]], constants: Constants) -> Learned:
+def learned(
+    mixture: Mixture,
+    octaves: Floats,
+    sources: Sequence[Sequence[Evidence]],
+    constants: Constants,
+    *,
+    weigh: bool = False,
+) -> Learned:
     """What the trials of some sources say about the epochs.
 
     Args:
@@ -140,6 +149,7 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
         octaves: log2 of the batch sizes.
         sources: A job, or prior jobs and a job; by batch size.
         constants: The constants.
+        weigh: Whether to compute `Learned.log_likelihood`.
     """
     if not constants.censored:
         sources = [[each._replace(missed=(), earlier_missed=0) for each in source] for source in sources]
@@ -151,8 +161,6 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
     for sweep in range(_SWEEPS + 1):
         last = sweep == _SWEEPS
         fit = sites.given(mixture, trials, leave_out=not last)
-        if not sweep:
-            log_likelihood = fit.log_likelihood
         if last or fit.left_out is None:
             break
         cavity = _cavity(fit, trials, sites)
@@ -162,7 +170,10 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
             always = edges(octaves, num_reached, misses.logs, constants).always[trials.place]
         found = _refined(trials, cavity, rates, always, constants)
         odd = (1 - found.usual) * trials.row_weight
-        unlucky = trials.by_place(trials.earlier_missed + trials.by_row(odd * ~trials.reached))
+        odd[trials.missed] = (1 - found.usual[trials.missed]) * trials.miss_weight
+        if weigh:
+            log_likelihood = _log_likelihood(mixture, trials, found, rates)
+        unlucky = trials.by_place(trials.by_row(odd * ~trials.reached))
         better = _rates(trials, found, odd, constants)
         close = _close(fit, trials, sites, found.sites) and abs(np.log(better.noise / rates.noise)).max() < _CLOSE
         rates = better
@@ -171,6 +182,28 @@ def learned(mixture: Mixture, octaves: Floats, sources: Sequence[Sequence[Eviden
         # Half a step after the first, so that batch sizes that contradict each other do not swing.
         sites = sites.moved(found.sites, 0.5) if sweep else found.sites
     return Learned(fit, rates, misses, unlucky, log_likelihood)
+
+
+def _log_likelihood(mixture: Mixture, trials: _Trials, found: _Refined, rates: Rates) -> float:
+    """Ln of the likelihood of the trials that reached the target, up to a constant.
+
+    A site is exp(k + q·e − p·e²/2), with k such that the belief without the trial times the site has the same integral
+    as that belief times the likelihood (Rasmussen and Williams, section 3.6.3).
+    """
+    weight = trials.row_weight * trials.reached
+    (p, q), (mean, variance) = found.by_trial, found.cavity
+    integral = 0.5 * ((mean / variance + q) ** 2 / (1 / variance + p) - mean**2 / variance - np.log1p(p * variance))
+    # Earlier trials count as usual ones.
+    count, middle, deviation = trials.earlier
+    noise = rates.noise[trials.place]
+    base = trials.weight * count / noise
+    k = -0.5 * trials.weight * (count * np.log(noise) + deviation / noise) - 0.5 * base * middle**2
+    k += trials.by_row(weight * (found.log_tilted - integral))
+    sites = _Sites(base + trials.by_row(weight * p), base * middle + trials.by_row(weight * q))
+    some = sites.precision > 0
+    precision, product = sites.precision[some], sites.product[some]
+    constant = float(k.sum() + (0.5 * product**2 / precision - 0.5 * np.log(precision)).sum())
+    return constant + sites.given(mixture, trials, leave_out=False).log_likelihood
 
 
 def _usual_sites(trials: _Trials, noise: Floats) -> _Sites:
@@ -224,7 +257,7 @@ def _misses(trials: _Trials, cavity: LeftOut, rates: Rates, reached: Floats, con
     variance = rates.noise[places, None]
     each = np.maximum(later(late[:, None] - epochs[places], variance, rates, constants, above=nearly_above), 1e-9)
     logs = np.zeros(epochs.shape)
-    np.add.at(logs, places, np.log(each) * trials.weight[rows, None])
+    np.add.at(logs, places, np.log(each) * trials.miss_weight[:, None])
     shares = np.exp(logs) * _WEIGHTS
     together = shares.sum(1)
     shares /= together[:, None]
@@ -235,11 +268,25 @@ def _misses(trials: _Trials, cavity: LeftOut, rates: Rates, reached: Floats, con
 
 
 class _Refined(NamedTuple):
-    """Sites, the probability that each trial is usual, and the expected number of misses that would have ended."""
+    """The sites, and what the trials are.
+
+    Attributes:
+        sites: The sites of the rows.
+        by_trial: Those of the trials.
+        cavity: The belief about e without each trial.
+        log_tilted: ln of the probability of each trial under that belief, up to a constant.
+        usual: The probability that each trial is usual, or that its batch size always misses.
+        late: The expected number of misses that would have reached the target later although they are unusual.
+        always: The expected number of misses whose batch size always misses.
+    """
 
     sites: _Sites
+    by_trial: _Sites
+    cavity: LeftOut
+    log_tilted: Floats
     usual: Floats
     late: float
+    always: float
 
 
 def _refined(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, constants: Constants) -> _Refined:
@@ -255,7 +302,7 @@ def _refined(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, con
     usual, odd = _likelihoods(trials.beside_middle, own, rates, spread)
     precision = np.where(trials.reached, np.maximum(usual / (usual + odd), own / (own + spread)) / own, 0.0)
     product = precision * log
-    usual, late = np.ones(len(log)), 0.0
+    usual, late, of_always = np.ones(len(log)), 0.0, 0.0
     for step in range(_STEPS):
         # Without the trial; at least the cavity is left.
         without = (prior + base + trials.by_row(weight * precision))[row] - weight * precision
@@ -272,15 +319,17 @@ def _refined(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, con
         left += usual * (1 - usual) * (shift_near - shift_far) ** 2
         if len(missed):
             at_miss = _Miss(variance[missed], near[missed], far[missed], error[missed], always[row[missed]])
-            shift[missed], left[missed], usual[missed], of_late = at_miss.moments(rates)
-            late = float(weight[missed] @ of_late)
+            shift[missed], left[missed], usual[missed], share_late, share_always = at_miss.moments(rates)
+            late, of_always = float(trials.miss_weight @ share_late), float(trials.miss_weight @ share_always)
         new = np.maximum(1 / np.maximum(left, 1e-12) - without, 0.0)
         new_product = (mean + shift) * (new + without) - without * mean
         # Half a step, so that trials that contradict each other do not swing.
         share = 0.5 if step else 1.0
         precision, product = precision + share * (new - precision), product + share * (new_product - product)
     sites = _Sites(base + trials.by_row(weight * precision), base_product + trials.by_row(weight * product))
-    return _Refined(_vague(sites, prior, cavity), usual, late)
+    by_trial = _Sites(new, new_product)
+    log_tilted = np.log(of_near + of_far)
+    return _Refined(_vague(sites, prior, cavity), by_trial, LeftOut(mean, variance), log_tilted, usual, late, of_always)
 
 
 def _likelihoods(error: Floats, variance: Floats, rates: Rates, spread: float) -> tuple[Floats, Floats]:
@@ -317,8 +366,12 @@ class _Miss(NamedTuple):
     error: Floats
     always: Floats
 
-    def moments(self, rates: Rates) -> tuple[Floats, Floats, Floats, Floats]:
-        """Shift and variance of the belief with the trial; the probabilities that it is usual, and unusual but late."""
+    def moments(self, rates: Rates) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """Shift and variance of the belief with the trial, and what it is.
+
+        That is the probabilities that it is not unusual, that it is unusual but late, and that its batch size always
+        misses.
+        """
         shift_near, left_near, tail_near = self._later(self.near)
         shift_far, left_far, tail_far = self._later(self.far)
         sometimes = 1 - self.always
@@ -330,7 +383,7 @@ class _Miss(NamedTuple):
         shift = near * shift_near + far * shift_far
         left = near * (left_near + shift_near**2) + far * (left_far + shift_far**2)
         left += (1 - near - far) * self.variance - shift**2
-        return shift, left, 1 - far - never, far
+        return shift, left, 1 - far - never, far, self.always / total
 
     def _later(self, spread: Floats) -> tuple[Floats, Floats, Floats]:
         """Shift and variance if E is larger, and the probability that it is: moments of a truncated normal."""
@@ -350,14 +403,16 @@ def _close(fit: Fit, trials: _Trials, before: _Sites, after: _Sites) -> bool:
 
 
 def _rates(trials: _Trials, found: _Refined, odd: Floats, constants: Constants) -> Rates:
-    """u, w and s², estimated with their priors as if these were earlier trials."""
-    earlier = trials.earlier_unusual + float(trials.earlier_missed.sum())
-    total = earlier + float(odd.sum())
+    """u, w and s², estimated with their priors as if these were earlier trials.
+
+    Trials of a batch size that always misses tell nothing about how often trials are unusual.
+    """
+    total = trials.earlier_unusual + float(odd.sum())
     reached = trials.earlier_unusual + float(odd[trials.reached].sum()) + found.late
     weight, of_reaches = constants.unusual_weight, constants.reaches_weight
     return Rates(
         _noise(trials, found.usual, constants),
-        (weight * constants.unusual + total) / (weight + trials.total),
+        (weight * constants.unusual + total) / (weight + trials.total - found.always),
         (of_reaches * constants.reaches + reached) / (of_reaches + total),
     )
 

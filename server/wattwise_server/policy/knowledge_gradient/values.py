@@ -167,8 +167,13 @@ class Outlook:
 
     @cached_property
     def begun(self) -> Floats:
-        """The probability that a batch size that has reached the target always misses it by now (n,)."""
-        luck, begins = np.array([each.luck for each in self.knowledge.evidence]), self.constants.begins
+        """The probability that a batch size that has reached the target always misses it by now (n,).
+
+        Like an unusual trial, that is the rarer the longer it has not happened.
+        """
+        constants, weight = self.constants, self.constants.unusual_weight
+        luck = np.array([each.luck for each in self.knowledge.evidence])
+        begins = constants.begins * weight / (weight + self.knowledge.trials)
         return np.where(luck < 1, begins / (begins + (1 - begins) * luck), 0.0)
 
     @cached_property

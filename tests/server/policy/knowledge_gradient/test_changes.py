@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wattwise_server.domain import Change, Moments, Quantity
+from wattwise_server.domain import Change, Moments, Quantity, TrialType
 from wattwise_server.policy.base import Prior
 from wattwise_server.policy.knowledge_gradient.evidence import Knowledge, read
 
@@ -26,6 +26,7 @@ from tests.server.policy.knowledge_gradient.jobs import (
     launches,
     next_size,
     run_all,
+    show,
     sizes,
 )
 from tests.server.policy.simulated import SimulatedJob
@@ -114,10 +115,16 @@ def test_change_of_the_cost(factor: float) -> None:
 def test_change_to_misses() -> None:
     """A job that no longer reaches its target is noticed: the factor is infinite, and nothing reaches it any more."""
     job = settled_job(max_epochs=150)
-    change = until_noticed(job, broken(*SIZES))
+    # These trainers report once, after the last epoch.
+    while not job.policy.changes(job.search):
+        trial = job.next()
+        job.run(trial, None, course(trial.batch_size)[1], steps=[150])
+    (change,) = job.policy.changes(job.search)
     assert (change.quantity, change.factor, change.since_trial) == (Quantity.EPOCHS, math.inf, SETTLED + 1)
+    assert not change.at_least
+    assert "batch size 32 misses the target;" in change.sentence
     assert not knowledge_of(job).reached.any()
-    assert [bound(job, size) for size in SIZES if size != job.search.min_cost_batch_size]
+    assert all(bound(job, size) for size in SIZES if size != job.search.min_cost_batch_size)
     assert set(launches(job, broken(*SIZES), 5)) == set(SIZES)
 
 
@@ -127,6 +134,27 @@ def test_stopped_trials_show_a_change() -> None:
     change = until_noticed(job, scaled(epochs=3))
     assert (change.quantity, change.since_trial) == (Quantity.EPOCHS, SETTLED + 1)
     assert set(launches(job, scaled(epochs=3), 30)[-10:]) == {32}
+
+
+def test_stopped_trials_tell_a_lower_limit() -> None:
+    """Trials that are stopped at their bound after the epochs have doubled take at least as many, and do not miss."""
+    job = settled_job(max_epochs=150)
+    change = until_noticed(job, scaled(epochs=2))
+    assert change.at_least
+    assert 1.2 < change.factor < 2
+    assert f"batch size 32 takes at least {change.factor:.1f} times as many epochs;" in change.sentence
+
+
+def test_some_stopped_trials_leave_the_factor_known() -> None:
+    """If fewer than half of the trials were stopped, the one in the upper middle tells the factor."""
+    job = settled_job(**UNSTOPPED)
+    seen = iter([30, None, 28, 32, None, 29, 31])
+    while Quantity.EPOCHS not in changes_of(job):
+        epochs = next(seen)
+        show(job, 32, epochs or 40, reached=epochs is not None)
+    change = changes_of(job)[Quantity.EPOCHS]
+    assert (change.since_trial, change.detected_by, change.at_least) == (SETTLED + 1, SETTLED + 5, False)
+    assert change.factor == pytest.approx(32 / course(32)[0], rel=0.02)
 
 
 def test_both_quantities_change() -> None:
@@ -295,22 +323,44 @@ def test_window_begins_with_the_change(world: World) -> None:
     ],
 )
 def test_reason_begins_with_the_change(world: World, what: str) -> None:
-    """The reasons of all launches until the next trial is decided begin with the change; later ones do not."""
+    """The reason of the next launch begins with the change, whatever ends before it; the reasons of later ones do not.
+
+    A launch that a person requested, and an imported trial, are told nothing.
+    """
     job = settled_job(**UNSTOPPED)
+    running = [job.dispatch(32) for _ in range(3)]
     until_noticed(job, world)
-    since = f"since trial {SETTLED + 1}, {what}; "
-    for _ in range(2):
-        assert choice_of(job).reason.startswith(since)
-        running = job.next()
-    job.fail(job.dispatch(16), ERROR)
+    since = f"since trial {SETTLED + 4}, {what}; "
     assert choice_of(job).reason.startswith(since)
-    job.run(running, *world(running.batch_size))
+    for trial in running[:2]:
+        job.run(trial, *world(32))
+        assert choice_of(job).reason.startswith(since)
+    job.fail(running[2], ERROR)
+    for kind in (TrialType.REQUESTED, TrialType.IMPORTED):
+        job.run(job.dispatch(32, kind), *world(32))
+        assert choice_of(job).reason.startswith(since)
+    job.search = fresh(job.search)
+    assert choice_of(job).reason.startswith(since)
+    job.next()
+    assert "since trial" not in choice_of(job).reason
+
+
+def test_reason_names_both_changes() -> None:
+    """If both quantities have changed before a launch is told, its reason begins with both."""
+    job = settled_job(**UNSTOPPED)
+    trials = [job.dispatch(32) for _ in range(10)]
+    for trial in trials:
+        job.run(trial, *scaled(epochs=0.4, cost=2.0)(32))
+    reason = choice_of(job).reason
+    assert reason.count(f"since trial {SETTLED + 1}, ") == 2
+    assert reason.startswith("; ".join(change.sentence for change in job.policy.changes(job.search)))
+    job.next()
     assert "since trial" not in choice_of(job).reason
 
 
 def off_the_default() -> SimulatedJob:
-    """A job that has settled on 32, whose default is 8."""
-    job = settled_job(default_batch_size=8, **UNSTOPPED)
+    """A job that has settled on 32, whose default is 16, which costs a third more."""
+    job = settled_job(default_batch_size=16)
     assert next_size(job) == 32
     return job
 
@@ -318,14 +368,14 @@ def off_the_default() -> SimulatedJob:
 def test_default_is_tried_again_after_a_change_of_the_epochs() -> None:
     """The first launch after the change has the default, which no trial since then had; then it is over."""
     job = off_the_default()
-    world = scaled(epochs=0.4)
+    world = scaled(epochs=0.6)
     until_noticed(job, world)
     choice = choice_of(job)
-    assert choice.batch_size == 8
+    assert choice.batch_size == 16
     assert choice.reason.endswith("; the job has changed, so the default is tried again")
     running = job.next()
     assert "so the default is tried again" not in choice_of(job).reason, "one at a time"
-    job.run(running, *world(8))
+    job.run(running, *world(16))
     assert "so the default is tried again" not in choice_of(job).reason
     assert launches(job, world, 20)[-10:] == [32] * 10
 
@@ -333,8 +383,9 @@ def test_default_is_tried_again_after_a_change_of_the_epochs() -> None:
 def test_default_is_not_tried_again_after_a_change_of_the_cost() -> None:
     """What is known about the epochs still tells which batch size is the best."""
     job = off_the_default()
-    until_noticed(job, scaled(cost=0.5))
-    assert next_size(job) != 8
+    until_noticed(job, scaled(cost=0.8))
+    assert not knowledge_of(job).default_due
+    assert next_size(job) != 16
 
 
 def test_default_that_was_tried_since_the_change_is_known() -> None:
@@ -349,7 +400,7 @@ def test_default_is_not_due_if_one_of_several_trials_had_it() -> None:
     """One trial of the default among those that show the change is enough."""
     job, world = off_the_default(), scaled(epochs=0.4)
     launch(job, world)
-    job.run(job.dispatch(8), *world(8))
+    job.run(job.dispatch(16), *world(16))
     change = until_noticed(job, world)
     assert change.since_trial == SETTLED + 1
     assert not knowledge_of(job).default_due
@@ -364,7 +415,23 @@ def test_launch_after_a_miss_comes_before_the_default() -> None:
     assert choice.batch_size == 32
     assert "delivered no model" in choice.reason
     launch(job, scaled(epochs=0.4))
-    assert next_size(job) == 8
+    assert next_size(job) == 16
+
+
+def test_default_is_not_tried_again_at_any_price() -> None:
+    """A default that probably costs more than twice as much as the best known batch size is left out after a change."""
+    before = scaled(cost=4.0, affected=(8,))
+
+    def after(size: int) -> tuple[int | None, float]:
+        epochs, epoch_cost = before(size)
+        return round((epochs or 0) * 0.4), epoch_cost
+
+    job = kg_job(default_batch_size=8)
+    launches(job, before, SETTLED)
+    until_noticed(job, after)
+    assert knowledge_of(job).default_due
+    assert "so the default is tried again" not in choice_of(job).reason
+    assert 8 not in launches(job, after, 20)
 
 
 # One change after another
@@ -416,6 +483,100 @@ def test_running_trials_of_before_the_change() -> None:
     assert set(sizes(running)) == {32}
     change = until_noticed(job, late, 4) if not job.policy.changes(job.search) else changes_of(job)[Quantity.EPOCHS]
     assert change.since_trial == running[0].number
+
+
+def test_trials_that_end_in_reverse() -> None:
+    """Of trials that end in the reverse order of their dispatch as many count as if they had ended in order."""
+    kept = []
+    for reverse in (False, True):
+        job, ended = settled_job(**UNSTOPPED), list[int]()
+        running = [job.dispatch(32) for _ in range(5)]
+        for trial in running[::-1] if reverse else running:
+            job.run(trial, *scaled(epochs=0.3)(32))
+            if len(ended) < 4:
+                assert bool(job.policy.changes(job.search)) is (len(ended) == 3)
+                ended.append(trial.number)
+        (change,) = job.policy.changes(job.search)
+        assert (change.since_trial, change.detected_by) == (min(ended), ended[-1])
+        assert change.since_trial <= change.detected_by
+        kept.append((knowledge_of(job).trials, knowledge_of(job).evidence[2].num_reached))
+    assert kept == [(5, 5), (5, 5)]
+
+
+def test_window_after_trials_that_end_in_reverse() -> None:
+    """With a window, those that count for what has changed are the trials that ended last, whatever their numbers."""
+    job = settled_job(window_size=8, **UNSTOPPED)
+    running = [job.dispatch(32) for _ in range(5)]
+    old = job.dispatch(32)
+    job.run(old, *course(32))
+    for trial in running[::-1]:
+        job.run(trial, *scaled(epochs=0.3)(32))
+    assert changes_of(job)[Quantity.EPOCHS].since_trial <= running[1].number
+    counted = {seen.number for seen in knowledge_of(job).window if seen.epochs}
+    assert counted == {trial.number for trial in running}
+
+
+def test_a_late_old_trial_after_many_without_a_cost() -> None:
+    """A trial that was dispatched before 70 others, which cost nothing, and ends after them raises no error."""
+    job = settled_job(**UNSTOPPED)
+    old = job.dispatch(32)
+    for _ in range(3):
+        job.run(job.dispatch(32), 12, 3 * course(32)[1])
+    for _ in range(70):
+        job.run(job.dispatch(32), 12, 0.0)
+    assert not job.policy.changes(job.search)
+    job.run(old, 12, 3 * course(32)[1])
+    (change,) = job.policy.changes(job.search)
+    assert (change.quantity, change.detected_by) == (Quantity.EPOCH_COST, old.number)
+    assert change.factor > 1.5
+    check_belief(job)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_drift_of_the_cost_is_no_change(seed: int) -> None:
+    """Costs that wander by two percent, each like the one before, are followed without a change."""
+    job, noise, drift = settled_job(**UNSTOPPED), np.random.default_rng(seed), 0.0
+    for _ in range(200):
+        drift = 0.95 * drift + 0.02 * math.sqrt(1 - 0.95**2) * noise.standard_normal()
+        epochs, cost = course(32)
+        job.run(job.dispatch(32), epochs, cost * math.exp(drift))
+    assert not job.policy.changes(job.search)
+    assert not knowledge_of(job).news
+
+
+def test_a_small_change_of_the_cost_is_adopted() -> None:
+    """Costs that fall by six percent are no change, but soon believed, with the costs before no longer counted."""
+    job = settled_job(**UNSTOPPED)
+    job.run(job.dispatch(8), *course(8))
+    launches(job, scaled(cost=0.94), 20)
+    assert not job.policy.changes(job.search)
+    known = knowledge_of(job)
+    assert math.exp(known.evidence[2].epoch_cost.mean) == pytest.approx(0.94 * course(32)[1], rel=0.002)
+    assert known.evidence[2].epoch_cost.count <= 20
+    assert known.evidence[0].cost_doubt > 0
+
+
+def test_costs_in_doubt_survive_a_window() -> None:
+    """With a window, a cost in doubt stays known as long as no trial in the window tells it."""
+    job = kg_job(window_size=8, batch_sizes=(16, 32), **UNSTOPPED)
+    for _ in range(10):
+        for size in (16, 32):
+            job.run(job.dispatch(size), *course(size))
+    doubted = None
+    for _ in range(20):
+        job.run(job.dispatch(32), *scaled(cost=3.0)(32))
+        if Quantity.EPOCH_COST in changes_of(job):
+            doubted = doubted or knowledge_of(job).evidence[0]
+            now = knowledge_of(job).evidence[0]
+            assert now.cost_doubt > 0
+            assert (now.epoch_cost, now.cost_doubt) == (doubted.epoch_cost, doubted.cost_doubt)
+            assert course(16)[1] < math.exp(now.epoch_cost.mean) < 3 * course(16)[1]
+    assert doubted
+    assert {seen.place for seen in knowledge_of(job).window} == {1}
+    # A trial ends the doubt.
+    job.run(job.dispatch(16), *scaled(cost=3.0)(16))
+    assert knowledge_of(job).evidence[0].cost_doubt == 0
+    assert math.exp(knowledge_of(job).evidence[0].epoch_cost.mean) == pytest.approx(3 * course(16)[1])
 
 
 @pytest.mark.parametrize("size", [32, 64])

@@ -12,6 +12,9 @@ from wattwise_server.domain import (
     TrialType,
 )
 from wattwise_server.policy.base import Choice, Prior
+from wattwise_server.policy.knowledge_gradient import Constants
+from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, model
+from wattwise_server.policy.knowledge_gradient.evidence import read
 
 from tests.server.policy.knowledge_gradient.jobs import (
     ERROR,
@@ -20,6 +23,7 @@ from tests.server.policy.knowledge_gradient.jobs import (
     SIZES,
     belief_of,
     beliefs,
+    choice_of,
     kg_job,
     next_size,
     run_all,
@@ -97,11 +101,13 @@ def test_prior_without_a_success_starts_at_the_default() -> None:
 
 
 def wrong_prior(**fields: Any) -> SimulatedJob:
-    """A job whose prior's best batch size misses; its second trial, with 64, takes three times the prior's epochs."""
+    """A job whose prior's best batch size misses; trials of another one take three times the prior's epochs."""
     job = with_prior(4, default_batch_size=8, **fields)
     miss_all = job.run(job.next(), None, 100.0)
     assert (miss_all.batch_size, miss_all.end_reason) == (128, EndReason.MAX_EPOCHS)
     assert job.run(job.next(), 70, 100.0).batch_size == 64
+    for _ in range(2):
+        show(job, 64, 70)
     return job
 
 
@@ -109,8 +115,9 @@ def test_default_is_tried_if_the_prior_was_wrong() -> None:
     """Once the trials contradict the prior, the default gets its trial, although it is far from all that was tried."""
     job = wrong_prior()
     assert next_size(job) == 8
+    assert choice_of(job).reason.endswith("; the prior jobs were wrong, so the default is tried")
     job.run(job.next(), 60, 100.0)
-    assert next_size(job) != 8
+    assert "the prior jobs were wrong" not in choice_of(job).reason
 
 
 def test_default_is_tried_once_at_a_time_if_the_prior_was_wrong() -> None:
@@ -125,7 +132,9 @@ def test_default_that_may_not_be_chosen_is_not_tried() -> None:
     job.search = POLICY.register(job.spec, [Prior(8, {size: Moments(4, math.log(10 + size)) for size in SIZES}, {})])
     assert job.run(job.next(), None, 100.0).batch_size == 8
     job.fail(job.dispatch(128), OUT_OF_MEMORY)
-    assert job.run(job.dispatch(16), 90, 100.0).converged
+    for _ in range(3):
+        show(job, 16, 90)
+    assert trust_of(job) < LEAST_TRUST
     assert belief_of(job, 128).observations == 0
     assert next_size(job) != 128
 
@@ -178,3 +187,27 @@ def test_unusual_trials_of_a_prior_do_not_freeze_the_search() -> None:
     epochs = {8: 30, 16: 12, 32: 6, 64: 12, 128: 30}
     trials = [job.run(trial, epochs[trial.batch_size], 100.0) for trial in (job.next() for _ in range(40))]
     assert {trial.batch_size for trial in trials[-10:]} == {32}
+
+
+def test_prior_that_fits_survives_a_late_first_trial() -> None:
+    """A first trial that takes four times the epochs of the prior casts doubt; the next one, which fits, ends it."""
+    job = with_prior(4)
+    show(job, 128, 40)
+    assert 0.05 < trust_of(job) < 0.9
+    show(job, 128, 10)
+    assert trust_of(job) > 0.9
+
+
+def test_prior_that_contradicts_two_batch_sizes_is_not_trusted() -> None:
+    """Trials of two batch sizes that take four times the prior's epochs make it unlikely, as those of one do."""
+    one, two = with_prior(4), with_prior(4)
+    for job, seen in ((one, [(128, 40), (128, 40)]), (two, [(128, 40), (64, 70)])):
+        for size, epochs in seen:
+            show(job, size, epochs)
+    assert trust_of(one) < 0.1
+    assert trust_of(two) < 0.3
+
+
+def trust_of(job: SimulatedJob) -> float:
+    """Probability that the prior jobs tell the epochs."""
+    return model(SIZES, Constants()).belief(read(job.search.notes)).prior_trust

@@ -12,8 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
-from wattwise_server.domain import Trial
+from wattwise_server.domain import Moments, Trial
 from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient
+from wattwise_server.policy.knowledge_gradient.belief import model
+from wattwise_server.policy.knowledge_gradient.evidence import KEPT, Evidence, Knowledge
+from wattwise_server.policy.knowledge_gradient.unusual import Rates
 
 from tests.server.policy.knowledge_gradient.jobs import (
     World,
@@ -213,6 +216,40 @@ def test_one_miss_does_not_make_the_job_doubtful() -> None:
     assert "hardly bad luck" not in choice_of(job).reason
     trials = [job.run(trial, 8 if trial.batch_size == 64 else 12, 100.0) for trial in (job.next() for _ in range(6))]
     assert sizes(trials[-4:]) == [64] * 4
+
+
+def test_one_miss_after_many_good_launches() -> None:
+    """After 150 good launches, one miss makes a model of the best batch size less than a third more expensive."""
+    job = kg_job(max_epochs=50)
+    for _ in range(150):
+        job.run(job.dispatch(64), 8, 100.0)
+    before = belief_of(job, 64).expected_cost or 0
+    job.run(job.dispatch(64), None, 100.0)
+    assert before < (belief_of(job, 64).expected_cost or 0) < 1.3 * before
+    assert "hardly bad luck" not in choice_of(job).reason
+    assert next_size(job) == 64
+
+
+def test_misses_that_are_no_longer_kept_are_like_those_that_are() -> None:
+    """Slow misses do not count as unusual trials once they are no longer kept: their rate does not jump."""
+    usual = Moments(100, math.log(20.5), 1.0)
+    kept = Evidence((20, 22, 19, 21) * 4, (21,) * KEPT, earlier=usual)
+    before, *later = (rates_of([kept._replace(earlier_missed=more)]).unusual for more in (0, 1, 4))
+    assert before < later[0] < 1.1 * before
+    assert before < later[1] < 1.3 * before
+
+
+def test_misses_of_a_batch_size_that_always_misses_leave_others_usual() -> None:
+    """How often trials are unusual is not estimated from misses of a batch size that always misses."""
+    reached = Evidence((20, 21, 19, 22, 90, 20))
+    for count in (5, KEPT, KEPT + 20):
+        missing = Evidence((), (60,) * min(count, KEPT), earlier_missed=max(0, count - KEPT))
+        assert rates_of([reached, missing]).unusual >= rates_of([reached, Evidence()]).unusual
+
+
+def rates_of(known: Sequence[Evidence]) -> Rates:
+    """How the trials of a job differ, at 32 and larger batch sizes."""
+    return model((32, 64, 128), USUAL).belief(Knowledge((*known, *[Evidence()] * (3 - len(known))))).rates
 
 
 def test_misses_in_a_row_lead_to_the_default() -> None:

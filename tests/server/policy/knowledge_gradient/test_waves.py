@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from wattwise_server.domain import Moments, Trial
-from wattwise_server.policy.base import Choice, Prior
+from wattwise_server.policy.base import Banned, Choice, Prior
+from wattwise_server.policy.history import observe
 from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient
 
 from tests.server.policy.knowledge_gradient.jobs import (
@@ -21,6 +22,7 @@ from tests.server.policy.knowledge_gradient.jobs import (
     kg_job,
     next_size,
     run_all,
+    show,
     sizes,
 )
 from tests.server.policy.simulated import SimulatedJob
@@ -49,19 +51,22 @@ def test_first_wave() -> None:
     assert sizes(trials)[:3] == [32, 64, 16]
     assert set(sizes(trials[3:])) == {32}
     assert choices[0].reason == "the default is tried first"
-    running = "no trial has ended yet, and one of batch size 32 is running"
+    running = "no trial has reached the target yet, and 1 trial of batch size 32 is running"
     for choice in choices[1:3]:
         found = re.fullmatch(
             rf"{running}; expected to cost ([\d.]+) times as much as that one, "
-            r"and its result serves the next (\d+) launches",
+            r"and what its result saves is counted for (\d+) launches",
             choice.reason,
         )
         assert found
         assert 1 < float(found[1]) < 3
         assert int(found[2]) >= Constants().horizon
-    assert {choice.reason for choice in choices[3:]} == {
-        f"{running}; beside the running trials no other batch size is worth one"
-    }
+    for count, choice in enumerate(choices[3:], 1):
+        trials_running = "1 trial of batch size 32 is" if count == 1 else f"{count} trials of batch size 32 are"
+        assert choice.reason == (
+            f"no trial has reached the target yet, and {trials_running} running; "
+            "beside the running trials no other batch size is worth a trial"
+        )
 
 
 @pytest.mark.parametrize(("default", "neighbour"), [(8, 16), (512, 256), (32, 64)])
@@ -89,7 +94,7 @@ def test_first_wave_in_any_unit() -> None:
 
 
 def test_plan_holds_until_a_trial_has_ended() -> None:
-    """Once the default has run, its result counts; if it has failed or missed, the batch sizes take turns."""
+    """Once the only default has run, its result counts; if it failed or missed, the batch sizes take turns."""
     for failed in (True, False):
         job = kg_job(max_epochs=30)
         first = job.next()
@@ -103,6 +108,66 @@ def test_plan_holds_until_a_trial_has_ended() -> None:
     trials, _ = wave(job, 3)
     end(job, trials[:1])
     assert "the best known" in choice_of(job).reason or "no other batch size" in choice_of(job).reason
+
+
+def test_a_miss_in_the_first_wave_leaves_the_plan() -> None:
+    """A miss or a crash of one of five first trials does not send the next launches to the ends of the list."""
+    for failed in (True, False):
+        job = kg_job(max_epochs=100)
+        trials, _ = wave(job, 5)
+        last = next(trial for trial in trials[::-1] if trial.batch_size == 32)
+        if failed:
+            job.fail(last, ERROR)
+        else:
+            job.run(last, None, 100.0)
+        later, choices = wave(job, 5)
+        assert sizes(trials).count(32) == 3
+        assert set(sizes(later)) == {32}
+        assert all(
+            choice.reason.startswith("no trial has reached the target yet: 1 trial did not") for choice in choices
+        )
+        assert "2 trials of batch size 32 are still running" in choices[0].reason
+
+
+def test_a_miss_of_a_neighbour_does_not_draw_the_plan_to_it() -> None:
+    """Beside running trials of the default, a neighbour that has missed is not what all next launches get."""
+    job = kg_job(max_epochs=100)
+    for _ in range(3):
+        job.dispatch(32)
+    show(job, 64, 99, reached=False)
+    later, _ = wave(job, 5)
+    assert sizes(later).count(64) <= 1
+
+
+def test_plan_does_not_depend_on_the_unit_of_a_crash() -> None:
+    """Costs in a plan are relative to an epoch of the default, so that what a crash cost in joules does not matter."""
+    waves = []
+    for cost in (1e-3, 1e3):
+        job = kg_job(max_epochs=100)
+        trials = [job.dispatch(32) for _ in range(4)]
+        job.fail(trials[0], ERROR, cost)
+        waves.append(sizes(wave(job, 5)[0]))
+    assert waves[0] == waves[1]
+
+
+def test_plan_is_only_for_jobs_that_never_reached_the_target() -> None:
+    """A job whose only known batch size was banned has reached the target: its reason does not say otherwise."""
+    job = kg_job(max_epochs=100)
+    for _ in range(5):
+        show(job, 16, 20)
+    job.dispatch(32)
+    job.search = observe(job.policy, job.spec, job.search, Banned(16))
+    assert not choice_of(job).reason.startswith("no trial has reached the target yet")
+
+
+def test_plan_ends_with_the_last_of_the_default() -> None:
+    """Once as many first trials have missed as are still running, the batch sizes take turns."""
+    job = kg_job(max_epochs=30)
+    trials = [job.dispatch(32) for _ in range(4)]
+    for trial in trials[:2]:
+        assert "of batch size 32 " in choice_of(job).reason
+        job.run(trial, None, 100.0)
+    assert "no allowed batch size has reached the target yet" in choice_of(job).reason
 
 
 def test_without_plans_the_wave_spreads() -> None:
@@ -126,7 +191,7 @@ def test_first_wave_with_a_prior() -> None:
     assert trials[0].batch_size == 128
     assert choices[0].reason == "the best of the prior jobs is tried first"
     assert set(sizes(trials)) <= {64, 128}
-    assert "one of batch size 128 is running" in choices[1].reason
+    assert "1 trial of batch size 128 is running" in choices[1].reason
 
 
 def test_later_waves_use_what_is_known() -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import median
 
 import numpy as np
-from wattwise_server.domain import Change
+from wattwise_server.domain import Change, Quantity
 from wattwise_server.policy.knowledge_gradient import Constants, Deviation
 
 from tests.server.policy.reference.edges import Edges
@@ -19,7 +19,7 @@ from tests.server.policy.reference.unusual import Learned, Misses, Rates, Row, l
 KEPT = 16
 """Trials of a batch size that are kept one by one, of those that reached the target and of those that missed it."""
 
-LEAST_TRUST = 0.5
+LEAST_TRUST = 0.05
 """Probability that the prior jobs tell the epochs below which they are taken to be wrong."""
 
 ASSUMED = 1e-6
@@ -28,12 +28,18 @@ ASSUMED = 1e-6
 
 @dataclass(frozen=True)
 class Seen:
-    """A trial that ran to a decision; `log_cost` is that of an epoch, `chance` the probability of so long a miss."""
+    """A trial that ran to a decision.
+
+    Attributes:
+        number, place, epochs, reached: Its number, the place of its batch size, its epochs, and how it ended.
+        log_cost: Ln of the cost of an epoch; None if that is not known, or no longer counts.
+        chance: The probability of so long a miss.
+    """
 
     number: int
     place: int
     epochs: int
-    log_cost: float
+    log_cost: float | None
     reached: bool
     chance: float = 1.0
 
@@ -63,10 +69,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Sum:
-    """A cumulative sum, and the number of the first trial since it was 0."""
+    """A cumulative sum, and the number of trials that ended since it was 0."""
 
     value: float = 0.0
-    since: int = 0
+    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,11 +95,11 @@ class Known:
         trials: The number of trials since the epochs changed.
         luck, misses: Probability and places of the misses since a trial last reached the target.
         default_due: Whether the default is to be tried again.
-        recent: The trials since the earliest sum was 0.
+        recent: The trials that ended since the earliest sum was 0, the newest of them; in this order.
         epochs_sums, cost_sums: The sums.
         changes: The changes.
-        window: The newest trials, as many as there are in the window.
-        costs_since: Number of the first trial whose cost counts.
+        news: The quantities whose change no launch has been told.
+        window: The trials that ended last, as many as there are in the window; without costs that no longer count.
     """
 
     epochs: Sequence[Seen]
@@ -107,8 +113,8 @@ class Known:
     epochs_sums: Sequence[Sum] = (Sum(),) * 4
     cost_sums: Sequence[Sum] = (Sum(),) * 4
     changes: Sequence[Change] = ()
+    news: Sequence[Quantity] = ()
     window: Sequence[Seen] = ()
-    costs_since: int = 0
 
     def count(self, place: int, *, reached: bool) -> int:
         """How many of the trials of a batch size reached or missed the target."""
@@ -309,14 +315,19 @@ class Belief:
     # Costs
 
     @cached_property
+    def cost_logs(self) -> Sequence[Sequence[float]]:
+        """Ln of the costs that count, by batch size; none beside an assumed one."""
+        return [() if self.assumed is not None else each.logs for each in self.known.costs]
+
+    @cached_property
     def cost_freedom(self) -> float:
         """Degrees of freedom of the variance of ln c."""
-        return self.constants.noise_weight + sum(max(0, len(each.logs) - 1) for each in self.known.costs)
+        return self.constants.noise_weight + sum(max(0, len(logs) - 1) for logs in self.cost_logs)
 
     @cached_property
     def cost_noise(self) -> float:
         """Variance of ln c between trials."""
-        squares = sum(len(each.logs) * float(np.var(each.logs)) for each in self.known.costs if each.logs)
+        squares = sum(len(logs) * float(np.var(logs)) for logs in self.cost_logs if logs)
         return (self.constants.noise_weight * self.constants.cost_noise**2 + squares) / self.cost_freedom
 
     @cached_property

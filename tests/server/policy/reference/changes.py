@@ -26,6 +26,15 @@ RECENT = 64
 
 
 @dataclass(frozen=True)
+class Job:
+    """What of a job matters for a change: its batch sizes, the place of the default, and the last epoch."""
+
+    sizes: Sequence[int]
+    default: int
+    max_epochs: int
+
+
+@dataclass(frozen=True)
 class Student:
     """Student's t distribution, by numerical integration: with t = √ν·tan θ, its density is ∝ (cos θ)^(ν−1)."""
 
@@ -129,24 +138,31 @@ def of_cost(belief: Belief, place: int) -> Prediction:
     )
 
 
-def added(sums: Sequence[Sum], ratios: Sequence[float], number: int) -> Sequence[Sum]:
-    """The sums with one more trial; a sum begins anew where it was 0."""
-    return [
-        Sum(max(0.0, each.value + ratio), each.since if each.value else number)
-        for each, ratio in zip(sums, ratios, strict=True)
-    ]
+def added(sums: Sequence[Sum], ratios: Sequence[float]) -> Sequence[Sum]:
+    """The sums with one more trial; a sum that falls to 0 or below begins anew."""
+    values = [each.value + ratio for each, ratio in zip(sums, ratios, strict=True)]
+    return [Sum(value, each.count + 1) if value > 0 else Sum() for each, value in zip(sums, values, strict=True)]
+
+
+def skipped(sums: Sequence[Sum]) -> Sequence[Sum]:
+    """The sums with one more trial that says nothing about them."""
+    return [Sum(each.value, each.count + 1) if each.value > 0 else each for each in sums]
+
+
+def ended_last(trials: Sequence[Watched], count: int) -> Sequence[Watched]:
+    """The trials that ended last, so many."""
+    return [*trials][len(trials) - min(count, len(trials)) :]
 
 
 def earlier(known: Known, of: Sum, now: Watched) -> Watched:
     """The first trial of the same batch size since a sum was 0; otherwise the one of now."""
-    same = [each for each in known.recent if each.seen.place == now.seen.place and each.seen.number >= of.since]
-    return same[0] if of.value and same else now
+    same = [each for each in ended_last(known.recent, of.count) if each.seen.place == now.seen.place]
+    return same[0] if same else now
 
 
 def since_zero(trials: Sequence[Watched], *sums: Sequence[Sum]) -> Sequence[Watched]:
     """The trials since the earliest sum above 0 was 0, at most so many."""
-    active = [each.since for some in sums for each in some if each.value > 0]
-    return [each for each in trials if active and each.seen.number >= min(active)][-RECENT:]
+    return ended_last(trials, min(RECENT, max(each.count for some in sums for each in some)))
 
 
 def clearest(kept: Sequence[Watched]) -> Sequence[Watched]:
@@ -155,56 +171,78 @@ def clearest(kept: Sequence[Watched]) -> Sequence[Watched]:
     return [each for each in kept if each.seen.place == place]
 
 
-def with_epochs_changed(known: Known, since: int, number: int, sizes: Sequence[int], default: int) -> Known:
-    """Only the epochs of the trials since then count, and neither the prior jobs nor the first ones; costs stay."""
-    kept = [each for each in known.recent if each.seen.number >= since]
-    clear = clearest(kept)
-    missed = sum(not each.seen.reached for each in clear)
+def factor_of(clear: Sequence[Watched], max_epochs: int) -> tuple[float, bool]:
+    """How many times as many epochs the trials of a batch size take, and whether it is at least as many.
+
+    That of the trial in the upper middle, by epochs. It is infinite if most trials missed, most of these at the end.
+    """
+    in_order = sorted(clear, key=lambda each: each.seen.log_epochs)
+    middle = in_order[len(in_order) // 2]
+    missed = [each for each in clear if not each.seen.reached]
+    to_the_end = [each for each in missed if each.seen.epochs >= max_epochs]
+    if len(missed) > len(clear) / 2 and len(to_the_end) > len(missed) / 2:
+        return math.inf, False
     expected, *_ = clear[0].epochs
-    log_factor = median(each.seen.log_epochs - expected for each in clear)
-    factor = math.inf if missed > len(clear) / 2 else math.exp(log_factor)
+    return math.exp(middle.seen.log_epochs - expected), not middle.seen.reached
+
+
+def with_epochs_changed(known: Known, count: int, number: int, job: Job) -> Known:
+    """Only the epochs of the trials that ended last count, neither the prior jobs nor the first ones; costs stay."""
+    kept = ended_last(known.recent, count)
+    clear = clearest(kept)
+    factor, at_least = factor_of(clear, job.max_epochs)
+    since = min(each.seen.number for each in kept)
     return with_change(
         replace(
             known,
             epochs=[each.seen for each in kept],
             trusted=False,
             trials=len(kept),
-            default_due=all(each.seen.place != default for each in kept),
+            default_due=all(each.seen.place != job.default for each in kept),
             epochs_sums=(Sum(),) * 4,
         ),
-        Change(Quantity.EPOCHS, kept[0].seen.number, sizes[clear[0].seen.place], factor, number),
+        Change(Quantity.EPOCHS, since, job.sizes[clear[0].seen.place], factor, at_least, number),
     )
 
 
-def with_cost_changed(known: Known, since: int, number: int, sizes: Sequence[int]) -> Known:
-    """Only the costs of the trials since then count; without one, a batch size's cost is in doubt."""
-    kept = [each for each in known.recent if each.seen.number >= since]
-    clear = clearest(kept)
-    log_factor = median(each.seen.log_cost - clear[0].log_cost[0] for each in clear)
-    new = [[each.seen.log_cost for each in kept if each.seen.place == place] for place in range(len(sizes))]
-    costs = [Costs(logs) if logs else old.doubted(log_factor) for logs, old in zip(new, known.costs, strict=True)]
-    change = Change(Quantity.EPOCH_COST, kept[0].seen.number, sizes[clear[0].seen.place], math.exp(log_factor), number)
-    since = kept[0].seen.number
-    return with_change(replace(known, costs=costs, costs_since=since, cost_sums=(Sum(),) * 4), change)
+def with_cost_changed(known: Known, count: int, number: int, job: Job, constants: Constants) -> Known:
+    """Only the costs of the trials that ended last count; without one, a batch size's cost is in doubt."""
+    kept = [each for each in ended_last(known.recent, count) if each.seen.log_cost is not None]
+    clear, numbers = clearest(kept), {each.seen.number for each in kept}
+    log_factor = median((each.seen.log_cost or 0.0) - clear[0].log_cost[0] for each in clear)
+    costs = []
+    for place, old in enumerate(known.costs):
+        logs = [each.seen.log_cost for each in kept if each.seen.place == place and each.seen.log_cost is not None]
+        costs.append(Costs(logs) if logs else old.doubted(log_factor))
+    window = [each if each.number in numbers else replace(each, log_cost=None) for each in known.window]
+    after = replace(known, costs=costs, window=window, cost_sums=(Sum(),) * 4)
+    size = job.sizes[clear[0].seen.place]
+    # A small change is no news.
+    if -constants.cost_least < log_factor < constants.cost_least:
+        return without_old(after)
+    return with_change(after, Change(Quantity.EPOCH_COST, min(numbers), size, math.exp(log_factor), False, number))
 
 
 def with_change(known: Known, change: Change) -> Known:
-    """With a change, and the trials that the sums still need."""
-    return replace(
-        known,
-        changes=[*(each for each in known.changes if each.quantity is not change.quantity), change],
-        recent=since_zero(known.recent, known.epochs_sums, known.cost_sums),
-    )
+    """With a change that the next launch is to be told."""
+    changes = [each for each in known.changes if each.quantity is not change.quantity]
+    news = [*known.news] if change.quantity in known.news else [*known.news, change.quantity]
+    return without_old(replace(known, changes=[*changes, change], news=news))
 
 
-def with_trial(belief: Belief, seen: Seen, after: Known, default: int) -> Known:
+def without_old(known: Known) -> Known:
+    """With only the trials that the sums still need."""
+    return replace(known, recent=since_zero(known.recent, known.epochs_sums, known.cost_sums))
+
+
+def with_trial(belief: Belief, seen: Seen, after: Known, job: Job) -> Known:
     """What is known after a trial: its luck, the sums, and without what no longer counts.
 
     Args:
         belief: The belief before the trial.
         seen: The trial.
         after: What is known with it, all of that aside.
-        default: The place of the default batch size.
+        job: The job.
     """
     constants, before, place = belief.constants, belief.known, seen.place
     luck = before.luck * seen.chance
@@ -217,23 +255,24 @@ def with_trial(belief: Belief, seen: Seen, after: Known, default: int) -> Known:
                 epochs.like(earlier(before, each, now).epochs).ratios(seen.log_epochs, seen.reached, constants)[index]
                 for index, each in enumerate(before.epochs_sums)
             ],
-            seen.number,
         )
-        cost_sums = added(
-            before.cost_sums,
-            [
-                cost.like(earlier(before, each, now).log_cost).ratios(seen.log_cost, True, constants)[index]
-                for index, each in enumerate(before.cost_sums)
-            ],
-            seen.number,
-        )
+        if seen.log_cost is None:
+            cost_sums = skipped(before.cost_sums)
+        else:
+            cost_sums = added(
+                before.cost_sums,
+                [
+                    cost.like(earlier(before, each, now).log_cost).ratios(seen.log_cost, True, constants)[index]
+                    for index, each in enumerate(before.cost_sums)
+                ],
+            )
         recent = since_zero([*before.recent, now], epochs_sums, cost_sums)
         after = replace(after, epochs_sums=epochs_sums, cost_sums=cost_sums, recent=recent)
         largest = max(epochs_sums, key=lambda each: each.value)
         if largest.value > constants.threshold:
-            after = with_epochs_changed(after, largest.since, seen.number, belief.sizes, default)
+            after = with_epochs_changed(after, largest.count, seen.number, job)
         largest = max(cost_sums, key=lambda each: each.value)
         if largest.value > constants.cost_threshold:
-            after = with_cost_changed(after, largest.since, seen.number, belief.sizes)
+            after = with_cost_changed(after, largest.count, seen.number, job, constants)
     misses = [*before.misses, place][-KEPT:]
     return replace(after, luck=1.0 if seen.reached else luck, misses=[] if seen.reached else misses)

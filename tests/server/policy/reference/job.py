@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from wattwise_server.domain import EndReason, Measurement, Moments
+from wattwise_server.domain import EndReason, Measurement, Moments, Trial
 from wattwise_server.policy.base import Prior
 from wattwise_server.policy.knowledge_gradient import Constants
 
 from tests.server.policy.reference.belief import KEPT, LEAST_TRUST, Belief, Costs, Known, Seen
-from tests.server.policy.reference.changes import with_trial
+from tests.server.policy.reference.changes import Job, with_trial
 from tests.server.policy.reference.gaussians import Floats, conditioned, density
 from tests.server.policy.reference.unusual import Row, later, nearly_above
 from tests.server.policy.simulated import NOW, SimulatedJob, spec
@@ -32,7 +32,7 @@ WATTS = 50.0
 
 @dataclass(frozen=True)
 class Run:
-    """A trial that ran to a decision, with what one of its epochs cost in joules."""
+    """A trial that ran to a decision, with what one of its epochs cost in joules; 0: that is not known."""
 
     size: int
     epochs: int
@@ -74,6 +74,7 @@ class Reference:
         max_epochs: The largest number of epochs.
         sizes: The batch sizes; the middle one is the default.
         window: The window.
+        at_once: How many of the last trials were dispatched together, in the reverse of the order in which they ended.
         running: Batch sizes of running trials.
         best_told: The best batch size of the prior job.
     """
@@ -83,6 +84,7 @@ class Reference:
     max_epochs: int = 150
     sizes: tuple[int, ...] = (8, 16, 32, 64, 128)
     window: int = 0
+    at_once: int = 0
     running: Sequence[int] = ()
     best_told: int | None = None
 
@@ -112,8 +114,12 @@ class Reference:
                     reached[told.size] = reached[told.size].add(math.log(epochs))
             missed = {told.size: (len(told.missed), math.log(max(told.missed))) for told in self.told if told.missed}
             job.search = job.policy.register(job.spec, [Prior(self.best_told, reached, missed)])
-        for each in self.trials:
-            trial = job.dispatch(each.size)
+        first = len(self.trials) - self.at_once
+        together = list[Trial]()
+        for index, each in enumerate(self.trials):
+            if index == first:
+                together = [job.dispatch(other.size) for other in reversed(self.trials[first:])]
+            trial = together.pop() if together else job.dispatch(each.size)
             if isinstance(each, Crash):
                 job.fail(trial, EndReason.ERROR, each.cost)
                 continue
@@ -145,25 +151,36 @@ class Reference:
     def known(self) -> Known:
         """What is known, after one trial after the other."""
         known = Known([], [Costs()] * len(self.sizes))
-        for number, run in enumerate(self.trials, 1):
+        apart, job = len(self.trials) - self.at_once, Job(self.sizes, self.default, self.max_epochs)
+        for index, run in enumerate(self.trials):
+            number = index + 1
+            if index <= apart:
+                known = replace(known, news=())
+            if index >= apart:
+                number = len(self.trials) - (index - apart)
             if isinstance(run, Crash):
                 continue
             place = self.sizes.index(run.size)
-            seen = Seen(number, place, run.epochs, math.log(run.epoch_cost), run.reached)
+            log_cost = math.log(run.epoch_cost) if run.epoch_cost else None
+            seen = Seen(number, place, run.epochs, log_cost, run.reached)
             belief = self.belief_of(known)
             if not run.reached and belief.reached.any():
                 seen = replace(seen, chance=belief.chance(place, seen.log_epochs))
-            known = with_trial(belief, seen, self.added(known, seen), self.default)
-        return known
+            known = with_trial(belief, seen, self.added(known, seen), job)
+        return replace(known, news=()) if self.running else known
 
     def added(self, known: Known, seen: Seen) -> Known:
         """What is known with one more trial, of those in the window."""
         epochs, costs, window = [*known.epochs, seen], list(known.costs), [*known.window, seen][-self.window :]
-        costs[seen.place] = costs[seen.place].add(seen.log_cost)
+        if seen.log_cost is not None:
+            costs[seen.place] = costs[seen.place].add(seen.log_cost)
         if self.window:
-            epochs = [each for each in epochs if each.number >= window[0].number]
-            counted = [each for each in window if each.number >= known.costs_since]
-            costs = [Costs([each.log_cost for each in counted if each.place == place]) for place in range(len(costs))]
+            numbers = {each.number for each in window}
+            epochs = [each for each in epochs if each.number in numbers]
+            for place, old in enumerate(known.costs):
+                logs = [each.log_cost for each in window if each.place == place and each.log_cost is not None]
+                # A cost in doubt is that of trials before the window.
+                costs[place] = old if old.doubt and not logs else Costs(logs)
         due = known.default_due and seen.place != self.default
         return replace(known, epochs=epochs, costs=costs, trials=known.trials + 1, default_due=due, window=window)
 
@@ -172,11 +189,27 @@ class Reference:
         return Belief(self.sizes, known, self.prior, C)
 
     @cached_property
+    def planned(self) -> bool:
+        """Whether no trial has ended, and one of the first batch size is running."""
+        return not self.trials and self.start in self.running
+
+    @property
+    def start(self) -> int:
+        """The batch size of the first trial."""
+        return self.sizes[self.default] if self.best_told is None else self.best_told
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether none has reached the target, and more of the first batch size are running than trials ended."""
+        reached = any(isinstance(each, Run) and each.reached for each in self.trials)
+        return not reached and self.running.count(self.start) > len(self.trials)
+
+    @cached_property
     def belief(self) -> Belief:
-        """The belief; before any trial has ended, as if the running ones of the default had reached the target."""
-        if self.trials:
-            return self.belief_of(self.known)
+        """The belief; while the first trials run, as if those of the default had reached the target."""
         start = self.default if self.best_told is None else self.sizes.index(self.best_told)
+        if not self.planned:
+            return self.belief_of(self.known)
         return Belief(self.sizes, self.known, self.prior, C, start, self.max_epochs)
 
     # Costs
@@ -198,9 +231,13 @@ class Reference:
 
     @cached_property
     def begun(self) -> Floats:
-        """The probability that a batch size that has reached the target has begun to miss it always."""
+        """The probability that a batch size that has reached the target has begun to miss it always.
+
+        That it begins is the rarer the more trials there were, as if it had been looked for in all of them.
+        """
         lucks = [self.known.luck_of(place) for place in range(len(self.sizes))]
-        return np.array([C.begins / (C.begins + (1 - C.begins) * luck) if luck < 1 else 0.0 for luck in lucks])
+        begins = C.begins * C.unusual_weight / (C.unusual_weight + self.known.trials)
+        return np.array([begins / (begins + (1 - begins) * luck) if luck < 1 else 0.0 for luck in lucks])
 
     @cached_property
     def again(self) -> Floats:
@@ -400,22 +437,27 @@ class Reference:
         return [self.sizes[place] for place in self.places]
 
     @cached_property
-    def places(self) -> Collection[int]:
+    def places(self) -> Collection[int]:  # noqa: PLR0911 - one for each rule
         """Their places."""
         default, known = self.default, self.known
         running = [self.running.count(size) for size in self.sizes]
-        if known.luck < C.doubt:
+        if known.luck < C.doubt and len(known.misses) >= 2:
             order = [
                 (known.misses.count(place) + running[place], abs(place - default), place)
                 for place in range(len(running))
             ]
             return [min(order)[-1]]
+        if self.planned:
+            return self.worth
+        if self.hopeful:
+            return [self.sizes.index(self.start)]
         last = self.trials[-1] if self.trials else None
         if isinstance(last, Crash) or (last is not None and not last.reached):
             return [self.best]
         untried = not running[default] and all(each.place != default for each in known.epochs)
-        if self.trials and untried and (known.default_due or self.belief.prior_trust < LEAST_TRUST):
+        affordable = self.belief.mean[default] <= self.belief.mean[self.best] + math.log(2)
+        if untried and affordable and (known.default_due or self.belief.prior_trust < LEAST_TRUST):
             return [default]
-        if self.best in self.worth and self.trials and self.insured is not None:
+        if self.best in self.worth and self.insured is not None:
             return [self.insured]
         return self.worth

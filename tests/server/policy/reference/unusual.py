@@ -45,7 +45,8 @@ class Row:
         reached: ln E of the trials that reached the target.
         missed: ln of what E is larger than, of those that missed it.
         earlier: ln E of trials that are only known together; they count as usual.
-        earlier_unusual, earlier_missed: How many trials were unusual or missed before, and are only counted.
+        earlier_unusual: How many trials were unusual before, and are only counted.
+        earlier_missed: How many missed before; they are taken to be like those in `missed`.
         weight: What a trial counts.
     """
 
@@ -68,9 +69,9 @@ class Row:
         return len(self.missed) + self.earlier_missed
 
     @property
-    def earlier_unlucky(self) -> int:
-        """How many trials missed before and count as unusual: if the batch size never reached the target, none."""
-        return self.earlier_missed if self.num_reached else 0
+    def miss_weight(self) -> float:
+        """What each of the misses counts, so that all of them together count like all misses."""
+        return self.weight * self.num_missed / len(self.missed) if self.missed else self.weight
 
 
 class Rates(NamedTuple):
@@ -111,19 +112,34 @@ class Misses:
 
 
 class Tilted(NamedTuple):
-    """A belief times the likelihood of a trial: its moments, and the probabilities of two reasons for the result."""
+    """A belief times the likelihood of a trial.
+
+    That is its moments, ln of its integral, and the probabilities of three reasons for the result.
+    """
 
     moments: Moments
+    log_integral: float
     usual: float
     late: float
+    always: float
 
 
 class Refined(NamedTuple):
-    """The site of a row; for each of its trials the probability that it is usual, and that it is unusual but late."""
+    """The site of a row, and the probabilities of what each of its trials is.
+
+    Attributes:
+        site: The site.
+        of_reached: The site of the trials that reached the target alone, and ln of its factor.
+        usual: That it is not unusual, because it is usual or because its batch size always misses.
+        late: That it is unusual but late.
+        always: That its batch size always misses.
+    """
 
     site: Site
+    of_reached: tuple[Site, float]
     usual: Sequence[float]
     late: Sequence[float]
+    always: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -204,7 +220,29 @@ class Likelihood:
         chance = {name: float(part.sum() / total) for name, part in parts.items()}
         # That its batch size always misses makes a trial not unusual.
         usual = 1 - chance["late"] - chance.get("never", 0.0)
-        return Tilted(Moments(mean, float(whole @ (e - mean) ** 2)), usual, chance["late"])
+        moments = Moments(mean, float(whole @ (e - mean) ** 2))
+        log_integral = math.log(total * (e[1] - e[0]))
+        return Tilted(moments, log_integral, usual, chance["late"], chance.get("always", 0.0))
+
+
+def log_integral(before: Moments, site: Site) -> float:
+    """Ln of the integral of a belief times exp(product·e − precision·e²/2), which is a Gaussian in e."""
+    precision = 1 / before.variance + site.precision
+    mean = (before.mean / before.variance + site.product) / precision
+    exponent = 0.5 * precision * mean**2 - 0.5 * before.mean**2 / before.variance
+    return exponent - 0.5 * math.log(precision * before.variance)
+
+
+def log_likelihood_of(before: Mixture, rows: Sequence[Row], found: Sequence[Refined]) -> float:
+    """Ln of the likelihood of the trials that reached the target, up to a constant for each trial.
+
+    Each site is a factor times a Gaussian, which is its mean's density up to another factor.
+    """
+    sites = [each.of_reached[0] for each in found]
+    log_factor = sum(each.of_reached[1] for each in found) + sum(
+        0.5 * site.product**2 / site.precision - 0.5 * math.log(site.precision) for site in sites if site.precision > 0
+    )
+    return log_factor + before.given([each for _, each in observations(rows, sites)]).log_weight
 
 
 def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: Constants) -> Refined:
@@ -230,11 +268,11 @@ def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: C
             base.product + row.weight * sum(each.product for each in sites),
         )
 
-    found = list[Tilted]()
+    found, factors = list[Tilted](), list[tuple[Site, float]]()
     for step in range(STEPS):
         own = together()
         whole = Site(prior.precision + own.precision, prior.product + own.product)
-        found, moved = [], list[Site]()
+        found, factors, moved = [], [], list[Site]()
         for trial, site in zip(trials, sites, strict=True):
             precision = whole.precision - row.weight * site.precision
             mean = (whole.product - row.weight * site.product) / precision
@@ -243,6 +281,8 @@ def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: C
             product = tilted.moments.mean * (wanted + precision) - mean * precision
             share = LATER if step else FIRST
             found.append(tilted)
+            of_site = log_integral(Moments(mean, 1 / precision), Site(wanted, product))
+            factors.append((Site(wanted, product), tilted.log_integral - of_site))
             moved.append(
                 Site(
                     site.precision + share * (wanted - site.precision),
@@ -255,7 +295,18 @@ def refined(row: Row, cavity: Moments, always: float, rates: Rates, constants: C
         mean = (prior.product + site.product) / (prior.precision + site.precision)
         least = LEAST * prior.precision
         site = Site(least, mean * (prior.precision + least) - prior.product)
-    return Refined(site, [each.usual for each in found], [each.late for each in found])
+    reached = factors[: len(row.reached)]
+    of_earlier = sum(-0.5 * log**2 / noise - 0.5 * math.log(2 * math.pi * noise) for log in row.earlier)
+    of_reached = (
+        Site(
+            base.precision + row.weight * sum(each.precision for each, _ in reached),
+            base.product + row.weight * sum(each.product for each, _ in reached),
+        ),
+        row.weight * (of_earlier + sum(factor for _, factor in reached)),
+    )
+    return Refined(
+        site, of_reached, [each.usual for each in found], [each.late for each in found], [each.always for each in found]
+    )
 
 
 def noise_of(rows: Sequence[Row], usual: Sequence[Sequence[float]], count: int, constants: Constants) -> Floats:
@@ -283,11 +334,14 @@ def rates_of(rows: Sequence[Row], found: Sequence[Refined], count: int, constant
     """u, w and s², as if their priors were earlier trials."""
     unusual = reached = trials = 0.0
     for row, each in zip(rows, found, strict=True):
-        odd = [row.weight * (1 - usual) for usual in each.usual]
         of_reached = len(row.reached)
-        trials += row.weight * (row.num_reached + row.num_missed)
-        unusual += row.weight * (row.earlier_unusual + row.earlier_unlucky) + sum(odd)
-        reached += row.weight * (row.earlier_unusual + sum(each.late[of_reached:])) + sum(odd[:of_reached])
+        weights = [row.weight] * of_reached + [row.miss_weight] * len(row.missed)
+        odd = [weight * (1 - usual) for weight, usual in zip(weights, each.usual, strict=True)]
+        late = [row.miss_weight * chance for chance in each.late[of_reached:]]
+        unusual += row.weight * row.earlier_unusual + sum(odd)
+        reached += row.weight * row.earlier_unusual + sum(odd[:of_reached]) + sum(late)
+        # Trials of a batch size that always misses do not tell how often trials are unusual.
+        trials += row.weight * (row.num_reached + row.num_missed) - row.miss_weight * sum(each.always[of_reached:])
     weight, of_reaches = constants.unusual_weight, constants.reaches_weight
     return Rates(
         noise_of(rows, [each.usual for each in found], count, constants),
@@ -332,7 +386,7 @@ def misses_of(rows: Sequence[Row], without: Sequence[Moments], rates: Rates, con
         for index in here:
             for log in rows[index].missed:
                 chance = later(log - e, float(rates.noise[place]), rates, constants, nearly_above)
-                shares = shares * np.maximum(chance, LEAST_CHANCE) ** rows[index].weight
+                shares = shares * np.maximum(chance, LEAST_CHANCE) ** rows[index].miss_weight
         logs[place] = math.log(shares.sum())
         means[place] = np.average(e, weights=shares)
         variances[place] = np.average((e - means[place]) ** 2, weights=shares)
@@ -353,8 +407,7 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
         for row in rows
     ]
     fit = before.given([each for _, each in observations(rows, sites)])
-    log_likelihood = fit.log_weight
-    misses, unlucky = Misses.none(count), np.zeros(count)
+    misses, unlucky, log_likelihood = Misses.none(count), np.zeros(count), 0.0
     reached = [any(row.num_reached for row in rows if row.place == place) for place in by_place]
     for sweep in range(SWEEPS):
         without = cavities(before, fit, rows, sites)
@@ -367,8 +420,8 @@ def learned(before: Mixture, octaves: Sequence[float], rows: Sequence[Row], cons
             for row, cavity in zip(rows, without, strict=True)
         ]
         for row, each in zip(rows, found, strict=True):
-            odd = sum(1 - usual for usual in each.usual[len(row.reached) :])
-            unlucky[row.place] += row.weight * (row.earlier_unlucky + odd)
+            unlucky[row.place] += row.miss_weight * sum(1 - usual for usual in each.usual[len(row.reached) :])
+        log_likelihood = log_likelihood_of(before, rows, found)
         better = rates_of(rows, found, count, constants)
         moved = [
             abs(after.product - now.product - fit.mean[row.place] * (after.precision - now.precision))

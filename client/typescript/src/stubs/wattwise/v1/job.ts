@@ -385,7 +385,10 @@ export interface BatchSizeState {
   failureRate?:
     | number
     | undefined;
-  /** Number of its trials that reached the target within the cost bound. */
+  /**
+   * Number of its trials that reached the target within the cost bound, without doubtful ones; see
+   * WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP.
+   */
   numConverged: number;
   /** Number of its trials that were decided without that. */
   numMissed: number;
@@ -443,6 +446,8 @@ export interface DetectedChange {
   detectedByTrial: number;
   /** One sentence. Never empty. */
   message: string;
+  /** Whether `factor` is a lower limit, because most trials were stopped before they reached the target. */
+  factorIsLowerLimit: boolean;
 }
 
 /** The state of a job. */
@@ -466,7 +471,7 @@ export interface Job {
   /**
    * Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
    * windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
-   * nothing does not count. Unset if there is none.
+   * nothing does not count, nor a doubtful one; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. Unset if there is none.
    */
   minCost?:
     | number
@@ -1374,6 +1379,7 @@ function createBaseDetectedChange(): DetectedChange {
     factor: undefined,
     detectedByTrial: 0,
     message: "",
+    factorIsLowerLimit: false,
   };
 }
 
@@ -1396,6 +1402,9 @@ export const DetectedChange: MessageFns<DetectedChange> = {
     }
     if (message.message !== "") {
       writer.uint32(50).string(message.message);
+    }
+    if (message.factorIsLowerLimit !== false) {
+      writer.uint32(56).bool(message.factorIsLowerLimit);
     }
     return writer;
   },
@@ -1461,6 +1470,14 @@ export const DetectedChange: MessageFns<DetectedChange> = {
             message.message = reader.string();
             continue;
           }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.factorIsLowerLimit = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1484,6 +1501,7 @@ export const DetectedChange: MessageFns<DetectedChange> = {
     message.factor = object.factor ?? undefined;
     message.detectedByTrial = object.detectedByTrial ?? 0;
     message.message = object.message ?? "";
+    message.factorIsLowerLimit = object.factorIsLowerLimit ?? false;
     return message;
   },
 };

@@ -256,8 +256,8 @@ export enum WarningReason {
   /** WARNING_REASON_UNCONNECTED_RANKS - The launch has several processes that are not connected to each other, so that each trains a trial of its own. */
   WARNING_REASON_UNCONNECTED_RANKS = "WARNING_REASON_UNCONNECTED_RANKS",
   /**
-   * WARNING_REASON_POWER_OUT_OF_RANGE - An imported trial whose monitor is unknown used more energy in its time than the job's GPUs can draw. Is its energy in
-   * joules, and its time in seconds?
+   * WARNING_REASON_POWER_OUT_OF_RANGE - An epoch used more energy in its time than the job's GPUs can draw. Is its energy in joules, its time in seconds, and
+   * the monitor in order? Kept until the trial is excluded or the job is reset.
    */
   WARNING_REASON_POWER_OUT_OF_RANGE = "WARNING_REASON_POWER_OUT_OF_RANGE",
   /**
@@ -267,6 +267,12 @@ export enum WarningReason {
   WARNING_REASON_EPOCHS_CHANGED = "WARNING_REASON_EPOCHS_CHANGED",
   /** WARNING_REASON_EPOCH_COST_CHANGED - Of jobs only: the cost of an epoch has changed. Withdrawn like WARNING_REASON_EPOCHS_CHANGED. */
   WARNING_REASON_EPOCH_COST_CHANGED = "WARNING_REASON_EPOCH_COST_CHANGED",
+  /**
+   * WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP - The trial reached the target at less than a tenth of the usual cost of its batch size, or with a perfect metric in its
+   * first epoch where the job's other deliveries took more. It does not count until a second such trial of its batch size
+   * confirms it. Of jobs: kept until then, or until the trial is excluded or the job is reset.
+   */
+  WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP = "WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -302,6 +308,9 @@ export function warningReasonFromJSON(object: any): WarningReason {
     case 9:
     case "WARNING_REASON_EPOCH_COST_CHANGED":
       return WarningReason.WARNING_REASON_EPOCH_COST_CHANGED;
+    case 10:
+    case "WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP":
+      return WarningReason.WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -331,6 +340,8 @@ export function warningReasonToNumber(object: WarningReason): number {
       return 8;
     case WarningReason.WARNING_REASON_EPOCH_COST_CHANGED:
       return 9;
+    case WarningReason.WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP:
+      return 10;
     case WarningReason.UNRECOGNIZED:
     default:
       return -1;
@@ -515,8 +526,13 @@ export interface TrainingResult {
    * measured.
    */
   energyJoules: number;
-  /** The validation metric after this epoch. NaN counts as not having reached the target; infinity is refused. */
-  metric: number;
+  /**
+   * The validation metric after this epoch. Required: unset is refused, and so is infinity. NaN counts as not having
+   * reached the target.
+   */
+  metric?:
+    | number
+    | undefined;
   /** The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease. */
   currentEpoch: number;
   /** The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results. */
@@ -548,7 +564,8 @@ export interface Decision {
   cost: number;
   /**
    * The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-   * converged yet, this is the best known batch size, or a person requested the trial.
+   * converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected
+   * to cost less.
    */
   costBound?:
     | number
@@ -568,8 +585,10 @@ export interface Measurement {
   timeSeconds: number;
   /** Joules of all GPUs of this trial up to the end of the epoch. 0: no energy was measured. */
   energyJoules: number;
-  /** The validation metric after the epoch; may be NaN. */
-  metric: number;
+  /** The validation metric after the epoch; may be NaN. Always set by the server. In ImportTrial: required, unset is refused. */
+  metric?:
+    | number
+    | undefined;
   /** When the server received the report. Always set by the server. In ImportTrial: when the epoch ended; unset: unknown. */
   reportTime:
     | Date
@@ -1415,7 +1434,7 @@ function createBaseTrainingResult(): TrainingResult {
     trial: undefined,
     timeSeconds: 0,
     energyJoules: 0,
-    metric: 0,
+    metric: undefined,
     currentEpoch: 0,
     monitor: undefined,
     computed: undefined,
@@ -1434,7 +1453,7 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     if (message.energyJoules !== 0) {
       writer.uint32(25).double(message.energyJoules);
     }
-    if (message.metric !== 0) {
+    if (message.metric !== undefined) {
       writer.uint32(33).double(message.metric);
     }
     if (message.currentEpoch !== 0) {
@@ -1551,7 +1570,7 @@ export const TrainingResult: MessageFns<TrainingResult> = {
       : undefined;
     message.timeSeconds = object.timeSeconds ?? 0;
     message.energyJoules = object.energyJoules ?? 0;
-    message.metric = object.metric ?? 0;
+    message.metric = object.metric ?? undefined;
     message.currentEpoch = object.currentEpoch ?? 0;
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
       ? Monitor.fromPartial(object.monitor)
@@ -1700,7 +1719,14 @@ export const Decision: MessageFns<Decision> = {
 };
 
 function createBaseMeasurement(): Measurement {
-  return { currentEpoch: 0, timeSeconds: 0, energyJoules: 0, metric: 0, reportTime: undefined, computed: undefined };
+  return {
+    currentEpoch: 0,
+    timeSeconds: 0,
+    energyJoules: 0,
+    metric: undefined,
+    reportTime: undefined,
+    computed: undefined,
+  };
 }
 
 export const Measurement: MessageFns<Measurement> = {
@@ -1714,7 +1740,7 @@ export const Measurement: MessageFns<Measurement> = {
     if (message.energyJoules !== 0) {
       writer.uint32(25).double(message.energyJoules);
     }
-    if (message.metric !== 0) {
+    if (message.metric !== undefined) {
       writer.uint32(33).double(message.metric);
     }
     if (message.reportTime !== undefined) {
@@ -1807,7 +1833,7 @@ export const Measurement: MessageFns<Measurement> = {
     message.currentEpoch = object.currentEpoch ?? 0;
     message.timeSeconds = object.timeSeconds ?? 0;
     message.energyJoules = object.energyJoules ?? 0;
-    message.metric = object.metric ?? 0;
+    message.metric = object.metric ?? undefined;
     message.reportTime = object.reportTime ?? undefined;
     message.computed = (object.computed !== undefined && object.computed !== null)
       ? ComputedUsage.fromPartial(object.computed)

@@ -1,0 +1,135 @@
+"""Deliveries that are too cheap to be true: they do not count until a second one of their batch size confirms them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from wattwise import v1
+
+from tests.changes import Recurring
+from tests.watched import WatchedServer
+
+CHEAP = v1.WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP
+POLICIES = [v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_PRUNING_GTS, v1.POLICY_GTS]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedServer]:
+    """A server on each database."""
+    postgres = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
+    url = postgres.create_database() if postgres else ""
+    with WatchedServer(tmp_path_factory.mktemp("doubtful"), url) as live:
+        live.start()
+        yield live
+    if postgres:
+        postgres.drop_database(url)
+
+
+class Delivering(Recurring):
+    """A job whose trials deliver."""
+
+    def deliver(self, batch_size: int, cost: float, epoch: int = 5, metric: float = 0.95) -> v1.Decision:
+        """Runs a trial that reaches the target; returns the decision."""
+        return self.report(self.begin(batch_size), cost, metric, epoch, 10.0)
+
+    def doubts(self) -> list[int]:
+        """The trials that the job's warnings doubt."""
+        return [warning.trial_number for warning in self.shown.warnings if warning.reason == CHEAP]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_one_cheap_delivery(server: WatchedServer, policy: v1.Policy.ValueType) -> None:
+    """It lowers neither the least nor the expected cost, also after a restart; a second one does."""
+    job = Delivering(server, policy=policy)
+    for cost in (100.0, 110.0, 90.0):
+        job.deliver(16, cost)
+    least, expected = job.shown.min_cost, job.shown.batch_size_states[1].expected_cost
+    decision = job.deliver(16, 4.0)
+    (warning,) = decision.warnings
+    assert (decision.converged, warning.reason, job.doubts()) == (True, CHEAP, [warning.trial_number])
+    assert f"wattwise jobs exclude-trial {job.job_id} {warning.trial_number}" in warning.message
+    for _ in range(2):
+        shown = job.shown
+        assert (shown.min_cost, shown.batch_size_states[1].expected_cost) == (least, expected)
+        assert shown.batch_size_states[1].num_converged == 3
+        assert job.doubts() == [warning.trial_number]
+        server.kill()
+        server.start()
+    assert not job.deliver(16, 5.0).warnings
+    assert (job.shown.min_cost, job.doubts()) == (5.0, [])
+    if policy == v1.POLICY_KNOWLEDGE_GRADIENT:
+        # The bounds of this policy follow from it, those of the others from the least cost.
+        assert job.shown.batch_size_states[1].expected_cost < expected
+    assert not job.deliver(16, 4.0).warnings
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_excluding_a_cheap_delivery(server: WatchedServer, policy: v1.Policy.ValueType) -> None:
+    """It ends the warning; the next cheap delivery is doubtful again, and the rebuilt search knows it."""
+    job = Delivering(server, policy=policy)
+    job.deliver(16, 100.0)
+    number = job.deliver(16, 4.0).warnings[0].trial_number
+    job.exclude(number)
+    assert (job.doubts(), job.shown.min_cost) == ([], 100.0)
+    assert [warning.reason for warning in job.deliver(16, 4.0).warnings] == [CHEAP]
+    job.exclude(1)
+    job.exclude(1, excluded=False)
+    assert job.shown.min_cost == 100.0
+
+
+def test_doubtful_exploration_is_repeated(server: WatchedServer) -> None:
+    """A doubtful delivery that holds the walk's slot frees it; the walk tries the batch size again."""
+    job = Delivering(server, policy=v1.POLICY_PRUNING_GTS, batch_sizes=[16, 32])
+    job.report(job.next(), 100.0, 0.95, 5, 10.0)
+    job.report(job.next(), 100.0, 0.95, 5, 10.0)
+    first = job.next()
+    assert (first.id.batch_size, first.type) == (16, v1.TRIAL_TYPE_EXPLORATION)
+    job.report(first, 3.0, 0.95, 5, 10.0)
+    again = job.next()
+    assert (again.id.batch_size, again.type) == (16, v1.TRIAL_TYPE_EXPLORATION)
+
+
+@pytest.mark.parametrize(
+    ("fields", "epoch", "metric", "cost", "doubtful"),
+    [
+        ({}, 1, 1.0, 50.0, True),
+        ({}, 2, 1.0, 50.0, False),
+        ({}, 1, 0.99, 50.0, False),
+        ({}, 1, 1.0, 150.0, False),
+        ({"target_metric": 90.0}, 1, 100.0, 50.0, True),
+        ({"higher_is_better_metric": False, "target_metric": 0.5}, 1, 0.0, 50.0, True),
+        ({"higher_is_better_metric": False, "target_metric": 0.5}, 1, 0.1, 50.0, False),
+    ],
+)
+def test_perfect_metric_in_the_first_epoch(
+    server: WatchedServer, fields: dict[str, object], epoch: int, metric: float, cost: float, *, doubtful: bool
+) -> None:
+    """It is doubtful at any batch size if it would be the cheapest delivery and the others took more epochs."""
+    job = Delivering(server, **fields)
+    usual = 0.3 if fields.get("higher_is_better_metric") is False else 95.0 if "target_metric" in fields else 0.95
+    job.deliver(16, 100.0, 5, usual)
+    assert bool(job.deliver(32, cost, epoch, metric).warnings) == doubtful
+    assert job.shown.min_cost == min(100.0, 100.0 if doubtful else cost)
+
+
+def test_job_that_delivers_in_its_first_epoch(server: WatchedServer) -> None:
+    """Where earlier deliveries took one epoch, a perfect metric in the first one is usual."""
+    job = Delivering(server)
+    job.deliver(16, 100.0, 1)
+    assert not job.deliver(16, 50.0, 1, 1.0).warnings
+
+
+def test_power_of_launches(server: WatchedServer) -> None:
+    """A report of more energy than the GPUs can draw is kept, with a warning of the trial and of the job."""
+    job = Delivering(server)
+    trial = job.begin(16)
+    assert not job.report(trial, 100.0, 0.1, 1, 1.0).warnings
+    (warning,) = job.report(trial, 5e7, 0.1, 2, 2.0).warnings
+    assert warning.reason == v1.WARNING_REASON_POWER_OUT_OF_RANGE
+    assert f"wattwise jobs exclude-trial {job.job_id} {trial.id.trial_number}" in warning.message
+    job.end(trial, v1.END_REASON_COMPLETED)
+    job.deliver(16, 10.0)
+    assert [warning.reason for warning in job.shown.warnings] == [v1.WARNING_REASON_POWER_OUT_OF_RANGE]
+    job.exclude(trial.id.trial_number)
+    assert not job.shown.warnings
