@@ -39,8 +39,8 @@ def processes(module: str, arguments: Sequence[str], ranks: int) -> Iterator[lis
         yield running
     finally:
         for process in running:
-            process.kill()
-            process.communicate()
+            with process:
+                process.kill()
         held.close()
 
 

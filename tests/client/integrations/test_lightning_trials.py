@@ -133,6 +133,19 @@ class Stream(IterableDataset[Any]):
         return ([torch.zeros(FEATURES)] for _ in numbers)
 
 
+class Batches:
+    """Data with a number of batches, and nothing else."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([[torch.zeros(16, FEATURES)]] * self.number)
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -202,6 +215,7 @@ def test_dry_run_is_not_counted(
         launch.fit(launch.trainer(**options))
     assert len(launch.script.sizes) == steps
     assert launch.end() == ("PREEMPTED", 0)
+    assert not launch.callback.state_dict()
     assert [next(iter(options)) in record.getMessage() for record in caplog.records if record.name == "wattwise"] == [
         True
     ]
@@ -293,11 +307,24 @@ def test_reloaded_data(start: Start, data: Loaders, end: tuple[str, int]) -> Non
     assert launch.end() == end
 
 
-def test_data_that_grow_fail_the_trial(start: Start) -> None:
-    """A pass with another number of batches fails the trial."""
-    launch = start()
-    data = Loaders(16)
-    launch.script.in_step = lambda: setattr(data, "examples", 2 * EXAMPLES)
+@pytest.mark.parametrize("examples", [EXAMPLES - 1, 2 * EXAMPLES])
+def test_number_of_examples_that_changes(start: Start, examples: int) -> None:
+    """A pass over another number of examples fails the trial."""
+    launch, data = start(), Loaders(16)
+    launch.script.in_step = lambda: setattr(data, "examples", examples)
+    with pytest.raises(TrainerSetupError, match=f"{examples} examples instead of {EXAMPLES}"):
+        launch.trainer(reload_dataloaders_every_n_epochs=1).fit(launch.model, datamodule=data)
+    assert launch.end() == ("ERROR", 1)
+
+
+def test_number_of_batches_that_changes(start: Start) -> None:
+    """A pass with another number of batches fails the trial, also if the number of examples is unknown."""
+
+    class Lists(Loaders):
+        def train_dataloader(self) -> Any:
+            return Batches(8 if launch.script.sizes else 4)
+
+    launch, data = start(), Lists(16)
     with pytest.raises(TrainerSetupError, match="8 steps instead of 4"):
         launch.trainer(reload_dataloaders_every_n_epochs=1).fit(launch.model, datamodule=data)
     assert launch.end() == ("ERROR", 1)
@@ -486,30 +513,6 @@ def test_failure_outside_of_a_fit(start: Start) -> None:
 # Checkpoints
 
 
-@pytest.fixture
-def preempted(start: Start, tmp_path: Path) -> Callable[..., tuple[Launch, Path]]:
-    """Trains until Ctrl-C in a step, and returns the launch and its newest checkpoint."""
-
-    def train(step: int, *, options: Mapping[str, Any] | None = None, **saving: Any) -> tuple[Launch, Path]:
-        launch = start()
-
-        def interrupt() -> None:
-            if len(launch.script.sizes) == step:
-                raise KeyboardInterrupt
-
-        launch.script.in_step = interrupt
-        keeps = ModelCheckpoint(tmp_path, save_last=True, **saving)
-        with pytest.raises(SystemExit):
-            launch.fit(launch.trainer(callbacks=[keeps], enable_checkpointing=True, **(options or {})))
-        assert launch.end()[0] == "PREEMPTED"
-        return launch, tmp_path / "last.ckpt"
-
-    return train
-
-
-Preempted = Callable[..., tuple[Launch, Path]]
-
-
 @dataclass(frozen=True)
 class Resume:
     """A training that is interrupted and resumed.
@@ -530,7 +533,33 @@ class Resume:
     steps: int
     epochs: int
     saving: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Callable[[WattwiseCallback], dict[str, Any]] = lambda _: {}
+
+
+@pytest.fixture
+def preempted(start: Start, tmp_path: Path) -> Callable[..., tuple[Launch, Path]]:
+    """Trains until Ctrl-C in a step, and returns the launch and its newest checkpoint."""
+
+    def train(step: int, *, case: Resume | None = None, **saving: Any) -> tuple[Launch, Path]:
+        launch = start()
+
+        def interrupt() -> None:
+            if len(launch.script.sizes) == step:
+                raise KeyboardInterrupt
+
+        launch.script.in_step = interrupt
+        options = {} if case is None else case.options(launch.callback)
+        saving |= {} if case is None else case.saving
+        keeps = ModelCheckpoint(tmp_path, save_last=True, **saving)
+        with pytest.raises(SystemExit):
+            launch.fit(launch.trainer(callbacks=[keeps], enable_checkpointing=True, **options))
+        assert launch.end()[0] == "PREEMPTED"
+        return launch, tmp_path / "last.ckpt"
+
+    return train
+
+
+Preempted = Callable[..., tuple[Launch, Path]]
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -544,6 +573,18 @@ class Resume:
         Resume(interrupted=3, saved=2, evaluations=2, steps=6, epochs=2, saving={"every_n_train_steps": 2}),
         # Before an evaluation, which Lightning then leaves out: the first epoch, known already, has two passes.
         Resume(interrupted=5, saved=4, evaluations=2, steps=8, epochs=2, saving={"every_n_train_steps": 4}),
+        # In the middle of a step that an exception ended.
+        Resume(interrupted=7, saved=6, evaluations=2, steps=6, epochs=3, saving={"save_on_exception": True}),
+        Resume(
+            interrupted=6,
+            saved=5,
+            evaluations=2,
+            # Lightning counts the step that the exception ended.
+            steps=6,
+            epochs=3,
+            saving={"save_on_exception": True},
+            options=lambda each: {"val_check_interval": each.steps(64), "check_val_every_n_epoch": None},
+        ),
         Resume(
             interrupted=8,
             saved=7,
@@ -551,20 +592,22 @@ class Resume:
             steps=3,
             epochs=5,
             saving={"every_n_train_steps": 7},
-            options={"val_check_interval": 0.5},
+            options=lambda _: {"val_check_interval": 0.5},
         ),
-        Resume(interrupted=10, saved=8, evaluations=2, steps=16, epochs=3, options={"check_val_every_n_epoch": 2}),
+        Resume(
+            interrupted=10, saved=8, evaluations=2, steps=16, epochs=3, options=lambda _: {"check_val_every_n_epoch": 2}
+        ),
     ],
 )
 def test_resume(start: Start, preempted: Preempted, case: Resume, given: bool) -> None:
     """A resumed training continues its trial, with its time, from where the checkpoint was saved."""
-    first, checkpoint = preempted(case.interrupted, options=case.options, **case.saving)
+    first, checkpoint = preempted(case.interrupted, case=case)
     assert torch.load(checkpoint, weights_only=True)["global_step"] == case.saved
     trial, metrics = first.bso.trial.id, reaches(case.evaluations)
     again = start(metrics, job={"job_id": trial.job_id}, **({"checkpoint": checkpoint} if given else {}))
     # The policy repeats the batch size of a preempted trial.
     assert (again.callback.batch_size, again.bso.trial.id.trial_number == 1) == (16, given)
-    again.fit(again.trainer(**case.options), ckpt_path=checkpoint)
+    again.fit(again.trainer(**case.options(again.callback)), ckpt_path=checkpoint)
     assert again.bso.trial.id.trial_number == trial.trial_number
     assert (again.end(), len(again.script.sizes)) == (("TARGET_REACHED", case.epochs), case.steps)
     with Client(again.server.address) as client:
@@ -592,9 +635,9 @@ def test_resume_with_another_batch_size(start: Start, preempted: Preempted) -> N
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """The checkpoint of two passes with batch size 32, without a trial."""
+    """The checkpoint of three passes with batch size 32, without a trial."""
     script, path = Script(itertools.repeat(0.1)), tmp_path / "foreign.ckpt"
-    running = trainer(None, script, callbacks=[], max_epochs=2)
+    running = trainer(None, script, callbacks=[], max_epochs=3)
     running.fit(Model(script), loader(EXAMPLES, 32), loader(8, 8))
     running.save_checkpoint(path)
     return path
@@ -611,7 +654,7 @@ def test_training_that_begins_in_the_middle(start: Start, foreign: Path) -> None
 
 @pytest.mark.parametrize(
     ("options", "steps"),
-    [({}, 8), ({"check_val_every_n_epoch": 2}, 16), ({"val_check_interval": 0.5}, 4), ({"max_steps": 12}, 6)],
+    [({}, 8), ({"check_val_every_n_epoch": 2}, 12), ({"val_check_interval": 0.5}, 4), ({"max_steps": 12}, 6)],
 )
 def test_count_from_zero(start: Start, foreign: Path, options: dict[str, Any], steps: int) -> None:
     """On request such a checkpoint is where the trial begins, and its resumed training continues it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -164,7 +165,7 @@ def test_healthy_attempts_are_not_refused(watched: WatchedServer) -> None:
 
 
 def test_attempt_without_a_decision(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A body that ends before the trial is decided ends it as completed, closes its window, and misses."""
+    """A body that ends before the trial is decided ends it as stopped early, closes its window, and misses."""
     monitor = StepMonitor()
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=monitor)
     for attempt in bso.attempts():
@@ -174,11 +175,12 @@ def test_attempt_without_a_decision(grpc_addr: str, caplog: pytest.LogCaptureFix
             break
     assert not monitor.open
     assert [trial.end_reason for trial in trials(grpc_addr, bso)] == [
-        v1.END_REASON_COMPLETED,
+        v1.END_REASON_STOPPED_EARLY,
         v1.END_REASON_TARGET_REACHED,
     ]
     misses = [record.args for record in caplog.records if record.levelno == logging.WARNING]
-    assert [args[:2] for args in misses if isinstance(args, tuple)] == [(1, 5)]
+    # That it stops, and that the attempt missed.
+    assert [args[0] for args in misses if isinstance(args, tuple)] == [1, 1]
 
 
 def test_undecided_attempts_only(grpc_addr: str) -> None:
@@ -519,4 +521,19 @@ def test_process_that_is_terminated_in_a_later_attempt(server: LiveServer, start
     assert ended(process)[0] == -signal.SIGTERM
     with Client(server.address) as client:
         found = {trial.id.trial_number: trial.end_reason for trial in client.list_trials(JOB_ID)}
-    assert found == {1: v1.END_REASON_COMPLETED, 2: v1.END_REASON_PREEMPTED}
+    assert found == {1: v1.END_REASON_STOPPED_EARLY, 2: v1.END_REASON_PREEMPTED}
+
+
+def test_best_epoch_over_all_attempts(grpc_server: LiveServer) -> None:
+    """`best` and `improved` follow the metrics of all attempts; NaN is never the best."""
+    bso = BatchSizeOptimizer(grpc_server.address, job_spec(max_epochs=3), monitor=StepMonitor())
+    assert bso.best is None
+    metrics = iter([math.nan, 0.3, 0.2, 0.1, 0.6, 0.6])
+    improved: list[bool] = []
+    with pytest.raises(TrainFailError):
+        for attempt in bso.attempts(2):
+            for _ in attempt.epochs():
+                attempt.on_evaluate(next(metrics))
+                improved.append(bso.improved)
+    assert bso.best == (2, 2, 0.6)
+    assert improved == [False, True, False, False, True, False]

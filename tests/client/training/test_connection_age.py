@@ -29,8 +29,9 @@ def test_trainer_outlives_its_connections(tmp_path: Path, caplog: pytest.LogCapt
         reported = int(bso.state_dict()["epoch"])
         with Client(server.address) as client:
             assert epochs(client, bso.trial.id) == list(range(1, reported + 1))
+        warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         bso.close()
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert not warnings
 
 
 def test_age_0_keeps_connections() -> None:

@@ -114,10 +114,12 @@ def test_forgotten_metric(grpc_addr: str) -> None:
 def test_second_metric_of_an_epoch(grpc_addr: str) -> None:
     """A second on_evaluate in the same turn is an error and reports nothing, and the loop can continue."""
     with training(grpc_addr) as bso:
-        for epoch in bso.epochs(2):
+        for epoch in bso.epochs():
             bso.on_evaluate(0.1)
             with pytest.raises(OperationOrderError, match=rf"epoch {epoch} .*once"):
                 bso.on_evaluate(0.2)
+            if epoch == 2:
+                break
     assert (bso.last_epoch, found(grpc_addr, bso).last_epoch) == (2, 2)
 
 
@@ -196,7 +198,7 @@ def test_loop_that_is_left_early_can_be_continued(
 def test_trial_of_a_loop_that_is_left_early_ends_at_close(
     grpc_addr: str, leave: Callable[[BatchSizeOptimizer], object], block: bool
 ) -> None:
-    """After break or return, close or the end of a `with` block ends the trial as completed."""
+    """After break or return, close or the end of a `with` block ends the trial as stopped early."""
     bso = training(grpc_addr)
     if block:
         with bso:
@@ -206,7 +208,7 @@ def test_trial_of_a_loop_that_is_left_early_ends_at_close(
         bso.close()
     assert bso.training_finished
     trial = found(grpc_addr, bso)
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_COMPLETED, 2)
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_STOPPED_EARLY, 2)
 
 
 def _run_out_of_memory(bso: BatchSizeOptimizer) -> None:
@@ -238,7 +240,7 @@ def test_exception_that_leaves_the_loop_and_the_block(grpc_addr: str) -> None:
         ("loop-out-of-memory", 1, v1.END_REASON_OUT_OF_MEMORY),
         ("loop-crash", 1, v1.END_REASON_ERROR),
         ("loop-wait", -signal.SIGTERM, v1.END_REASON_PREEMPTED),
-        ("loop-break", 0, v1.END_REASON_COMPLETED),
+        ("loop-break", 0, v1.END_REASON_STOPPED_EARLY),
     ],
 )
 def test_process_that_does_not_finish_the_loop(
@@ -254,13 +256,15 @@ def test_process_that_does_not_finish_the_loop(
 
 
 def test_shorter_loop_is_warned_of(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A loop with fewer epochs than the job ends its trial without a decision, with a warning."""
+    """A loop with fewer epochs than the job ends its trial as stopped early, with a warning and the error of a miss."""
     bso = training(grpc_addr)
-    for _ in bso.epochs(2):
-        bso.on_evaluate(0.1)
-    assert found(grpc_addr, bso).end_reason == v1.END_REASON_COMPLETED
+    with pytest.raises(TrainFailError):
+        for _ in bso.epochs(2):
+            bso.on_evaluate(0.1)
+    assert found(grpc_addr, bso).end_reason == v1.END_REASON_STOPPED_EARLY
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert warning.args == (2,)
+    assert isinstance(warning.args, tuple)
+    assert (warning.args[0], warning.args[2]) == (2, 10)
 
 
 def test_last_epoch_is_reached_without_a_server(server: LiveServer) -> None:

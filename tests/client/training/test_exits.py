@@ -53,7 +53,9 @@ def test_process_ends_by_itself(
     assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
 
 
-@pytest.mark.parametrize(("end", "reason"), [("exit", v1.END_REASON_COMPLETED), ("exit-in-block", v1.END_REASON_ERROR)])
+@pytest.mark.parametrize(
+    ("end", "reason"), [("exit", v1.END_REASON_STOPPED_EARLY), ("exit-in-block", v1.END_REASON_ERROR)]
+)
 def test_exit_status_is_visible_only_to_a_block(
     server: LiveServer, start: Start, end: str, reason: v1.EndReason.ValueType
 ) -> None:

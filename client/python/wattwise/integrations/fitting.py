@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from wattwise.errors import TrainFailError, log
 from wattwise.training.ranks import connect
 
 if TYPE_CHECKING:
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def fit_attempts(bso: BatchSizeOptimizer, fit: Callable[[Attempt], T], max_tries: int = 5) -> T:
+def fit_attempts(
+    bso: BatchSizeOptimizer, fit: Callable[[Attempt], T], max_tries: int = 5, *, keep_best: bool = False
+) -> T:
     """Calls `fit` for one trial after another, until one reaches its target, and returns what that call returned.
 
         def fit(attempt):
@@ -35,18 +38,33 @@ def fit_attempts(bso: BatchSizeOptimizer, fit: Callable[[Attempt], T], max_tries
         bso: the optimizer.
         fit: builds a model, a trainer and its callback, fits the model, and returns what you need of them.
         max_tries: the number of trials at most.
+        keep_best: whether to return what `fit` returned for the attempt with the best metric, with a warning, if no
+            attempt reaches the target. It is kept in memory until then. The metric is that of the best epoch: to return
+            the model of that epoch, let the trainer load its best checkpoint at the end.
 
     Raises:
-        TrainFailError: if no trial reached the target; says what to change.
+        TrainFailError: if no trial reached the target, without `keep_best`; says what to change.
         Exception: what `fit` raised, also if memory ran out in the last trial.
         WattwiseError: as documented at `BatchSizeOptimizer.attempts`.
     """
     if bso.unconnected:
         connect()
     fitted: T | None = None
-    for attempt in bso.attempts(max_tries):
-        with attempt:
-            fitted = fit(attempt)
-        if not attempt.target_reached:
-            fitted = None
+    best: T | None = None
+    try:
+        for attempt in bso.attempts(max_tries):
+            with attempt:
+                fitted = fit(attempt)
+            if not attempt.target_reached:
+                if keep_best and bso.best is not None and bso.best.attempt == attempt.number:
+                    best = fitted
+                fitted = None
+    except TrainFailError as error:
+        if best is None or bso.best is None:
+            raise
+        log.warning(
+            "%s; what attempt %d returned is kept, whose metric was %g in epoch %d",
+            *(error, bso.best.attempt, bso.best.metric, bso.best.epoch),
+        )
+        return best
     return cast("T", fitted)

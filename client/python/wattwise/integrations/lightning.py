@@ -120,7 +120,8 @@ class WattwiseCallback(Callback):
         # where the passes over the data begin, which is not 0 if the trainer trained something else before the trial.
         self._begins_at = self._first = 0
         self._schedule: _Schedule | None = None
-        self._size_unknown = False
+        self._trained = self._size_unknown = False
+        self._examples: int | None = None
 
     @property
     def state_key(self) -> str:
@@ -187,29 +188,28 @@ class WattwiseCallback(Callback):
         return size
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the trial for a checkpoint; empty before the training, as in a `Tuner`."""
-        if not (self._trial.begun and self._trial.counts):
-            return {}
-        return {**self._trial.state(), _FIRST: self._first}
+        """The state of the trial for a checkpoint; empty if the training does not count."""
+        return {**self._trial.state(), _FIRST: self._first} if self._trial.counts else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps the state until the training begins: `trainer.test()` loads checkpoints as well."""
         self._saved = state_dict
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Shares the trial with the processes that the trainer has started, and checks the options before a fit.
+        """Before a fit: shares the trial with the processes that the trainer has started, and checks the options.
 
         Raises:
-            OperationOrderError: if these processes have trials of their own.
             TrainerSetupError: if the options do not fit a trial; says what to set.
+            OperationOrderError: if the processes have trials of their own.
         """
         self._saved = None
-        if stage == "fit":
-            self._trial.bso.join_ranks()
-        if stage != "fit" or _is_search(trainer):
+        if stage != "fit":
             return
         if self._trial.begun or not self._trial.counts:
             raise self._trial.repeated()
+        self._trial.bso.join_ranks()
+        if _is_search(trainer):
+            return
         if why := _dry_run(trainer):
             self._trial.skip(why)
             return
@@ -231,7 +231,7 @@ class WattwiseCallback(Callback):
             trainer.should_stop = True
             return
         accumulated = _accumulation(trainer)
-        self._check_batch_size(trainer, accumulated, begins=True)
+        self._check_data(trainer, accumulated)
         for fault in self._interval_faults(trainer, accumulated):
             raise self._trial.refuse(fault)
         self._begins_at, self._schedule = _batches_done(trainer), _Schedule.of(trainer)
@@ -248,17 +248,15 @@ class WattwiseCallback(Callback):
         self._trial.begin(Plan(self._begins_at, None, reports))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Checks the batch size at the beginning of a pass; notifies `power` if a step begins.
+        """Checks the data at the beginning of a pass; notifies `power` if a step begins.
 
         Raises:
-            TrainerSetupError: if the batch size has changed.
+            TrainerSetupError: if the batch size or the number of examples has changed.
         """
         if not self._trial.running:
             return
-        if batch_idx == 0:
-            self._check_batch_size(
-                trainer, trainer.accumulate_grad_batches, begins=_batches_done(trainer) == self._begins_at
-            )
+        if batch_idx == 0 and not self._trial.finished:
+            self._check_data(trainer, trainer.accumulate_grad_batches)
         self._trial.steps.begin()
 
     def on_train_batch_end(
@@ -267,6 +265,7 @@ class WattwiseCallback(Callback):
         """Notifies `power` if a step ends; stops in the middle of an epoch if the server ended the trial."""
         if not self._trial.running:
             return
+        self._trained = True
         if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
             self._trial.steps.end()
         if self._trial.finished:
@@ -315,13 +314,26 @@ class WattwiseCallback(Callback):
             self._trial.restore(self._saved)
             self._first = int(self._saved.get(_FIRST, 0))
 
-    def _check_batch_size(self, trainer: Trainer, accumulated: int, *, begins: bool) -> None:
-        """Checks the batch size of the loader. If training `begins`, another one refuses it; otherwise the trial fails.
+    def _check_data(self, trainer: Trainer, accumulated: int) -> None:
+        """Checks the batch size and the number of examples, before the training and at each pass over the data.
 
         Raises:
-            TrainerSetupError: if the batch size is not that of the trial.
+            TrainerSetupError: if the batch size is not that of the trial, or the number of examples has changed.
         """
         loader = trainer.train_dataloader
+        fault = self._size_fault(trainer, loader, accumulated)
+        if fault and not self._trained:
+            raise self._trial.refuse(fault)
+        if fault:
+            raise self._trial.fail(f"the batch size changed during the training: {fault}")
+        examples = _length(getattr(loader, "dataset", None))
+        if self._trained and examples != self._examples:
+            raise self._trial.fail(
+                f"the training data changed during the training: {examples} examples instead of {self._examples}"
+            )
+        self._examples = examples
+
+    def _size_fault(self, trainer: Trainer, loader: Any, accumulated: int) -> str:
         sizes = (getattr(each, "batch_size", None) for each in (loader, getattr(loader, "batch_sampler", None)))
         size = next((size for size in sizes if size is not None), None)
         if not isinstance(size, int):
@@ -330,15 +342,14 @@ class WattwiseCallback(Callback):
                     "the training data has no batch_size attribute: whether it is %d is not checked", self.batch_size
                 )
             self._size_unknown = True
-            return
+            return ""
         # Fewer than devices if several of them share a model.
         replicas = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
         try:
             _SPLIT.check(self._trial.batch, devices=replicas, steps=accumulated, size=size)
         except TrainerSetupError as error:
-            if begins:
-                raise self._trial.refuse(str(error)) from None
-            raise self._trial.fail(f"the batch size changed during the training: {error}") from None
+            return str(error)
+        return ""
 
     def _is_declared(self, batches: int, accumulated: int) -> bool:
         return batches % accumulated == 0 and self._trial.is_declared(batches // accumulated)
@@ -361,8 +372,8 @@ class WattwiseCallback(Callback):
                 )
             if passes is not None and (batches == math.inf or batches % interval):
                 yield (
-                    f"val_check_interval is {interval}, which does not divide the {batches} batches of a pass over the "
-                    "data evenly: set check_val_every_n_epoch=None as well"
+                    f"val_check_interval is {interval}, but a pass over the data ends in between: set "
+                    "check_val_every_n_epoch=None as well"
                 )
         elif interval < 1 and not (interval and batches // trainer.val_check_batch == math.floor(1 / interval + 1e-9)):
             yield (
@@ -481,8 +492,9 @@ def saved_state(checkpoint: str | os.PathLike[str] | Mapping[str, Any]) -> dict[
 
 def _batches_done(trainer: Trainer) -> int:
     """The batches that each device has trained, which a checkpoint continues to count."""
-    done: int = trainer.fit_loop.epoch_loop.batch_progress.total.processed
-    return done
+    total = trainer.fit_loop.epoch_loop.batch_progress.total
+    # The trainer counts intervals over several passes by the batches that it began, also if an exception ended one.
+    return int(total.ready if trainer.check_val_every_n_epoch is None else total.processed)
 
 
 def _batches_of_checkpoint(trainer: Trainer) -> int:
@@ -513,8 +525,9 @@ def _accumulation(trainer: Trainer) -> int:
 
 def _is_search(trainer: Trainer) -> bool:
     """Whether a `Tuner` searches, which ends before the training begins."""
+    finders = (each for each in trainer.callbacks if isinstance(each, LearningRateFinder | BatchSizeFinder))
     # Only a Tuner sets this attribute.
-    return any(getattr(each, "_early_exit", False) for each in trainer.callbacks)
+    return any(getattr(each, "_early_exit", False) for each in finders)
 
 
 def _dry_run(trainer: Trainer) -> str:
@@ -528,13 +541,18 @@ def _dry_run(trainer: Trainer) -> str:
 
 def _leaves_out(trainer: Trainer, limit: int) -> bool:
     """Whether `limit_train_batches` leaves out a part of the data."""
-    if trainer.num_training_batches < limit:
-        return False
+    # Several loaders are a list or a dictionary, whose length says nothing.
+    several = isinstance(trainer.train_dataloader, list | tuple | dict)
+    length = None if several else _length(trainer.train_dataloader)
+    return trainer.num_training_batches == limit and (length is None or length > limit)
+
+
+def _length(data: Any) -> int | None:
+    """The length of a loader or dataset; None if it has none."""
     try:
-        return getattr(trainer.train_dataloader, "batch_size", None) is None or len(trainer.train_dataloader) > limit
-    except TypeError:
-        # Data without a length.
-        return True
+        return len(data)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _why_nothing_was_trained(trainer: Trainer) -> str:

@@ -72,7 +72,9 @@ class RunningTrial:
         self._superseded: v1.Decision | None = None
         self.ended = self._closed = started.decision is not None
         self.raises_failure = True
-        self._announced = self._failure_raised = False
+        # The optimizer warns of one that was decided before.
+        self._announced = started.decision is not None
+        self._failure_raised = False
         self._end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
         if self._closed:
             self.announce_decision()
