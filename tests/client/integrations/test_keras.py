@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 
 import pytest
@@ -57,10 +56,3 @@ class TestKeras(TrainerConformance):
         """Accumulated batches that do not divide the batch size are refused; the error names the sizes that do."""
         with pytest.raises(TrainerSetupError, match=r"batch_size to one of 1, 2, 4, 8, 16"):
             callback.fit_batch_size(gradient_accumulation_steps=3)
-
-    def test_epoch_without_validation(self, callback: WattwiseCallback) -> None:
-        """Validation that skips epochs is refused, because every epoch must be reported."""
-        script = Script(itertools.repeat(0.1))
-        with pytest.raises(TrainerSetupError, match=r"'val_accuracy'.*: acc"):
-            train(callback, script, keras.optimizers.SGD(), batch_size=16, validation_freq=2)
-        assert len(script.sizes) == 4

@@ -57,9 +57,15 @@ def fit(bso: BatchSizeOptimizer, script: Script, /) -> None:
     train(callback, script, keras.optimizers.SGD(), batch_size=callback.fit_batch_size())
 
 
-def train(callback: WattwiseCallback, script: Script, optimizer: keras.optimizers.Optimizer, **options: Any) -> None:
+def train(
+    callback: WattwiseCallback,
+    script: Script,
+    optimizer: keras.optimizers.Optimizer,
+    model: Model | None = None,
+    **options: Any,
+) -> None:
     """Trains with a callback."""
-    accuracy, model = Accuracy(), Model(script)
+    accuracy, model = Accuracy(), Model(script) if model is None else model
     model.compile(optimizer, "mse", metrics=[accuracy])
 
     def next_metric(_logs: object) -> None:
@@ -67,5 +73,12 @@ def train(callback: WattwiseCallback, script: Script, optimizer: keras.optimizer
 
     each = keras.callbacks.LambdaCallback()
     each.on_test_begin = next_metric
-    arguments = {"epochs": script.epochs, "validation_data": (X[:8], Y[:8]), "verbose": 0}
-    model.fit(X, Y, callbacks=[each, callback], **(arguments | options))
+    arguments = {
+        "x": X,
+        "y": Y,
+        "epochs": script.epochs,
+        "validation_data": (X[:8], Y[:8]),
+        "verbose": 0,
+        "shuffle": False,
+    }
+    model.fit(**(arguments | options | {"callbacks": [each, callback, *options.get("callbacks", ())]}))

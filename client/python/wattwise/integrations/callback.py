@@ -26,11 +26,13 @@ class Plan:
         steps_done: updates of the weights that the trainer has done already; above 0 if it resumes from a checkpoint.
         steps_per_report: updates between two evaluations that are reported; None if unknown.
         max_reports: evaluations after which the trainer stops by itself; infinity if it does not.
+        earlier: what shows that the trainer continues an earlier training; empty if its steps do.
     """
 
     steps_done: int
     steps_per_report: float | None
     max_reports: float
+    earlier: str = ""
 
 
 class CallbackTrial:
@@ -147,6 +149,11 @@ class CallbackTrial:
         self.steps_at_report = int(saved.get(_STEPS_DONE, 0))
         self._restored_epoch = int(saved.get("epoch", 0))
 
+    def rewind(self, saved: Mapping[str, Any]) -> None:
+        """Goes back to an earlier state of the restored trial, because the trainer does; time and energy stay."""
+        self.bso.running_trial.rewind(int(saved["epoch"]))
+        self.restore(saved)
+
     # Training
 
     def refuse(self, fault: str) -> TrainerSetupError:
@@ -178,6 +185,10 @@ class CallbackTrial:
             return
         if self.begun:
             raise self.repeated()
+        if self.bso.running_trial.ended_undecided:
+            raise TrainerSetupError(
+                f"{self.bso.running_trial.outcome}: create a BatchSizeOptimizer and a callback for this training"
+            )
         self.begun = True
         self._check_beginning(plan)
         if plan.max_reports < 1:
@@ -211,10 +222,11 @@ class CallbackTrial:
         restored, last = self._restored_epoch, self.bso.last_epoch
         if plan.steps_done and restored is None:
             if not last and not self._count_from_zero:
+                earlier = plan.earlier or f"the trainer continues after {plan.steps_done} steps"
                 raise self.refuse(
-                    f"the trainer continues after {plan.steps_done} steps, but the checkpoint has no trial of "
-                    "Wattwise: the cost of the earlier steps is unknown. Train from the start, or pass "
-                    "count_from_zero=True to the callback if this rest is what every launch of the job trains"
+                    f"{earlier}, but the checkpoint has no trial of Wattwise: the cost of the earlier steps is "
+                    "unknown. Train from the start, or pass count_from_zero=True to the callback if this rest is what "
+                    "every launch of the job trains"
                 )
             self.steps_at_report = plan.steps_done
         if self.bso.training_finished:

@@ -55,6 +55,8 @@ class Reporter:
             monitor, name, self._spec.gpu.max_power_watts, weighs_energy=self._spec.eta_knob > 0
         )
         _, self._windows.time_seconds, self._windows.energy_joules = progress
+        # The last epoch that an earlier process of the trial has reported.
+        self._reported = max(self._trial.last_epoch, progress.epoch)
         self.power = PowerUsage(known, progress)
         self._warned_of_nan = False
 
@@ -81,7 +83,7 @@ class Reporter:
         try:
             result = self._result(progress, value)
             # The server refuses other numbers for an epoch that was reported before the checkpoint was loaded.
-            reported_before = epoch <= self._trial.last_epoch
+            reported_before = epoch <= self._reported
             decision = session.decision if reported_before else session.report(result)
             progress = Progress(epoch, result.time_seconds, result.energy_joules)
             if decision is None and not (reported_before or session.over):

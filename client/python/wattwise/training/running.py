@@ -115,13 +115,14 @@ class RunningTrial:
         """The error of a missed target; None if it was reached, the trial goes on, or another attempt follows."""
         if not self.raises_failure:
             return None
-        if self._end_reason in (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_COMPLETED) and self._ended_undecided:
+        if self._end_reason in (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_COMPLETED) and self.ended_undecided:
             message = f"training is over and the target was not reached: {self.outcome}"
             return TrainFailError(message, v1.Decision(stop_train=True, message=message))
         return TrainFailError.of(self.decision)
 
     @property
-    def _ended_undecided(self) -> bool:
+    def ended_undecided(self) -> bool:
+        """Whether this trainer has ended the trial without a decision."""
         decided = self.decision is not None and self.decision.stop_train
         return self._closed and not decided
 
@@ -129,6 +130,11 @@ class RunningTrial:
     def out_of_memory(self) -> bool:
         """Whether the trial was ended because memory ran out."""
         return self._end_reason == v1.END_REASON_OUT_OF_MEMORY
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a checkpoint can continue the trial although this trainer has ended it."""
+        return self.ended_undecided and self._end_reason == v1.END_REASON_PREEMPTED
 
     @property
     def outcome(self) -> str:
@@ -179,6 +185,10 @@ class RunningTrial:
             if outcome.by_server:
                 self.close(v1.END_REASON_COMPLETED)
             self._raise_failure()
+
+    def rewind(self, epoch: int) -> None:
+        """Goes back to an earlier epoch. Later ones are trained again but not reported again; their cost is added."""
+        self.progress = self.progress._replace(epoch=min(epoch, self.progress.epoch))
 
     def measure(self) -> Progress:
         """The last epoch that has ended, with the sums up to now on the rank that measures."""

@@ -1,0 +1,106 @@
+"""The states of a trial by epoch, in a folder with the checkpoints of a trainer that have no place for them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattwise.errors import TrainerSetupError, log
+
+_FILE = "wattwise.json"
+_KEPT = 100
+"""The number of epochs whose states are kept."""
+
+
+class EpochState(NamedTuple):
+    """The state with which a trial continues at the beginning of an epoch.
+
+    Attributes:
+        trial: the state of the trial, from `CallbackTrial.state`.
+        steps: the trainer's steps since the last report.
+        interval: the steps between two reports; None if unknown.
+        total: all steps of the trainer.
+        metric: that of the evaluation after these steps, which was not reported yet; None if there is none.
+    """
+
+    trial: dict[str, Any]
+    steps: int
+    interval: int | None
+    total: int
+    metric: float | None
+
+
+class EpochStates:
+    """The states of the last epochs of a trial, in one file.
+
+    A trainer saves its model before or after the state, and may be killed in between: it may continue from an earlier
+    epoch than that of the newest state.
+
+    Args:
+        folder: the folder; it is created if it is missing.
+
+    Raises:
+        TrainerSetupError: if the folder cannot be used, or has a file that is not one of states.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if "://" in os.fspath(folder):
+            raise TrainerSetupError(f"checkpoint={os.fspath(folder)!r} is not a local folder: the state needs one")
+        self.path = Path(folder) / _FILE
+        self._warned = False
+        try:
+            text = self.path.read_text(encoding="utf-8")
+            self._by_epoch = {int(epoch): EpochState(**state) for epoch, state in json.loads(text).items()}
+        except FileNotFoundError:
+            self._by_epoch = {}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise TrainerSetupError(
+                f"{self.path} is not the state of a trial ({error}): remove it, with the model's checkpoint, to train "
+                "from the start"
+            ) from None
+
+    @property
+    def newest(self) -> EpochState | None:
+        """The state of the last epoch; None if there is none."""
+        return self._by_epoch[max(self._by_epoch)] if self._by_epoch else None
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs that have a state, from 0."""
+        return sorted(self._by_epoch)
+
+    def at(self, epoch: int) -> EpochState | None:
+        """The state at the beginning of an epoch; None if it has none."""
+        return self._by_epoch.get(epoch)
+
+    def save(self, epoch: int, state: EpochState) -> None:
+        """Saves the state at the beginning of an epoch, at once or not at all; those of later epochs are dropped."""
+        earlier = [each for each in self.epochs if each < epoch][1 - _KEPT :]
+        self._by_epoch = {**{each: self._by_epoch[each] for each in earlier}, epoch: state}
+        text = json.dumps({each: kept._asdict() for each, kept in self._by_epoch.items()})
+        written = self.path.with_suffix(".tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with written.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            written.replace(self.path)
+        except OSError as error:
+            if not self._warned:
+                log.warning(
+                    "the trial's state cannot be saved, so that a resumed training cannot continue it: %s", error
+                )
+            self._warned = True
+        else:
+            self._warned = False
+
+    def remove(self) -> None:
+        """Removes the file: the trial is over."""
+        self._by_epoch = {}
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("remove %s: its trial is over (%s)", self.path, error)
