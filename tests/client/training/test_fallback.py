@@ -142,7 +142,7 @@ def test_server_that_returns_during_the_training(stopped: LiveServer) -> None:
     [
         (lambda bso: bso.close(v1.END_REASON_OUT_OF_MEMORY), v1.END_REASON_OUT_OF_MEMORY),
         (lambda bso: bso.close(v1.END_REASON_PREEMPTED), v1.END_REASON_PREEMPTED),
-        (lambda bso: bso.close(), v1.END_REASON_COMPLETED),
+        (lambda bso: bso.close(), v1.END_REASON_STOPPED_EARLY),
     ],
 )
 def test_end_of_an_undecided_fallback(server: LiveServer, end: Any, expected: v1.EndReason.ValueType) -> None:

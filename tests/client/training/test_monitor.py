@@ -81,7 +81,7 @@ def test_another_monitor_is_logged_once(grpc_addr: str, caplog: pytest.LogCaptur
     spec = job_spec()
     trained(grpc_addr, WallMonitor(), spec, 0.1, 0.95)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    bso = trained(grpc_addr, EstimateMonitor(watts=1), spec, 0.1, 0.2, 0.3)
+    bso = trained(grpc_addr, EstimateMonitor(watts=1), spec, 0.1, 0.2, 0.95)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert re.search(r"trial 2 .* estimate, .* wall-monitor: ", warning)
     assert bso.decision is not None

@@ -54,5 +54,5 @@ def test_server_knows_of_the_others(
     assert warning.reason == v1.WARNING_REASON_UNCONNECTED_RANKS
     bso.on_train_begin()
     bso.on_evaluate(0.1)
-    bso.close(v1.END_REASON_COMPLETED)
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    bso.close(v1.END_REASON_COMPLETED)

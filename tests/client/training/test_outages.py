@@ -71,8 +71,8 @@ def test_hung_server_is_waited_for_once(server: LiveServer, caplog: pytest.LogCa
     os.kill(server.process.pid, signal.SIGCONT)
     with Client(server.address) as client:
         wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
-    bso.close()
     assert _count(caplog, logging.WARNING) == 1
+    bso.close()
 
 
 def test_decision_that_comes_late_ends_the_training(server: LiveServer) -> None:
@@ -173,7 +173,7 @@ def test_pending_measurement_is_delivered_at_the_end(server: LiveServer) -> None
     with Client(server.address) as client:
         found = client.get_trial(bso.trial.id)
     assert [m.current_epoch for m in found.measurements] == [1]
-    assert found.trial.end_reason == v1.END_REASON_COMPLETED
+    assert found.trial.end_reason == v1.END_REASON_STOPPED_EARLY
 
 
 def test_closing_without_a_server_is_bounded(server: LiveServer) -> None:

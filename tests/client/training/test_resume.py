@@ -244,15 +244,35 @@ def test_launch_without_job_id_continues(grpc_addr: str) -> None:
 
 
 def test_order_of_loading_and_saving(grpc_addr: str) -> None:
-    """load_state_dict is called before get_batch_size, and state_dict after it."""
-    _, state = preempted(grpc_addr)
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
+    """state_dict is called after get_batch_size, and load_state_dict before training begins."""
+    first, state = preempted(grpc_addr)
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(job_id=first.trial.id.job_id), monitor=StepMonitor())
     with pytest.raises(OperationOrderError, match=r"get_batch_size\(\)"):
         bso.state_dict()
     with bso:
         bso.get_batch_size()
-        with pytest.raises(OperationOrderError, match=r"get_batch_size\(\)"):
+        bso.on_train_begin()
+        with pytest.raises(OperationOrderError, match=r"before the first epoch"):
             bso.load_state_dict(state)
+
+
+def test_trial_of_a_checkpoint_takes_the_place_of_a_new_one(grpc_addr: str) -> None:
+    """A state that is loaded after get_batch_size continues its trial; the new one ends as preempted."""
+    first, state = preempted(grpc_addr)
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(job_id=first.trial.id.job_id), monitor=StepMonitor())
+    with bso:
+        bso.get_batch_size()
+        new = bso.trial.id
+        assert new.trial_number != first.trial.id.trial_number
+        if new.batch_size != first.trial.id.batch_size:
+            with pytest.raises(ResumeError, match=str(first.trial.id.batch_size)):
+                bso.load_state_dict(state)
+            return
+        bso.load_state_dict(state)
+        assert bso.trial.id.trial_number == first.trial.id.trial_number
+        assert bso.last_epoch == state["epoch"]
+    with Client(grpc_addr) as client:
+        assert client.get_trial(new).trial.end_reason == v1.END_REASON_PREEMPTED
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ class TrialRecord:
 
     def ended_by_trainer(self, spec: v1.JobSpec) -> bool:
         """Whether its trainer ended the trial for good, rather than a decision; `spec` has all defaults filled in."""
-        if self.end_reason == v1.END_REASON_COMPLETED:
+        if self.end_reason in (v1.END_REASON_COMPLETED, v1.END_REASON_STOPPED_EARLY):
             return not self.results or not own_decision(spec, self.results[-1][0]).stop_train
         return self.end_reason in (v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY)
 
