@@ -78,9 +78,9 @@ def test_output_is_unchanged(runs: Runs) -> None:
     ("steps", "end_reason", "last_epoch"),
     [
         ("echo acc: 0.5; exit 3", v1.END_REASON_ERROR, 1),
-        ("echo acc: 0.5; exit 0", v1.END_REASON_COMPLETED, 1),
+        ("echo acc: 0.5; exit 0", v1.END_REASON_STOPPED_EARLY, 1),
         ("echo acc: 0.1; echo acc: 0.2; echo acc: 0.3; exit 0", v1.END_REASON_MAX_EPOCHS, 3),
-        ("echo acc: inf; exit 0", v1.END_REASON_COMPLETED, 1),
+        ("echo acc: inf; exit 0", v1.END_REASON_STOPPED_EARLY, 1),
         ("printf 'acc: 0.95'", v1.END_REASON_TARGET_REACHED, 1),
     ],
 )

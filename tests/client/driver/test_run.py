@@ -104,7 +104,7 @@ def test_placeholders_and_variables(runs: Runs) -> None:
         (with_client("out-of-memory"), v1.END_REASON_OUT_OF_MEMORY, 1),
         (with_client("killed"), v1.END_REASON_ERROR, 137),
         (shell("exit 3"), v1.END_REASON_ERROR, 3),
-        (shell(result(0.1)), v1.END_REASON_COMPLETED, 0),
+        (shell(result(0.1)), v1.END_REASON_STOPPED_EARLY, 0),
         (shell(result(0.1, epochs=3)), v1.END_REASON_MAX_EPOCHS, 0),
     ],
 )

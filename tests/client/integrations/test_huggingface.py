@@ -65,7 +65,7 @@ class TestHuggingFace(TrainerConformance):
             ({}, "16.* 8 .*per_device_train_batch_size=8 on 1 device"),
             ({"gradient_accumulation_steps": 4}, "32 .*gradient_accumulation_steps=4"),
             ({"eval_strategy": "no"}, "eval_strategy is 'no'.*eval_strategy=\"epoch\""),
-            ({"eval_strategy": "steps", "eval_steps": 2}, "eval_strategy is 'steps'"),
+            ({"eval_strategy": "steps", "eval_steps": 2}, r"eval_steps=callback\.steps"),
             ({"eval_delay": 2}, "eval_delay is 2"),
             ({"auto_find_batch_size": True}, "auto_find_batch_size"),
             ({"accelerator_config": {"split_batches": True}}, "split_batches"),

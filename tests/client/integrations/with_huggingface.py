@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 from wattwise import BatchSizeOptimizer
 from wattwise.integrations.huggingface import WattwiseCallback
 
@@ -60,3 +62,11 @@ def fit(bso: BatchSizeOptimizer, script: Script, /) -> None:
     """Trains."""
     callback = WattwiseCallback(bso, script.metric or "eval_accuracy", power=script.power)
     trainer(callback, script, **callback.batch_arguments()).train()
+
+
+def fit_and_save(bso: BatchSizeOptimizer, script: Script, folder: Path) -> None:
+    """Trains and saves a checkpoint after every epoch; continues the newest one in the folder."""
+    last = get_last_checkpoint(str(folder))
+    callback = WattwiseCallback(bso, "eval_accuracy", checkpoint=last)
+    options = {"output_dir": str(folder), "save_strategy": "epoch", **callback.batch_arguments()}
+    trainer(callback, script, **options).train(resume_from_checkpoint=last)

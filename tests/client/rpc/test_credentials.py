@@ -142,7 +142,7 @@ def test_token_replaced_during_training(stopped: LiveServer, tmp_path: Path, cap
         wait_until(lambda: bso.decision is not None)
         assert bso.decision is not None
         assert bso.decision.cost == 10
-    assert len(warnings()) == 1
+        assert len(warnings()) == 1
 
 
 def test_rejected_tokens(guarded: Guarded) -> None:

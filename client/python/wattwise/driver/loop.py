@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SEARCH_SECONDS, _FIRST_SECONDS, _ONCE_SECONDS = 10.0, 60.0, 10.0
 _WAIT_SECONDS = 0.5
+_COMPLETED, _STOPPED_EARLY = map(end_reason, (v1.END_REASON_COMPLETED, v1.END_REASON_STOPPED_EARLY))
 _PREEMPTED = end_reason(v1.END_REASON_PREEMPTED)
 _OUT_OF_MEMORY = end_reason(v1.END_REASON_OUT_OF_MEMORY)
 _FAILED = {
@@ -137,7 +138,7 @@ def _check_default(run: RecurringRun, record: TrialRecord) -> None:
         )
     elif record.exit_code and record.end_reason == "error":
         advice = f"its command exited with {_output(run, record)}, and fix the command"
-    elif record.end_reason == "completed":
+    elif record.end_reason in (_COMPLETED, _STOPPED_EARLY):
         advice = (
             "its command exited with status 0 before the trial was decided. A command with a client must train until "
             "the client stops it or for max_epochs; one without a client must print its metric as often, or write its "

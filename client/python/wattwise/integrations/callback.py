@@ -131,9 +131,13 @@ class CallbackTrial:
 
     # Checkpoints
 
-    def state(self) -> dict[str, str | int | float]:
-        """What belongs into the trainer's checkpoint, so that the trial continues with it: plain values."""
-        return {**self.bso.state_dict(within_epoch=True), _STEPS_DONE: self.steps_at_report}
+    def state(self, *, within_epoch: bool = True) -> dict[str, str | int | float]:
+        """What belongs into the trainer's checkpoint, so that the trial continues with it: plain values.
+
+        Args:
+            within_epoch: as for `BatchSizeOptimizer.state_dict`.
+        """
+        return {**self.bso.state_dict(within_epoch=within_epoch), _STEPS_DONE: self.steps_at_report}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continues the trial of a checkpoint's state; in its place a new trial ends, if there is one.

@@ -249,7 +249,8 @@ class WattwiseCallback(TrainerCallback):
         self._names.clear()
         if self._trial.report(metrics, state.global_step):
             control.should_training_stop = True
-        self._save(state)
+        # Whether a checkpoint follows may depend on the metric.
+        self._save(state, within_epoch=False)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -266,10 +267,10 @@ class WattwiseCallback(TrainerCallback):
         if self._names:
             raise self._trial.missing_metric(self._names)
 
-    def _save(self, state: TrainerState) -> None:
+    def _save(self, state: TrainerState, *, within_epoch: bool = True) -> None:
         """Puts the state of the trial where the trainer's next checkpoint takes it from."""
         if self._trial.counts:
-            state.stateful_callbacks[_STATE] = self._trial.state()
+            state.stateful_callbacks[_STATE] = self._trial.state(within_epoch=within_epoch)
 
     def _step_faults(self, args: TrainingArguments, state: TrainerState) -> Iterator[str]:
         """Intervals whose examples would depend on the batch size."""
