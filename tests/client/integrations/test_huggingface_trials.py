@@ -99,13 +99,9 @@ def test_trainer_that_stops_first(grpc_server: LiveServer, options: dict[str, An
 def test_early_stopping(grpc_server: LiveServer, tmp_path: Path) -> None:
     """EarlyStoppingCallback ends the trial as stopped early."""
     launch = Launch(grpc_server)
-    options: dict[str, Any] = {
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "accuracy",
-        "save_strategy": "epoch",
-    }
+    options: dict[str, Any] = {"load_best_model_at_end": True, "metric_for_best_model": "accuracy"}
     with pytest.raises(TrainFailError):
-        launch.train(EarlyStoppingCallback(2), output_dir=str(tmp_path), **options)
+        launch.train(EarlyStoppingCallback(2), output_dir=str(tmp_path), save_strategy="epoch", **options)
     assert launch.end == ("STOPPED_EARLY", 3)
 
 
