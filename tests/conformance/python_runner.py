@@ -101,7 +101,9 @@ def refused(error: WattwiseError) -> Refused:
     """Converts an exception of the client."""
     # The client suppresses the cause, because users should not see it.
     cause = error.__context__
-    status = cause.code().name if isinstance(cause, grpc.Call) else ""
+    # A client that refuses a call itself gives the server's reason and fields.
+    refused = "INVALID_ARGUMENT" if error.violations else ""
+    status = cause.code().name if isinstance(cause, grpc.Call) else refused
     return Refused(error.reason, status, [violation.field for violation in error.violations], error.metadata)
 
 

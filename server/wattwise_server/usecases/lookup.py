@@ -99,5 +99,5 @@ def with_notes(trial: Trial, decision: Decision) -> Decision:
         return decision
     # A trainer may append the job's advice, which is not to contradict this.
     command = jobs_command("show", trial.job_id)
-    todo = f"go on with the next attempt or launch the job again, unless {command} says what to change"
+    todo = f"launch the job again, unless {command} says what to change"
     return decision._replace(message=f"{decision.message}; {todo}")
