@@ -116,8 +116,8 @@ def test_jobs_come_with_totals_and_those_in_need_first(web: httpx.Client) -> Non
     assert "2 running" in shown
     assert "0.31 EUR per kWh, 380 g CO₂ per kWh (contract of 2026)" in shown
     kinds = re.findall(r'class="badge b-(\w+)"', answer.text)
-    assert kinds.count("attention") == 5
-    assert set(kinds[:5]) == {"attention"}
+    assert kinds.count("attention") == 7
+    assert set(kinds[:7]) == {"attention"}
 
 
 def test_search_state_and_order_are_in_the_url(web: httpx.Client) -> None:
@@ -344,7 +344,7 @@ def test_the_batch_size_is_a_control_that_links_keep(web: httpx.Client) -> None:
     assert '<input type="hidden" name="result" value="reached">' in shown.text
     (chips,) = re.findall(r'aria-label="Result">(.*?)</nav>', shown.text, re.DOTALL)
     links = [html.unescape(link) for link in re.findall(r'href="([^"]*)"', chips)]
-    assert len(links) == 9
+    assert len(links) == 10
     assert all("batch=256" in link and "id=resnet-nightly" in link for link in links)
     sizes = re.findall(r'<td class="num strong" data-label="batch size">(\d+)</td>', shown.text)
     assert sizes
