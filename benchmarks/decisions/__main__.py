@@ -18,11 +18,12 @@ from wattwise_replay.tables import counted
 
 from benchmarks.decisions.cases import NOWHERE, Folders, add_options, folders_of
 from benchmarks.decisions.playing import Setup, contenders, play_all
-from benchmarks.decisions.report import PAPERS, earlier_ratios, lines, print_details, print_lines, print_worse, write
+from benchmarks.decisions.report import earlier_ratios, lines, print_details, print_lines, print_worse, write
 from benchmarks.decisions.rows import REAL, Row, playable, rows, seeds_of
 from benchmarks.decisions.scores import MAX_TRIES, SEEDS
 
-_USUAL = ("POLICY_KNOWLEDGE_GRADIENT", PAPERS)
+_JUDGED = "POLICY_KNOWLEDGE_GRADIENT"
+_USUAL = (_JUDGED, *(policy for policy in POLICIES if policy != _JUDGED))
 _QUICK_SEEDS = 3
 _SLOW = ("humps",)
 """Groups that a quick table leaves out."""
@@ -62,7 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_options(parser)
     parser.add_argument(
-        "--policy", choices=POLICIES, action="append", help=f"repeatable; the first is judged (default: {_USUAL[0]})"
+        "--policy",
+        choices=POLICIES,
+        action="append",
+        help=f"repeatable; the first is judged (default: all, {_JUDGED} first)",
     )
     parser.add_argument(
         "--variants",

@@ -151,8 +151,6 @@ class Importer:
             job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
         if verdict is None:
             reason = imported.end_reason or EndReason.COMPLETED
-            if reason is EndReason.STOPPED_EARLY:
-                reason = EndReason.COMPLETED
             return self._lifecycle.fail(tx, job, trial, reason)[1], known is None
         job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
         job = self._lifecycle.succeed(tx, job, trial, verdict)

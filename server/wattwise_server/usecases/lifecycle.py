@@ -119,7 +119,11 @@ class Lifecycle:
         return self._save(tx, replace(job, num_observations=place or job.num_observations), trial, Succeeded(trial))[0]
 
     def fail(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
-        """Ends a trial that its trainer ended, or that was lost."""
+        """Fails a trial that its trainer ended, or that was lost.
+
+        Without a result there is no miss: a trial that stopped early then only completed.
+        """
+        reason = EndReason.COMPLETED if reason is EndReason.STOPPED_EARLY else reason
         trial = self._ended(job, with_current_cost(job, trial), TrialStatus.FAILED, reason)
         return self._save(tx, job, trial, Failed(trial))
 

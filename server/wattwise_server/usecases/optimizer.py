@@ -294,8 +294,6 @@ class Optimizer:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             if not trial.running:
                 return trial
-            if reason is EndReason.STOPPED_EARLY and trial.last is None:
-                reason = EndReason.COMPLETED
             if reason in (EndReason.COMPLETED, EndReason.STOPPED_EARLY):
                 job, trial = await self._lifecycle.warn_of_miss(tx, job, trial)
             if reason is EndReason.STOPPED_EARLY and trial.last is not None:

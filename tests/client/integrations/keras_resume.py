@@ -68,7 +68,7 @@ SITUATIONS = {
 
 
 class WorkMonitor:
-    """In place of a GPU's energy counter: a step takes a second and uses a joule."""
+    """A stand-in for a GPU's energy counter: a step takes a second and uses a joule."""
 
     gpu_indices = (0,)
     kind = "estimate"

@@ -314,7 +314,7 @@ def test_window_that_holds_all_trials(case: str) -> None:
 
 
 def test_edge_by_hand() -> None:
-    """Of two batch sizes one octave and two octaves above the best, of which the first missed, each case is weighed."""
+    """Each case is weighed for two batch sizes one and two octaves above the best, the first of which missed."""
     constants = Constants(edge=math.log(2), apart=0.0)
     found = edges(np.array([3.0, 4.0, 5.0]), np.array([1.0, 0, 0]), np.log([1.0, 0.1, 1.0]), constants)
     # The edge comes in the first octave with 1/2, in the second with 1/4, and later with 1/4.
@@ -498,12 +498,12 @@ class Exact:
 
     @cached_property
     def mean(self) -> Floats:
-        """Of e (n,)."""
+        """Mean of e (n,)."""
         return np.asarray(np.average(self.samples, axis=0, weights=self.cases.sum(1)))
 
     @cached_property
     def deviation(self) -> Floats:
-        """Of e (n,)."""
+        """Standard deviation of e (n,)."""
         return np.sqrt(np.average((self.samples - self.mean) ** 2, axis=0, weights=self.cases.sum(1)))
 
 

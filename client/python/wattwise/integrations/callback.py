@@ -15,7 +15,7 @@ from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.ranks import connect
 
 _STEPS_DONE = "steps_at_report"
-"""In a saved state: the trainer's steps at the last report."""
+"""Key of a saved state for the trainer's steps at the last report."""
 
 
 @dataclass(frozen=True)

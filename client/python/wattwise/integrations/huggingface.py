@@ -21,6 +21,7 @@ except ModuleNotFoundError as error:
 
 from wattwise.errors import TrainerSetupError, log
 from wattwise.integrations.callback import CallbackTrial, Plan
+from wattwise.integrations.loader import length_of
 from wattwise.integrations.steps import StepListener
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.split import Split
@@ -303,19 +304,11 @@ def saved_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def _plan(args: TrainingArguments, state: TrainerState, loader: Any) -> Plan:
-    length = _length(loader)
+    length = length_of(loader)
     in_a_pass = None if length is None else max(1, math.ceil(length / args.gradient_accumulation_steps))
     steps = state.eval_steps if args.eval_strategy == "steps" else in_a_pass
     reports = state.max_steps // steps if steps else state.num_train_epochs
     return Plan(state.global_step, steps, float(reports))
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:
-        # Data without a length.
-        return None
 
 
 def _devices(ranks: int) -> int:
@@ -324,7 +317,7 @@ def _devices(ranks: int) -> int:
 
 
 def _data_faults(loader: Any) -> Iterator[str]:
-    if _length(loader) == 0:
+    if length_of(loader) == 0:
         yield "the training data has no batch: there are fewer examples than the batch size, and drop_last drops them"
 
 

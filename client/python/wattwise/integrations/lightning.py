@@ -44,6 +44,7 @@ except ModuleNotFoundError as error:
 from wattwise import v1
 from wattwise.errors import TrainerSetupError, log
 from wattwise.integrations.callback import CallbackTrial, Plan
+from wattwise.integrations.loader import length_of
 from wattwise.integrations.steps import StepListener
 from wattwise.training.exits import end_reason
 from wattwise.training.optimizer import BatchSizeOptimizer
@@ -53,7 +54,7 @@ _SPLIT = Split("batch_size", "accumulate_grad_batches")
 _STATE = "wattwise"
 """The name of the trial's state among the callbacks of a checkpoint."""
 _FIRST = "first_batch"
-"""In a saved state: see `WattwiseCallback._first`."""
+"""Key of a saved state for `WattwiseCallback._first`."""
 
 
 class WattwiseCallback(Callback):
@@ -326,7 +327,7 @@ class WattwiseCallback(Callback):
             raise self._trial.refuse(fault)
         if fault:
             raise self._trial.fail(f"the batch size changed during the training: {fault}")
-        examples = _length(getattr(loader, "dataset", None))
+        examples = length_of(getattr(loader, "dataset", None))
         if self._trained and examples != self._examples:
             raise self._trial.fail(
                 f"the training data changed during the training: {examples} examples instead of {self._examples}"
@@ -543,16 +544,8 @@ def _leaves_out(trainer: Trainer, limit: int) -> bool:
     """Whether `limit_train_batches` leaves out a part of the data."""
     # Several loaders are a list or a dictionary, whose length says nothing.
     several = isinstance(trainer.train_dataloader, list | tuple | dict)
-    length = None if several else _length(trainer.train_dataloader)
+    length = None if several else length_of(trainer.train_dataloader)
     return trainer.num_training_batches == limit and (length is None or length > limit)
-
-
-def _length(data: Any) -> int | None:
-    """The length of a loader or dataset; None if it has none."""
-    try:
-        return len(data)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def _why_nothing_was_trained(trainer: Trainer) -> str:

@@ -70,7 +70,7 @@ def data_loader(
         options["sampler"] = _Shard(torch_data.DistributedSampler(dataset, **parts), bso.last_epoch)
         shuffle = None
     loader = torch_data.DataLoader(dataset, batch_size=size, shuffle=shuffle, drop_last=drop_last, **options)
-    examples = _length(dataset if iterable else loader.sampler)
+    examples = length_of(dataset if iterable else loader.sampler)
     if examples == 0:
         raise TrainerSetupError("the dataset has no example for this rank: there is no batch to train")
     if drop_last and examples is not None and examples < share:
@@ -86,8 +86,8 @@ def data_loader(
     return loader
 
 
-def _length(sized: Any) -> int | None:
-    """The length; None if it is unknown."""
+def length_of(sized: Any) -> int | None:
+    """The length of a dataset, a sampler or a loader; None if it has none."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):

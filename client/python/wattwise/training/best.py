@@ -19,13 +19,10 @@ class BestEpoch(NamedTuple):
     epoch: int
     metric: float
 
-    def is_behind(self, metric: float, *, higher_is_better: bool) -> bool:
-        """Whether a metric is better than this one."""
-        return metric > self.metric if higher_is_better else metric < self.metric
-
 
 def better(best: BestEpoch | None, newest: BestEpoch, *, higher_is_better: bool) -> BestEpoch | None:
     """The better of two epochs, the earlier one if they are equal; NaN and infinity are no metrics."""
     if not math.isfinite(newest.metric):
         return best
-    return newest if best is None or best.is_behind(newest.metric, higher_is_better=higher_is_better) else best
+    sign = 1 if higher_is_better else -1
+    return newest if best is None or sign * newest.metric > sign * best.metric else best

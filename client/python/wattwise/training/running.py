@@ -224,13 +224,13 @@ class RunningTrial:
         """Ends the trial unless it is decided; may be called repeatedly."""
         if self._closed:
             return
-        reason = self._really(reason)
+        reason = self._actual_reason(reason)
         self.ended = self._closed = True
         self._end_reason = reason
         self._guard.remove()
         self._end(reason)
 
-    def _really(self, reason: v1.EndReason.ValueType) -> v1.EndReason.ValueType:
+    def _actual_reason(self, reason: v1.EndReason.ValueType) -> v1.EndReason.ValueType:
         """Why a training ends that seems to be completed, with a warning if the trial is undecided."""
         over = self.ended or (self._session is not None and self._session.over)
         if reason != v1.END_REASON_COMPLETED or over:
@@ -343,7 +343,7 @@ class RunningTrial:
             self._ranks.end()
         trial = self.info.id
         if self._session is not None:
-            self._session.close(self._really(reason), _END_SECONDS)
+            self._session.close(self._actual_reason(reason), _END_SECONDS)
         elif self._ranks.rank and not (regular or self.info.fallback):
             # Only this rank knows why it failed; rank 0 would give another reason.
             try:

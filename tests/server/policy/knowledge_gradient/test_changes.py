@@ -486,7 +486,7 @@ def test_running_trials_of_before_the_change() -> None:
 
 
 def test_trials_that_end_in_reverse() -> None:
-    """Of trials that end in the reverse order of their dispatch as many count as if they had ended in order."""
+    """As many trials count if they end in the reverse order of their dispatch as if they end in order."""
     kept = []
     for reverse in (False, True):
         job, ended = settled_job(**UNSTOPPED), list[int]()

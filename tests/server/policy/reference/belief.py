@@ -349,12 +349,12 @@ class Belief:
 
     @cached_property
     def mean(self) -> Floats:
-        """Of ln C without the noise."""
+        """The mean of ln C without the noise."""
         return self.epochs.mean + self.cost.mean
 
     @cached_property
     def variance(self) -> Floats:
-        """Of that belief."""
+        """The variance of that belief."""
         return np.asarray(np.diag(self.epochs.cov) + np.diag(self.cost.cov))
 
     @cached_property

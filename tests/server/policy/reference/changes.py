@@ -19,7 +19,7 @@ LEAST = -5.0
 """Least ln of the likelihood ratio of a trial."""
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(100)
-"""Of the numerical integrals."""
+"""Nodes and weights of the numerical integrals."""
 
 RECENT = 64
 """Largest number of trials since the earliest sum was 0."""
@@ -139,7 +139,7 @@ def of_cost(belief: Belief, place: int) -> Prediction:
 
 
 def added(sums: Sequence[Sum], ratios: Sequence[float]) -> Sequence[Sum]:
-    """The sums with one more trial; a sum that falls to 0 or below begins anew."""
+    """The sums with one more trial; a sum that falls to 0 or below starts again."""
     values = [each.value + ratio for each, ratio in zip(sums, ratios, strict=True)]
     return [Sum(value, each.count + 1) if value > 0 else Sum() for each, value in zip(sums, values, strict=True)]
 

@@ -24,7 +24,7 @@ FIRST, LATER = 1.0, 0.5
 """How far a site moves in the first of these steps and in the others; the same of the sites of rows and sweeps."""
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
-"""Of the integral over what the misses of a batch size share."""
+"""Nodes and weights of the integral over e, which the misses of a batch size share."""
 
 CLOSE = 0.3
 """Sites are not computed again if they would move the belief by less, in standard deviations and in precision."""
