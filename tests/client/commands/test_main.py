@@ -53,6 +53,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert (left.value.code, capsys.readouterr().out) == (0, f"wattwise {metadata.version('wattwise')}\n")
 
 
+def test_module() -> None:
+    """`python -m wattwise` is the same command, where the script is not in the path."""
+    done = subprocess.run([sys.executable, "-m", "wattwise", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"wattwise {metadata.version('wattwise')}\n"
+
+
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     """--help has a line for each entry point."""
     with pytest.raises(SystemExit):
