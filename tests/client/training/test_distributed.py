@@ -179,8 +179,8 @@ def test_missing_rank_is_named_by_the_other(server: LiveServer, rank: int, call:
 def test_all_missing_ranks_are_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The warning names every rank that has not made the call, also one that has made an earlier or another one."""
     monkeypatch.setattr("wattwise.training.arrivals.WARN_SECONDS", 0.0)
-    distributed = pytest.importorskip("torch.distributed")
-    first, *others = (Arrivals(store, rank, 5) for store in [distributed.HashStore()] for rank in range(5))
+    store = pytest.importorskip("torch.distributed").HashStore()
+    first, *others = (Arrivals(store, rank, 5) for rank in range(5))
     others[0].enter("on_train_begin")
     first.enter("on_train_begin")
     first.enter("on_evaluate")
@@ -194,12 +194,20 @@ def test_all_missing_ranks_are_named(monkeypatch: pytest.MonkeyPatch, caplog: py
 
 def test_ended_rank_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     """A rank does not wait for the warning if another one has ended: the operation that follows fails."""
-    distributed = pytest.importorskip("torch.distributed")
-    first, second = (Arrivals(store, rank, 2) for store in [distributed.HashStore()] for rank in range(2))
+    store = pytest.importorskip("torch.distributed").HashStore()
+    first, second = (Arrivals(store, rank, 2) for rank in range(2))
     second.end()
     first.enter("on_evaluate")
     first.wait()
     assert not caplog.records
+
+
+def test_store_is_not_kept_alive() -> None:
+    """The store of a group closes with the group: one that is left to the end of the process may abort it."""
+    store = pytest.importorskip("torch.distributed").HashStore()
+    arrivals = Arrivals(store, 0, 1)
+    del store
+    assert arrivals.store is None
 
 
 def _let_go(process: subprocess.Popen[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,15 +24,21 @@ class Arrivals:
     operation of the training.
 
     Args:
-        store: the store of the group.
+        store: the store of the group. It is not kept alive: PyTorch must be able to close it when the group is
+            destroyed, before the process exits.
         rank: this process.
         size: the number of ranks.
     """
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
-        self.store = store
+        self._store = weakref.ref(store)
         self._rank, self._size = rank, size
         self._number, self._call = 0, ""
+
+    @property
+    def store(self) -> Any:
+        """The store, or None once it is closed."""
+        return self._store()
 
     def enter(self, call: str) -> None:
         """Marks this rank as arrived at its next call."""
