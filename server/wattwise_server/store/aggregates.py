@@ -1,7 +1,7 @@
 """The SQL of figures: sums over the trials of jobs. Only trials that count are in them, unless a name says otherwise.
 
 A trial is *own* unless it was imported and started before its job was registered: then it tells what a batch size
-costs, but was not spent under this job.
+costs, but was not spent under this job. It is *doubtful* if its delivery is too cheap to count, and in no claim then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from wattwise_server.store.base import Delivered, JobVersion, TrialGroup
 from wattwise_server.store.rows import Row, from_micros
 
 _OWN = "NOT (t.type = 'IMPORTED' AND t.start_known AND t.start_time < j.create_time)"
+_DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"
 _ENDED = """
     FROM trials t JOIN jobs j ON j.job_key = t.job_key
     WHERE {jobs} t.status != 'DISPATCHED' AND t.trial_number > j.reset_after AND NOT t.excluded
@@ -29,7 +30,8 @@ _LOGS = ", ".join(
 )
 GROUPS = f"""
     WITH ended AS (
-        SELECT t.job_key, t.batch_size, t.type, {_OWN} AS own, t.target_reached AS delivered, {{later}} AS later,
+        SELECT t.job_key, t.batch_size, t.type, {_OWN} AS own, t.target_reached AS delivered,
+               {_DOUBTFUL} AS doubtful, {{later}} AS later,
                t.trial_number, t.status, t.last_epoch, t.end_time,
                coalesce(t.cost, 0.0) AS cost, coalesce(t.last_energy_joules, 0.0) AS joules,
                coalesce(t.last_time_seconds, 0.0) AS seconds,
@@ -37,15 +39,16 @@ GROUPS = f"""
                    + {_REAL.format(2)} * j.number_of_gpus * coalesce(t.last_time_seconds, 0.0) AS money
         {_ENDED}
     )
-    SELECT job_key, batch_size, type, own, delivered, min(trial_number) AS first_trial, count(*) AS num_trials,
+    SELECT job_key, batch_size, type, own, delivered, doubtful, min(trial_number) AS first_trial,
+           count(*) AS num_trials,
            sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed,
            sum(cost) AS cost, sum(joules) AS joules, sum(seconds) AS seconds, sum(money) AS money,
            sum(last_epoch) AS epochs, min(last_epoch) AS least_epochs, max(last_epoch) AS most_epochs,
            max(end_time) AS newest, {_LOGS}
-    FROM ended GROUP BY job_key, batch_size, type, own, delivered, later
+    FROM ended GROUP BY job_key, batch_size, type, own, delivered, doubtful, later
 """  # noqa: S608 - names of this module
-"""By job, batch size, type, and whether the trials are own, delivered and later than where their job is split. {{jobs}}
-limits the jobs; $1 and $2 are the prices of a joule and of a second of one GPU."""
+"""By job, batch size, type, and whether trials are own, delivered, doubtful and later than where their job is split.
+{{jobs}} limits the jobs; $1 and $2 are the prices of a joule and of a second of one GPU."""
 
 RUNNING = """
     SELECT t.job_key, t.batch_size, t.type, t.trial_number, coalesce(m.time_seconds, 0.0) AS seconds,
@@ -62,7 +65,7 @@ RUNNING = """
 
 _COUNTED = f"""
     SELECT t.trial_number, t.batch_size, t.type, t.cost, t.status, t.target_reached, {_OWN} AS own,
-           (t.trial_number - $2) / $3 AS bucket
+           t.target_reached AND NOT {_DOUBTFUL} AS certain, (t.trial_number - $2) / $3 AS bucket
     {_ENDED.format(jobs="t.job_key = $1 AND")}
 """
 BUCKETS = f"""
@@ -83,7 +86,7 @@ BUCKETS = f"""
 POINTS = f"""
     SELECT bucket AS place, sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) AS num_deliveries,
            sum(CASE WHEN own THEN coalesce(cost, 0.0) ELSE 0.0 END) AS cost,
-           sum(CASE WHEN own AND target_reached AND trial_number >= $4 THEN 1 ELSE 0 END) AS num_compared,
+           sum(CASE WHEN own AND certain AND trial_number >= $4 THEN 1 ELSE 0 END) AS num_compared,
            sum(CASE WHEN own AND trial_number >= $4 THEN coalesce(cost, 0.0) ELSE 0.0 END) AS compared_cost
     FROM ({_COUNTED}) AS counted GROUP BY bucket ORDER BY bucket
 """  # noqa: S608 - as above
@@ -93,7 +96,7 @@ BREAK_EVEN = f"""
     WITH counted AS (SELECT * FROM ({_COUNTED}) AS every WHERE trial_number >= $5),
     summed AS (
         SELECT trial_number,
-               sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) OVER sofar * {_REAL.format(4)}
+               sum(CASE WHEN own AND certain THEN 1 ELSE 0 END) OVER sofar * {_REAL.format(4)}
                - sum(CASE WHEN own THEN coalesce(cost, 0.0) ELSE 0.0 END) OVER sofar AS saved
         FROM counted WINDOW sofar AS (ORDER BY trial_number)
     )
@@ -104,7 +107,8 @@ BREAK_EVEN = f"""
 
 DELIVERIES_SINCE = f"""
     SELECT count(*) AS found FROM jobs j JOIN trials t ON t.job_key = j.job_key
-    WHERE j.job_key = $1 AND t.end_time > $2 AND t.target_reached AND +t.trial_number > j.reset_after AND NOT t.excluded
+    WHERE j.job_key = $1 AND t.end_time > $2 AND t.target_reached AND NOT {_DOUBTFUL}
+      AND +t.trial_number > j.reset_after AND NOT t.excluded
       AND +t.trial_number >= $3 AND {_OWN}
 """  # noqa: S608 - as above
 """How many own trials of the job $1 from the number $3 on have delivered a model after $2. The signs keep SQLite from
@@ -155,6 +159,7 @@ def read_group(row: Row) -> TrialGroup:
         type=TrialType(row["type"]),
         own=bool(row["own"]),
         delivered=bool(row["delivered"]),
+        doubtful=bool(row["doubtful"]),
         first_trial=row["first_trial"],
         num_trials=row["num_trials"],
         num_failed=row["num_failed"],

@@ -170,6 +170,7 @@ class TrialGroup(NamedTuple):
         type: The type.
         own: Whether they ran since the job was registered, or it is unknown when they did.
         delivered: Whether they reached the target.
+        doubtful: Whether they did so too cheaply to count.
         running: Whether they are running; then the group has one trial, and only its number and usage are known.
         first_trial: The least of their numbers.
         num_trials: Their number.
@@ -187,6 +188,7 @@ class TrialGroup(NamedTuple):
     type: TrialType
     own: bool = True
     delivered: bool = False
+    doubtful: bool = False
     running: bool = False
     first_trial: int = 0
     num_trials: int = 0

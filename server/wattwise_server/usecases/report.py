@@ -13,9 +13,10 @@ from wattwise_server.policy.cost import cost
 from wattwise_server.usecases.monitors import monitor_fault
 
 LARGEST_COST = 1e100
+"""In joules: far above any real cost, and small enough for its square to be finite."""
+
 LARGEST_SUM = 1e100
 """Of seconds or joules, so that sums over all trials are finite."""
-"""In joules: far above any real cost, and small enough for its square to be finite."""
 
 Faults: TypeAlias = list[tuple[str, str]]
 """Pairs of a field's name and what to change."""

@@ -391,10 +391,11 @@ class Statistics:
     def _savings(self, version: JobVersion, every: Sequence[TrialGroup], compared_from: int) -> Savings:
         default = version.default_batch_size
         groups = [group for group in every if group.first_trial >= compared_from]
-        delivered = [group for group in groups if group.delivered]
+        # What doubtful deliveries cost is spent; whether they delivered a model is unknown.
+        delivered = [group for group in groups if group.delivered and not group.doubtful]
         spent = self._spent(groups, version.num_gpus)
         running = self._spent((group for group in groups if group.running), version.num_gpus)
-        num_deliveries = _num_deliveries(groups)
+        num_deliveries = _num_deliveries(delivered)
         of_default = [group for group in delivered if group.batch_size == default]
 
         def saved(place: int, value: float, unfinished: float) -> Claim:

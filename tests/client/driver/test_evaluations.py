@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import signal
 from pathlib import Path
 
 import pytest
+from wattwise.driver import evaluations
 from wattwise.driver.evaluations import EvaluationReader, fault_in
 from wattwise.driver.outcome import OUTPUT, MeasuredEpoch
 
@@ -113,6 +115,11 @@ def test_time_of_an_epoch(tmp_path: Path) -> None:
         ((METRIC, None), "acc: 1e-05\nacc: 0.5\n", [(1, 0.5)], "1e-05"),
         ((r"acc: ?-?([0-9.]+)", None), "acc: -0.5\n", [], "-0.5"),
         ((r"acc: (\d+)", None), "acc: 0.93\n", [], "0.93"),
+        ((r"acc.*([0-9.]+)", None), "acc: 0.915\n", [], "0.915"),
+        ((r"(\d\.\d+)", None), "acc: 10.5\nacc: 0.5\n", [(1, 0.5)], "10.5"),
+        ((r"acc: (\d\.\d\d)", None), "acc: 0.9123\n", [], "0.9123"),
+        ((METRIC, None), "acc: 0,915\nacc: 0.5\n", [(1, 0.5)], "0,915"),
+        ((METRIC, None), "acc: 1,234.5\nacc: 0.5\n", [(1, 0.5)], "1,234.5"),
         ((METRIC, EPOCH), "acc: 0.1\nepoch 1 acc: 0.5\n", [(1, 0.5)], "epoch_pattern"),
         ((METRIC, EPOCH), "epoch 1 acc: 0.5\nepoch 1 acc: 0.6\nepoch 2 acc: 0.75\n", [(1, 0.5), (2, 0.75)], "epoch 1 "),
         ((METRIC, EPOCH), "epoch 3 acc: 0.5\nepoch 1 acc: 0.6\nepoch 4 acc: 0.75\n", [(3, 0.5), (4, 0.75)], "epoch 1 "),
@@ -139,6 +146,35 @@ def test_punctuation(tmp_path: Path, text: str) -> None:
     """What ends a sentence, a list or a dictionary is no part of the number."""
     output = Output(tmp_path, r"""acc['"]?: "?(\S+)""")
     assert (output.read(f"{text}\n"), output.said) == ([(1, 0.5)], [])
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [(r"^([0-9.]+)", "0.5,1\n"), (r"^\d+,([0-9.]+)", "2,1,0.5\n"), (r"^([0-9.]+)", "1,0.5\n"), (METRIC, "acc: 1,b\n")],
+)
+def test_numbers_that_commas_separate(tmp_path: Path, metric: str, text: str) -> None:
+    """A comma between numbers is no part of them."""
+    output = Output(tmp_path, metric)
+    assert (len(output.read(text)), output.said) == (1, [])
+
+
+def test_part_of_an_epoch(tmp_path: Path) -> None:
+    """All digits of an epoch count, of which the pattern may match only some."""
+    output = Output(tmp_path, METRIC, r"epoch (\d)")
+    assert output.read("epoch 9: acc: 0.5\nepoch 10: \nacc: 0.75\n") == [(9, 0.5), (10, 0.75)]
+
+
+def test_pattern_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search is given up, after which the output is no longer read; the fault says why."""
+    monkeypatch.setattr(evaluations, "_LONGEST_SEARCH_SECONDS", 0.1)
+    output = Output(tmp_path, r"(?:[a-z ]+)+acc: (\S+)")
+    handler = signal.getsignal(signal.SIGALRM)
+    assert output.read(f"{'step ' * 20}\n and acc: 0.5\n") == []
+    assert output.read("and acc: 0.5\n", to_end=True) == []
+    (said,) = output.said
+    assert output.reader.fault == said
+    assert "(a+)+" in said
+    assert signal.getsignal(signal.SIGALRM) == handler
 
 
 def test_metrics_that_diverge(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wattwise import (
@@ -20,6 +21,7 @@ from wattwise import (
     v1,
 )
 from wattwise.monitor import Window
+from wattwise.monitor.plausible import CheckedMonitor
 
 from tests.client.monitor.test_rapl import count, make_zone
 from tests.client.training.script import GPU, StepMonitor, job_spec
@@ -165,6 +167,57 @@ def test_processors_beside_gpus(grpc_addr: str, tmp_path: Path) -> None:
         bso.on_evaluate(0.1)
     (first,) = measurements(grpc_addr, bso)
     assert first.energy_joules == 910
+
+
+def test_power_of_a_part_of_a_combination(grpc_addr: str, tmp_path: Path) -> None:
+    """A part without a maximum of its own is compared with the power of the job's GPUs, whatever the others measure."""
+    make_zone(tmp_path, "intel-rapl:0", "package-0")
+    answer = Window(time=1.0, total_energy=2.5 * GPU.max_power_watts)
+    with training(grpc_addr, CombinedMonitor(Odd(answer), RaplMonitor(tmp_path))) as bso:
+        bso.on_evaluate(0.1)
+    (first,) = measurements(grpc_addr, bso)
+    assert first.energy_joules == pytest.approx(GPU.max_power_watts * first.time_seconds)
+
+
+class SlowCounter(StepMonitor):
+    """Its counter grows by 500 J in every third window."""
+
+    windows = 0
+
+    def end_window(self, name: str) -> Window:
+        """Closes the window."""
+        super().end_window(name)
+        self.windows += 1
+        return Window(time=1.0, total_energy=0.0 if self.windows % 3 else 500.0)
+
+
+def test_counter_that_changes_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The energy of windows in which a counter did not change is that of the next one."""
+    now = 0.0
+
+    def seconds() -> float:
+        return now
+
+    monkeypatch.setattr("wattwise.monitor.plausible.time.monotonic", seconds)
+    monitor = CheckedMonitor(SlowCounter(), GPU.max_power_watts)
+    joules = []
+    for _ in range(6):
+        monitor.begin_window("epoch")
+        now += 1.0
+        joules.append(monitor.end_window("epoch").total_energy)
+    assert joules == [0, 0, 500, 0, 0, 500]
+
+
+@pytest.mark.parametrize("watts", [0, -1.0, math.nan, "300"])
+def test_maximum_that_is_no_power(grpc_addr: str, watts: Any) -> None:
+    """The error comes before the trial, and names the attribute."""
+    monitor = Odd(Window(1.0, 1.0))
+    monitor.max_power_watts = watts
+    with (
+        BatchSizeOptimizer(grpc_addr, job_spec(), monitor=monitor) as bso,
+        pytest.raises(MonitorError, match="max_power_watts"),
+    ):
+        bso.get_batch_size()
 
 
 class CrashedGpu(EstimateMonitor):

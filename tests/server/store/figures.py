@@ -82,6 +82,7 @@ def ended_trial(
         cost=cost,
         converged=end is EndReason.TARGET_REACHED,
         target_reached=end is EndReason.TARGET_REACHED,
+        observation=number if end is EndReason.TARGET_REACHED else None,
         dispatch_event=number,
         end_event=number,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from wattwise import v1
+from wattwise import Client, v1
 
 from tests.changes import Recurring
 from tests.watched import WatchedServer
@@ -62,6 +62,27 @@ def test_one_cheap_delivery(server: WatchedServer, policy: v1.Policy.ValueType) 
         # The bounds of this policy follow from it, those of the others from the least cost.
         assert job.shown.batch_size_states[1].expected_cost < expected
     assert not job.deliver(16, 4.0).warnings
+
+
+def test_savings_without_a_doubtful_delivery(server: WatchedServer) -> None:
+    """What it cost is spent, and it is no delivery of the claim, nor of the saved cost by trial; a confirmed one is."""
+    job = Delivering(server)
+    for cost in (500.0, 501.0, 502.0, 503.0):
+        job.deliver(32, cost)
+    for _ in range(12):
+        job.deliver(16, 100.0)
+
+    def claim() -> tuple[int, float, float, float]:
+        with Client(server.address) as client:
+            found = client.get_job_statistics(job.job_id, num_buckets=1)
+        savings = found.savings
+        return savings.num_deliveries, savings.cost.spent, savings.cost.baseline, found.savings_points[-1].saved_cost
+
+    deliveries, spent, baseline, saved = claim()
+    job.deliver(16, 4.0)
+    assert claim() == pytest.approx((deliveries, spent + 4, baseline, saved - 4))
+    job.deliver(16, 4.0)
+    assert claim()[0] == deliveries + 1
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -8,10 +8,13 @@ colours, are removed first. Of a line above `_LONGEST` bytes only the beginning 
 from __future__ import annotations
 
 import re
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, TypeAlias
 
 from wattwise.driver.outcome import MeasuredEpoch, without_terminal_sequences
@@ -24,9 +27,16 @@ _LARGEST_EPOCH = 2**31 - 1
 _UNMATCHABLE = re.compile(r"[\x00-\x08\x0a-\x1f]")
 _LINE_ENDS = re.compile(rb"([\r\n])")
 _PUNCTUATION = ".,;:)]}'\""
-_CONTINUED = re.compile(r"[eE][-+]?[0-9]|\.[0-9]")
+_CONTINUED = re.compile(r"(?<=[0-9.])[0-9]|[eE][-+]?[0-9]|\.[0-9]")
+_COMMA = re.compile(r"(?<=[0-9]),(?:[0-9]{3}(?![0-9])|[0-9]+(?![0-9.]))")
+"""Of a decimal, or between thousands; unless it separates numbers, as in "1,0.5"."""
+_BEGUN = re.compile(r"(?:^|[\s:=(\[,])-$")
+_BEGUN_BY_DIGIT = re.compile(r"[0-9]\.?$")
 _FRACTION = re.compile(r"\.[0-9]*[1-9]")
-_SIGN = re.compile(r"(?:^|[\s:=(\[,])-$")
+_DIGITS_BEFORE, _DIGITS_AFTER = re.compile(r"[0-9]*$"), re.compile(r"[0-9]*")
+_WORD_BEFORE, _WORD_AFTER = re.compile(r"\S*$"), re.compile(r"\S*")
+_LONGEST_SEARCH_SECONDS = 2.0
+"""For one line. A repetition within a repetition, such as (a+)+, may take years."""
 
 
 Measure: TypeAlias = Callable[[], tuple[float, float]]
@@ -99,6 +109,7 @@ class EvaluationReader:
         self._text = b""
         # The newest state that has matched, of the line that is not complete yet.
         self._state: _State | None = None
+        self._is_too_slow = False
         # The newest epoch, as the output has it.
         self._epoch = ""
         # Added to the epochs in the output: 1 if the first one with a metric is 0.
@@ -122,7 +133,7 @@ class EvaluationReader:
         with suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._offset)
             chunks = 0
-            while (to_end or chunks < _CHUNKS_PER_READ) and (chunk := file.read(_CHUNK)):
+            while not self._is_too_slow and (to_end or chunks < _CHUNKS_PER_READ) and (chunk := file.read(_CHUNK)):
                 chunks += 1
                 self._offset += len(chunk)
                 yield from self._parse(chunk, measure)
@@ -144,10 +155,24 @@ class EvaluationReader:
 
     def _search(self, text: str, measure: Measure) -> Iterator[MeasuredEpoch]:
         """Looks for a match in a line, or in one state of a line that overwrites itself."""
-        if self._epochs is not None and (match := self._epochs.search(text)):
-            fraction = _FRACTION.match(text, match.end(_key(match, "epoch")))
-            self._epoch = _group(match, "epoch") + (fraction[0] if fraction else "")
-        if match := self._metric.search(text):
+        if self._is_too_slow:
+            return
+        try:
+            with _time_limit():
+                epoch = None if self._epochs is None else self._epochs.search(text)
+                match = self._metric.search(text)
+        except TimeoutError:
+            self._is_too_slow = True
+            self._warn(
+                "slow",
+                f"the patterns take more than {_LONGEST_SEARCH_SECONDS:g} s for a line of {len(text)} characters, so "
+                "the output is no longer read: correct them; a repetition within a repetition, such as (a+)+, takes "
+                "this long",
+            )
+            return
+        if epoch is not None:
+            self._epoch = _whole_epoch(epoch)
+        if match is not None:
             state = self._state
             if state is None or (_group(match, "metric"), self._epoch) != (_group(state.match, "metric"), state.epoch):
                 if self._epochs is not None and state is not None and state.epoch != self._epoch:
@@ -163,11 +188,14 @@ class EvaluationReader:
         metric = _number(text)
         whole = "" if metric is None else _cut_number(match)
         if metric is None or whole:
-            found = f"{text!r}, a part of {whole!r}" if whole else f"{text[:80]!r}, which is not a number"
-            self._warn(
-                "metric",
-                rf"metric_pattern finds {found}: the line is ignored; correct the pattern, such as to 'val_acc: (\S+)'",
+            fault = (
+                rf"{text!r}, a part of {whole!r}: the line is ignored; its group must match the whole number, as in "
+                r"'val_acc: (\S+)', with .*? instead of .* before it, and the number must have no comma"
+                if whole
+                else f"{text[:80]!r}, which is not a number: the line is ignored; its group must match the number "
+                "alone, as in 'val_acc: ([0-9.]+)%'"
             )
+            self._warn("metric", f"metric_pattern finds {fault}")
         elif self._epochs is None:
             self._last += 1
             yield MeasuredEpoch(self._last, metric, *sums)
@@ -227,8 +255,50 @@ def _number(text: str) -> float | None:
 def _cut_number(match: re.Match[str]) -> str:
     """The whole number of which the group has matched only a part, such as "1" of "1e-05"; empty if there is none."""
     start, end = match.span(_key(match, "metric"))
-    line = match.string
-    if not (_CONTINUED.match(line, end) or _SIGN.search(line[:start])):
+    line, text = match.string, _group(match, "metric")
+    before = line[:start]
+    is_cut = (
+        _CONTINUED.match(line, end)
+        or _BEGUN.search(before)
+        or (text[:1] in "0123456789." and _BEGUN_BY_DIGIT.search(before))
+        or ("." not in text and not before.endswith(",") and _COMMA.match(line, end))
+    )
+    if not is_cut:
         return ""
-    before, after = line[:start].split()[-1:], line[end:].split()[:1]
-    return "".join([*before, line[start:end], *after])[:80]
+    return _around(match, "metric", _WORD_BEFORE, _WORD_AFTER)[:80]
+
+
+def _whole_epoch(match: re.Match[str]) -> str:
+    """The epoch with all its digits, of which the group may have matched only some, and with a fraction."""
+    fraction = _FRACTION.match(match.string, match.end(_key(match, "epoch")))
+    return _around(match, "epoch", _DIGITS_BEFORE, _DIGITS_AFTER) + (fraction[0] if fraction else "")
+
+
+def _around(match: re.Match[str], name: str, before: re.Pattern[str], after: re.Pattern[str]) -> str:
+    """What the group has matched, with what is before and after it."""
+    start, end = match.span(_key(match, name))
+    first, last = before.search(match.string[:start]), after.match(match.string, max(end, 0))
+    return f"{first[0] if first else ''}{_group(match, name)}{last[0] if last else ''}"
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Limits the time of a search in the main thread, which signals interrupt.
+
+    Raises:
+        TimeoutError: if it takes longer.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _time_out)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, _LONGEST_SEARCH_SECONDS)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _time_out(_number: int, _frame: FrameType | None) -> None:
+    raise TimeoutError

@@ -383,6 +383,8 @@ class Launcher:
             )
         self.run.folder.record(claim, record)
         self.run.board.end(record)
+        for warning in trial.warnings:
+            self.run.board.say(f"trial {trial.id.trial_number}: {warning.message}")
         if outcome is not None and trial.end_reason in _OWN_FAULTS:
             self.run.board.quote(folder, outcome.exit_code)
         return record

@@ -27,6 +27,7 @@ class CombinedMonitor:
         raises_own_errors: True, as for all monitors of Wattwise.
         kinds: The kinds of all of them.
         monitors: As given.
+        checked_parts: The same, with the plausibility check.
         gpu_indices: Those of the monitor that measures GPUs; empty if none does.
 
     Raises:
@@ -53,7 +54,7 @@ class CombinedMonitor:
             raise MonitorError(f"{len(kinds)} kinds of monitor are too many; combine at most {MOST_KINDS}")
         self.kinds = MonitorKinds.of(kinds)
         self.monitors = monitors
-        self._checked = [CheckedMonitor(monitor) for monitor in monitors]
+        self.checked_parts = [CheckedMonitor(monitor) for monitor in monitors]
         self._main = of_gpus[0] if of_gpus else monitors[0]
         self.gpu_indices = list(self._main.gpu_indices)
 
@@ -85,7 +86,7 @@ class CombinedMonitor:
         """
         open_monitors: list[CheckedMonitor] = []
         try:
-            for monitor in self._checked:
+            for monitor in self.checked_parts:
                 _begin(monitor, name)
                 open_monitors.append(monitor)
         except BaseException:
@@ -109,9 +110,9 @@ class CombinedMonitor:
             ImplausibleError: What one of them measured cannot be true.
         """
         # All windows are ended before the first error is raised.
-        results = [_end(monitor, name) for monitor in self._checked]
+        results = [_end(monitor, name) for monitor in self.checked_parts]
         windows: list[WindowMeasurement] = []
-        for monitor, result in zip(self._checked, results, strict=True):
+        for monitor, result in zip(self.checked_parts, results, strict=True):
             if isinstance(result, Exception):
                 _raise(monitor, result)
             windows.append(result)

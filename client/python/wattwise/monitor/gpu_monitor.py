@@ -15,7 +15,7 @@ from wattwise.spec import GpuConfig
 POLL_SECONDS = 0.1
 # GPUs update their energy counters every 10 to 100 ms. In a shorter window a counter may not change, or by a whole step
 # too much.
-COUNTER_SECONDS = 0.1
+COUNTER_SECONDS = plausible.STEP_SECONDS
 
 
 class MeasuredGpu(Protocol):
@@ -115,7 +115,7 @@ class GpuMonitor(WindowMonitor):
                 f"the energy counter of {gpu.name} ({gpu.uuid}) went backwards: was the GPU or its kernel module reset?"
             )
         if joules > 0 and seconds >= COUNTER_SECONDS:
-            if fault := plausible.power_fault(joules, seconds, self._most_watts[gpu.uuid]):
+            if fault := plausible.power_fault(joules, seconds, self._most_watts[gpu.uuid], plausible.STEP_SECONDS):
                 raise ImplausibleError(f"the energy counter of {gpu.name} ({gpu.uuid}) jumped: {fault}")
             return joules
         try:

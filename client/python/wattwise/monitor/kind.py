@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wattwise.errors import MonitorError
+from wattwise.spec import to_number
 
 if TYPE_CHECKING:
     from wattwise.monitor.window import Monitor
@@ -97,11 +98,18 @@ def monitor_kinds(monitor: Monitor) -> MonitorKinds:
         `CombinedMonitor`.
 
     Raises:
-        MonitorError: It is not a monitor, or its `kind` is not a name that can be shown.
+        MonitorError: It is not a monitor, its `kind` is not a name that can be shown, or its `max_power_watts` is not a
+            power.
     """
     if isinstance(monitor, type) or not all(hasattr(monitor, name) for name in _NEEDED):
         raise MonitorError(
             f"{monitor!r} is not a monitor; pass an instance, such as NvmlMonitor() or EstimateMonitor(watts=150)"
+        )
+    own = getattr(monitor, "max_power_watts", None)
+    if own is not None and not to_number(own) > 0:
+        raise MonitorError(
+            f"the max_power_watts of {monitor!r} is {own!r}; use the highest power that it can measure in watts, above "
+            "0, or leave it out"
         )
     combined = getattr(monitor, "kinds", None)
     if isinstance(combined, MonitorKinds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from wattwise.errors import ImplausibleError
 from wattwise.monitor.kind import ESTIMATE, monitor_kinds
@@ -13,8 +13,8 @@ from wattwise.monitor.window import Monitor, Window
 POWER_FACTOR = 2.0
 """Times their limit: GPUs exceed it for moments."""
 
-_STEP_SECONDS = 0.1
-"""By which a counter may be late."""
+STEP_SECONDS = 0.1
+"""By which the energy counters of GPUs may be late."""
 
 _CLOCK_FACTOR = 1.1
 _CLOCK_SECONDS = 2.0
@@ -23,12 +23,19 @@ _CLOCK_SECONDS = 2.0
 _ROUNDING = 1.01
 
 
-def power_fault(joules: float, seconds: float, most_watts: float) -> str | None:
-    """What is wrong with an energy and its time; None if nothing is."""
+def power_fault(joules: float, seconds: float, most_watts: float, late_seconds: float = 0.0) -> str | None:
+    """What is wrong with an energy and its time; None if nothing is.
+
+    Args:
+        joules: The energy.
+        seconds: The time.
+        most_watts: The highest power.
+        late_seconds: The time before it whose energy the counter may add late.
+    """
     if not 0 <= joules < math.inf:
         return f"{joules:g} J in {seconds:.4g} s is not an energy"
     # A product, because a window may be so short that it has no length.
-    if joules > most_watts * seconds * _ROUNDING:
+    if joules > most_watts * (seconds + late_seconds) * _ROUNDING:
         watts = f"{joules / seconds:.4g} W" if seconds > 0 else "far"
         return f"{joules:.6g} J in {seconds:.4g} s are {watts}, more than the {most_watts:.4g} W that are possible"
     return None
@@ -43,43 +50,43 @@ def clock_fault(measured: float, least: float, most: float) -> str | None:
     return None
 
 
-def most_watts(monitor: Monitor, limit_watts: float) -> float:
-    """The highest power that a monitor may measure, in watts.
-
-    Args:
-        monitor: The monitor; its own `max_power_watts` comes first.
-        limit_watts: The power limit of the GPUs of a monitor that has none.
-    """
-    own = getattr(monitor, "max_power_watts", None)
-    if own is not None:
-        return float(own)
-    parts: Iterable[Monitor] = getattr(monitor, "monitors", ())
-    return math.fsum(most_watts(part, limit_watts) for part in parts) or POWER_FACTOR * limit_watts
-
-
 class CheckedMonitor:
     """A monitor whose windows are plausible; an `end_window` with any other raises `ImplausibleError`.
 
     Args:
         monitor: The monitor.
-        limit_watts: The power limit of its GPUs, for a monitor that has no `max_power_watts` of its own.
+        limit_watts: See `set_limit`.
 
     Attributes:
         gpu_indices: Those of the monitor.
+        most_watts: The highest power that it may measure.
         raises_own_errors: Whether its failures are MonitorErrors, and any other exception comes from the training.
     """
 
     def __init__(self, monitor: Monitor, limit_watts: float = math.inf) -> None:
         self._monitor = monitor
-        self._most_watts = most_watts(monitor, limit_watts)
         # An estimate may be of another time, such as a processor's.
         self._has_clock = ESTIMATE not in monitor_kinds(monitor).kinds
+        self._parts: Sequence[CheckedMonitor] = getattr(monitor, "checked_parts", ())
+        self.most_watts = math.inf
+        self.set_limit(limit_watts)
         self._begun: dict[str, tuple[float, float]] = {}
+        # Since the energy last grew: the counters of wall plugs and management controllers change once a second or
+        # more slowly, and the window in which they change has the energy of those before.
+        self._idle_seconds = 0.0
         self.gpu_indices = monitor.gpu_indices
         self.raises_own_errors: bool = getattr(monitor, "raises_own_errors", False)
 
     def __repr__(self) -> str:
         return repr(self._monitor)
+
+    def set_limit(self, watts: float) -> None:
+        """Sets the power limit of the job's GPUs, for a monitor or a part of one without `max_power_watts`."""
+        for part in self._parts:
+            part.set_limit(watts)
+        own = getattr(self._monitor, "max_power_watts", None)
+        of_parts = math.fsum(part.most_watts for part in self._parts)
+        self.most_watts = float(own) if own is not None else of_parts or POWER_FACTOR * watts
 
     def begin_window(self, name: str, /) -> None:
         """Begins a window of the monitor."""
@@ -99,7 +106,8 @@ class CheckedMonitor:
         longest = time.monotonic() - first
         seconds, joules = float(window.time), float(window.total_energy)
         fault = clock_fault(seconds, called - last, longest) if self._has_clock else clock_fault(seconds, 0, math.inf)
-        fault = fault or power_fault(joules, max(seconds, longest) + _STEP_SECONDS, self._most_watts)
+        fault = fault or power_fault(joules, max(seconds, longest), self.most_watts, STEP_SECONDS + self._idle_seconds)
+        self._idle_seconds = 0.0 if joules else self._idle_seconds + longest
         if fault:
             raise ImplausibleError(f"{self!r} has measured what cannot be true: {fault}")
         return Window(seconds, joules)

@@ -127,7 +127,7 @@ class RaplZone:
         seconds = time_now - self._last_time
         self._wraps += wrapped
         self._last, self._last_time = now, time_now
-        if fault := power_fault(grown, seconds + _STEP_SECONDS, self._most_watts):
+        if fault := power_fault(grown, seconds, self._most_watts, _STEP_SECONDS):
             raise ImplausibleError(f"the energy counter of RAPL zone {self.name} jumped or was reset: {fault}")
         return self._wraps * self.range_joules + now / 1e6
 

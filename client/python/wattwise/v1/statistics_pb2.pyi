@@ -350,7 +350,7 @@ class Savings(_message.Message):
     verdict: Global___SavingsVerdict.ValueType
     """What the data say about the cost. Always set."""
     num_deliveries: _builtins.int
-    """Number of compared trials that delivered a model."""
+    """Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP."""
     num_baseline_trials: _builtins.int
     """Number of the default batch size's deliveries, which the baseline is the mean of."""
     break_even_trial: _builtins.int

@@ -234,7 +234,7 @@ export interface Savings {
   carbon:
     | Saving
     | undefined;
-  /** Number of compared trials that delivered a model. */
+  /** Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. */
   numDeliveries: number;
   /** Number of the default batch size's deliveries, which the baseline is the mean of. */
   numBaselineTrials: number;
