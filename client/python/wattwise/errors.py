@@ -13,20 +13,38 @@ log = logging.getLogger("wattwise")
 """The logger of the whole client package."""
 
 
+class _Unclaimed(logging.Handler):
+    """Writes to stderr what no handler of the program would get, with the name of this library."""
+
+    @property
+    def needed(self) -> bool:
+        """Whether the program has set up no handler for these lines."""
+        own = any(handler is not self for handler in log.handlers)
+        return not (own or (log.propagate and log.parent is not None and log.parent.hasHandlers()))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.needed:
+            # A new one each time: stderr may have been replaced.
+            stderr = logging.StreamHandler()
+            stderr.setFormatter(logging.Formatter("wattwise: %(message)s"))
+            stderr.emit(record)
+
+
+_unclaimed = _Unclaimed()
+log.addHandler(_unclaimed)
+
+
 def announce(message: str, *args: object) -> None:
     """Logs one of the few lines at level INFO that a program sees without configuring logging.
 
     If no handler would get the line, it is written to stderr, unless the level of the logger is above INFO.
     """
-    if log.hasHandlers():
+    if not _unclaimed.needed:
         log.info(message, *args, stacklevel=2)
     elif log.level <= logging.INFO and not log.disabled and log.manager.disable < logging.INFO:
         record = log.makeRecord(log.name, logging.INFO, __file__, 0, message, args, None)
         if log.filter(record):
-            # A new one each time: stderr may have been replaced.
-            stderr = logging.StreamHandler()
-            stderr.setFormatter(logging.Formatter("wattwise: %(message)s"))
-            stderr.handle(record)
+            _unclaimed.handle(record)
 
 
 class Violation(NamedTuple):

@@ -114,7 +114,7 @@ def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict, unbounde
 
 def _bound(spec: JobSpec, bound: float | None, unbounded: str) -> str:
     if spec.beta_knob is None:
-        return "early stopping off"
+        return "no cost bound"
     if bound is not None:
         return f"bound {bound:.6g} J"
     return f"no bound: {unbounded}" if unbounded else "no cost bound yet"

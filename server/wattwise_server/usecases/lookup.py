@@ -97,7 +97,6 @@ def with_notes(trial: Trial, decision: Decision) -> Decision:
         decision = decision._replace(warnings=tuple(warnings_of(trial)))
     if not decision.stop_train or decision.target_reached or trial.status is TrialStatus.FAILED:
         return decision
-    # A trainer may append the job's advice, which is not to contradict this.
-    command = jobs_command("show", trial.job_id)
-    todo = f"launch the job again, unless {command} says what to change"
+    # It may be followed by another attempt, or by the job's advice, and must not contradict them.
+    todo = f"{jobs_command('show', trial.job_id)} says whether to change something before the next launch"
     return decision._replace(message=f"{decision.message}; {todo}")

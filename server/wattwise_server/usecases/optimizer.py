@@ -403,8 +403,8 @@ class Optimizer:
 def _resume_reason(trial: Trial) -> str:
     """Where the trial of a resuming launch continues, or why it does not."""
     if trial.running:
-        place = f"after epoch {trial.last.epoch}" if trial.last else "at its first epoch"
-        return f"trial {trial.number} resumes {place}"
+        reported = f"its last report was for epoch {trial.last.epoch}" if trial.last else "it has no report"
+        return f"trial {trial.number} resumes; {reported}"
     why = "its trainer ended it" if trial.status is TrialStatus.FAILED else "it has been decided"
     reason = trial.end_reason.value.lower().replace("_", " ") if trial.end_reason else "no reason"
     return f"trial {trial.number} does not resume: {why} ({reason})"

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,7 +114,10 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 def without_announcements(errors: str) -> str:
     """Standard error without the lines about the batch size and the decision that every launch prints."""
-    return "".join(line for line in errors.splitlines(keepends=True) if not line.startswith("wattwise: "))
+    return "".join(line for line in errors.splitlines(keepends=True) if not _ANNOUNCEMENT.match(line))
+
+
+_ANNOUNCEMENT = re.compile("wattwise: trial [0-9]+ of job '[^']*'( has batch size|:)")
 
 
 def the_trial(server: LiveServer) -> v1.Trial:

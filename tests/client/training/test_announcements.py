@@ -92,6 +92,13 @@ def test_configured_program_gets_each_line_once(server: LiveServer, setup: str) 
     assert not any(line.startswith("wattwise: ") for line in lines)
 
 
+def test_warnings_are_told_from_those_of_other_libraries(server: LiveServer) -> None:
+    """Without a configured program, warnings begin with the name of this library as the lines do."""
+    lines = written(server.address, metrics=[0.1, 0.1, 0.95])
+    assert sum("attempt 1 of" in line for line in lines) == 1
+    assert all(line.startswith("wattwise: ") for line in lines)
+
+
 def decisions(caplog: pytest.LogCaptureFixture, bso: BatchSizeOptimizer) -> list[object]:
     """The arguments of the lines with the decision of a trial."""
     assert bso.decision is not None

@@ -287,7 +287,8 @@ def test_choice_is_logged_with_its_reason(grpc_addr: str, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, logger="wattwise"), begun(grpc_addr) as bso:
         pass
     trial = bso.trial
-    assert (trial.id.trial_number, trial.id.job_id, 16, trial.reason) in [record.args for record in caplog.records]
+    line = f"trial {trial.id.trial_number} of job {trial.id.job_id!r} has batch size 16: {trial.reason}"
+    assert line in [record.getMessage() for record in caplog.records]
 
 
 def test_gpus_are_read_from_the_monitor_unless_given(grpc_addr: str) -> None:

@@ -81,7 +81,7 @@ def test_process_that_ends_before_its_stream_is_open(server: LiveServer) -> None
     command = [sys.executable, "-c", _SHORT, server.address, JOB_ID]
     errors = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     (line,) = without_announcements(errors).splitlines()
-    assert line.startswith(f"trial 1 of job '{JOB_ID}' ")
+    assert line.startswith(f"wattwise: trial 1 of job '{JOB_ID}' ")
     assert "on_evaluate(metric)" in line
     assert the_trial(server).end_reason == v1.END_REASON_COMPLETED
 

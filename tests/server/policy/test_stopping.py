@@ -117,4 +117,4 @@ def test_message_says_why_there_is_no_bound(fields: dict[str, Any], best_known: 
     assert f"no bound: {why}" in bound_of(SPEC, None, why)
     assert "no cost bound yet" in bound_of(SPEC, None, "")
     assert "bound 5000 J" in bound_of(SPEC, 5000.0, why)
-    assert "early stopping off" in bound_of(replace(SPEC, beta_knob=None), None, why)
+    assert "no cost bound" in bound_of(replace(SPEC, beta_knob=None), None, why)

@@ -165,12 +165,12 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        ("runs", "trial 1 resumes after epoch 2"),
-        ("preempted", "trial 1 resumes after epoch 2"),
+        ("runs", "trial 1 resumes; its last report was for epoch 2"),
+        ("preempted", "trial 1 resumes; its last report was for epoch 2"),
         ("error", "trial 1 does not resume: its trainer ended it (error)"),
         ("decided", "trial 1 does not resume: it has been decided (target reached)"),
         ("over bound", "trial 2 does not resume: it has been decided (cost bound)"),
-        ("new", "trial 1 resumes at its first epoch"),
+        ("new", "trial 1 resumes; it has no report"),
     ],
 )
 def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) -> None:

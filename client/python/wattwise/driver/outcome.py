@@ -37,7 +37,7 @@ ENDED = "ended.json"
 _MEASURING, _MEASURED = "measuring.json", "measured.json"
 RUNNING = -1
 """In place of the exit status of a command that runs."""
-_QUOTED_LINES, _QUOTED_CHARACTERS, _READ_BYTES = 10, 200, 16_384
+_QUOTED_LINES, _QUOTED_CHARACTERS, _READ_BYTES = 10, 500, 16_384
 _TERMINAL_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[ -/]+[0-~])")
 _PREEMPTED = {128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP}
 

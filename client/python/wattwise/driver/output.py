@@ -194,8 +194,7 @@ def _line(record: TrialRecord) -> str:
         f"time {_known(record.time_seconds, duration)}",
         f"energy {_known(record.energy_joules, lambda value: joules(value) + mark)}",
         f"cost {_known(record.cost, lambda value: joules(value) + mark + computed)}",
-        f"ended by {record.end_reason}",
-        f"target {'reached' if record.reached else 'missed'}",
+        trial_result(record.end_reason, reached=record.reached),
     )
     return ", ".join(parts)
 

@@ -25,7 +25,7 @@ from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
 from wattwise.training.attempts import Attempt
-from wattwise.training.best import BestEpoch, better
+from wattwise.training.best import BestEpoch, best_state, better, saved_best
 from wattwise.training.exits import check_reason, end_reason
 from wattwise.training.fallback import checked_fallback
 from wattwise.training.inheritance import inherited_batch
@@ -277,12 +277,12 @@ class BatchSizeOptimizer:
 
     @property
     def best(self) -> BestEpoch | None:
-        """The epoch with the best metric since this optimizer was created, over all attempts; None before the first.
+        """The epoch with the best metric of this launch, over all attempts; None before the first.
 
             if bso.improved:
                 save(model)
 
-        A launch that never reaches its target can still keep its best model.
+        A launch that never reaches its target can still keep its best model. A checkpoint continues it.
         """
         return self._best
 
@@ -341,7 +341,9 @@ class BatchSizeOptimizer:
             if self._given_ranks is None:
                 self._launch.unconnected_ranks = warn_if_not_connected()
             ranks = self._given_ranks or Ranks.current()
-            started, self._attempt = ranks.on_first("get_batch_size", lambda: (self._start(), self._attempt))
+            started, self._attempt, self._best = ranks.on_first(
+                "get_batch_size", lambda: (self._start(ranks.size), self._attempt, self._best)
+            )
             self._begin(started, ranks)
         return self.trial.id.batch_size
 
@@ -367,7 +369,9 @@ class BatchSizeOptimizer:
         if not own[0]:
             self.get_batch_size()
             return
-        started, self._attempt = ranks.on_first("get_batch_size", lambda: (self.running_trial.started, self._attempt))
+        started, self._attempt, self._best = ranks.on_first(
+            "get_batch_size", lambda: (self.running_trial.started, self._attempt, self._best)
+        )
         if self._running is None:
             self._begin(started, ranks)
         else:
@@ -580,7 +584,7 @@ class BatchSizeOptimizer:
         trial = self._trial("state_dict()")
         progress = trial.measure() if within_epoch else trial.progress
         saved = SavedTrial.of(trial.info.snapshot, trial.info.request_id, progress)
-        return {**saved.state(), "attempt": self._attempt}
+        return {**saved.state(), "attempt": self._attempt, **best_state(self._best)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continues the trial of a checkpoint: `get_batch_size` then returns the batch size of that trial.
@@ -603,8 +607,7 @@ class BatchSizeOptimizer:
             OperationOrderError: after training has begun.
         """
         if self._running is None:
-            self._launch.resume(state)
-            self._attempt = saved_attempt(state)
+            self._continue(state)
             return
         saved = SavedTrial.from_state(state)
         if saved.request_id == self.trial.request_id:
@@ -612,9 +615,14 @@ class BatchSizeOptimizer:
         self._check_replaceable(saved)
         started = self._running
         started.close_for_another(v1.END_REASON_PREEMPTED)
-        self._launch.resume(state)
-        self._begins_again, self._attempt = True, saved_attempt(state)
+        self._continue(state)
+        self._begins_again = True
         self.get_batch_size()
+
+    def _continue(self, state: Mapping[str, object]) -> None:
+        attempt, best = saved_attempt(state), saved_best(state)
+        self._launch.resume(state)
+        self._attempt, self._best = attempt, best
 
     def _check_replaceable(self, saved: SavedTrial) -> None:
         """Checks that the trial of a checkpoint may take the place of the one that was started.
@@ -640,16 +648,17 @@ class BatchSizeOptimizer:
                 "asked for (callbacks have an argument for that), or start the training without the checkpoint"
             )
 
-    def _start(self) -> StartedTrial:
+    def _start(self, ranks: int) -> StartedTrial:
         if self._monitor is None:
             self._monitor = default_monitor()
         started = self._launch.start(self._monitor, self._fallback)
         trial = started.info.id
         # Otherwise the driver, a warning, or the process that handed the trial over says so.
         if self._launch.repeatable and not (started.info.fallback or self._handed_over):
+            shared = f" over {ranks} ranks" if ranks > 1 else ""
             announce(
-                "trial %d of job %r has batch size %d: %s",
-                *(trial.trial_number, trial.job_id, trial.batch_size, started.info.reason),
+                "trial %d of job %r has batch size %d%s: %s",
+                *(trial.trial_number, trial.job_id, trial.batch_size, shared, started.info.reason),
             )
         return started
 

@@ -23,6 +23,14 @@ from wattwise.training.trial import StartedTrial
 
 _END_SECONDS = 5.0
 
+_HOW = {
+    v1.END_REASON_STOPPED_EARLY: "was stopped early by the trainer",
+    v1.END_REASON_PREEMPTED: "was preempted",
+    v1.END_REASON_OUT_OF_MEMORY: "ran out of memory",
+    v1.END_REASON_ERROR: "failed",
+}
+"""What became of a trial that its trainer has ended."""
+
 
 class RunningTrial:
     """Reports a trial while it is trained, and ends it.
@@ -141,8 +149,13 @@ class RunningTrial:
         """How the trial ended."""
         if self.decision is not None and self.decision.stop_train:
             return self.decision.message
-        trial, reason = self.info.id, v1.EndReason.Name(self._end_reason)
-        return f"trial {trial.trial_number} with batch size {trial.batch_size} ended without a decision ({reason})"
+        trial, spec, epoch = self.info.id, self.info.job.spec, self.progress.epoch
+        name = f"trial {trial.trial_number} with batch size {trial.batch_size}"
+        if not epoch:
+            return f"{name} ended without a metric"
+        how = _HOW.get(self._end_reason, "ended")
+        metric = f"metric {self.metric:.6g}, target {spec.target_metric:.6g}"
+        return f"{name} {how} in epoch {epoch} of {spec.max_epochs}, undecided: {metric}"
 
     def check_process(self, call: str) -> None:
         """Raises OperationOrderError in a forked process; `call` is what the user called."""
@@ -252,8 +265,8 @@ class RunningTrial:
             # Under a driver such a trial does not count, and the driver says what to do.
             return reason
         warn(
-            "%s ends without a metric and counts as failed, and a batch size that fails three times in a row is no "
-            "longer tried: call on_evaluate(metric) after every epoch",
+            "%s ends without a metric and counts as failed, and a batch size that fails three times in a row is set "
+            "aside for some trials: call on_evaluate(metric) after every epoch",
             name,
         )
         return reason
@@ -287,9 +300,7 @@ class RunningTrial:
             return "launch the job again: the server chooses a batch size that may fit"
         if self.decision is None or not self.decision.stop_train:
             return "train every epoch of attempt.epochs(), and call on_evaluate(metric) in each"
-        # The server's decision ends with the advice to launch the job again.
-        again = "" if self.stopped_by_server else "launch the job again, or "
-        return f"{again}raise max_tries: the server takes the misses into account"
+        return "raise max_tries: the server takes the misses into account"
 
     def call_at_end(self, action: Callable[[], None]) -> None:
         """Calls `action` once, as soon as the trial is over or the process ends, before the server is notified.
