@@ -357,10 +357,15 @@ def test_checkpoint_keeps_the_best_epoch(grpc_addr: str) -> None:
     first.close(v1.END_REASON_PREEMPTED)
     again = launched(grpc_addr, job_id=first.trial.id.job_id, max_epochs=5)
     again.load_state_dict(json.loads(json.dumps(state)))
-    improved = [(again.on_evaluate(metric), again.improved)[1] for _, metric in zip(again.epochs(), (0.4, 0.6))]
+    again.get_batch_size()
+    again.on_train_begin()
+    improved = []
+    for metric in (0.4, 0.6):
+        again.on_evaluate(metric)
+        improved.append(again.improved)
     assert (improved, first.best, again.best) == ([False, True], (1, 2, 0.5), (1, 4, 0.6))
     with pytest.raises(ResumeError, match="best"):
-        again.load_state_dict(state | {"best_metric": "0.5"})
+        launched(grpc_addr).load_state_dict(state | {"best_metric": "0.5"})
 
 
 def test_checkpoint_of_an_older_client(grpc_addr: str) -> None:
