@@ -164,6 +164,16 @@ def test_healthy_attempts_are_not_refused(watched: WatchedServer) -> None:
     assert watched.events("call refused") == []
 
 
+def test_last_attempt_that_stops_early(grpc_addr: str) -> None:
+    """The error after an attempt that was stopped early says to let it go on."""
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
+    with pytest.raises(TrainFailError, match="early stopping"):
+        for attempt in bso.attempts(1):
+            for _ in attempt.epochs():
+                attempt.on_evaluate(0.1)
+                break
+
+
 def test_attempt_without_a_decision(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
     """A body that ends before the trial is decided ends it as stopped early, closes its window, and misses."""
     monitor = StepMonitor()
