@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 
 import pytest
@@ -71,6 +72,47 @@ def test_exception_in_fit(grpc_addr: str, error: BaseException, reason: v1.EndRe
     with pytest.raises(type(error)):
         fit_attempts(bso, fit)
     assert end_reasons(grpc_addr, bso) == [reason]
+
+
+@pytest.mark.parametrize(
+    ("policy", "last"),
+    [
+        ("POLICY_KNOWLEDGE_GRADIENT", "missed"),
+        ("POLICY_KNOWLEDGE_GRADIENT", "out of memory"),
+        # Its default misses, so that no batch size is left.
+        ("POLICY_PRUNING_GTS", "missed"),
+    ],
+)
+def test_best_of_several_misses(grpc_addr: str, policy: str, last: str, caplog: pytest.LogCaptureFixture) -> None:
+    """However the attempts end, the result of the best one is returned, with a warning."""
+    job = job_spec(max_epochs=1, policy=policy, batch_sizes=[8, 16, 32], default_batch_size=8)
+    bso = BatchSizeOptimizer(grpc_addr, job, monitor=StepMonitor())
+
+    def fit(attempt: Attempt) -> str:
+        for _ in attempt.epochs():
+            if attempt.number == 2 and last == "out of memory":
+                raise MemoryError
+            attempt.on_evaluate(0.5 / attempt.number)
+        return f"model {attempt.number}"
+
+    with caplog.at_level(logging.WARNING, "wattwise"):
+        assert fit_attempts(bso, fit, max_tries=2, keep_best=True) == "model 1"
+    assert "attempt 1 returned is kept, whose metric was 0.5" in caplog.records[-1].getMessage()
+
+
+def test_error_in_fit_after_a_miss(grpc_addr: str) -> None:
+    """A bug in a later attempt is raised, even if a result is kept."""
+    bso = launched(grpc_addr)
+
+    def fit(attempt: Attempt) -> str:
+        for _ in attempt.epochs():
+            if attempt.number == 2:
+                raise ZeroDivisionError
+            attempt.on_evaluate(0.5)
+        return "model"
+
+    with pytest.raises(ZeroDivisionError):
+        fit_attempts(bso, fit, keep_best=True)
 
 
 def test_fit_that_ends_early(grpc_addr: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 pytestmark = pytest.mark.trainers
 pytest.importorskip("transformers", reason="needs Transformers: make test-trainers")
 
-from transformers import EarlyStoppingCallback, TrainingArguments
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 from wattwise import BatchSizeOptimizer, Client, ResumeError, TrainerSetupError, TrainFailError, v1
 from wattwise.integrations.huggingface import WattwiseCallback
@@ -35,10 +38,14 @@ class Launch:
         self.script = Script(iter(metrics) if metrics else itertools.repeat(0.1))
         self.server = server
 
-    def train(self, *others: Any, data: Any = None, checkpoint: str | None = None, **options: Any) -> None:
-        """Trains with the trial's batch size."""
+    def train(
+        self, *others: Any, data: Any = None, loader: Any = None, checkpoint: str | None = None, **options: Any
+    ) -> None:
+        """Trains with the trial's batch size; `loader` is what a Trainer returns that overrides its loader."""
         running = trainer(self.callback, self.script, **(self.callback.batch_arguments() | options))
         running.train_dataset = DATA if data is None else data
+        if loader is not None:
+            running.get_train_dataloader = lambda: running.accelerator.prepare(loader(running.data_collator))
         for other in others:
             running.add_callback(other)
         running.train(resume_from_checkpoint=checkpoint)
@@ -51,6 +58,9 @@ class Launch:
         return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.last_epoch
 
 
+EIGHT: BatchSampler = BatchSampler(SequentialSampler(DATA), 8, drop_last=False)
+
+
 @pytest.mark.parametrize(
     ("options", "names"),
     [
@@ -58,7 +68,10 @@ class Launch:
         ({"num_train_epochs": 0.5}, "at least one epoch"),
         ({"eval_strategy": "steps", "eval_steps": 4}, "eval_steps"),
         ({"eval_strategy": "steps", "eval_steps": 0.5, "max_steps": 8}, "eval_steps"),
+        ({"eval_strategy": "steps", "eval_steps": 0.06}, "eval_steps=0.06 .* 2.4 steps .*callback.steps"),
         ({"per_device_train_batch_size": 8}, "gradient_accumulation_steps"),
+        ({"loader": lambda collate: DataLoader(DATA, 8, collate_fn=collate)}, r"8 examples instead of 16"),
+        ({"loader": lambda collate: DataLoader(DATA, batch_sampler=EIGHT, collate_fn=collate)}, "8 examples instead"),
     ],
 )
 def test_refused_before_training(grpc_server: LiveServer, options: dict[str, Any], names: str) -> None:
@@ -67,6 +80,14 @@ def test_refused_before_training(grpc_server: LiveServer, options: dict[str, Any
     with pytest.raises(TrainerSetupError, match=names):
         launch.train(**options)
     assert not launch.script.sizes
+    assert launch.end == ("PREEMPTED", 0)
+
+
+def test_data_without_a_batch(grpc_server: LiveServer) -> None:
+    """Data that leave no batch are refused when the Trainer is created, by the option that drops them."""
+    launch = Launch(grpc_server, job={"batch_sizes": [128], "default_batch_size": 128})
+    with pytest.raises(TrainerSetupError, match=r"dataloader_drop_last=True.* 64 examples.* 128"):
+        launch.train(dataloader_drop_last=True)
     assert launch.end == ("PREEMPTED", 0)
 
 
@@ -94,6 +115,85 @@ def test_trainer_that_stops_first(grpc_server: LiveServer, options: dict[str, An
     with pytest.raises(TrainFailError):
         launch.train(**options)
     assert launch.end == end
+
+
+class Hook(TrainerCallback):
+    """Another callback, which acts in a hook if its state has a number of steps."""
+
+    def __init__(self, hook: str, steps: int, action: Callable[..., None]) -> None:
+        def act(args: TrainingArguments, state: TrainerState, control: TrainerControl, **_kwargs: Any) -> None:
+            if state.global_step == steps:
+                action(args, control)
+
+        setattr(self, hook, act)
+
+
+class Stream(IterableDataset[Any]):
+    """Data without a length."""
+
+    examples = EXAMPLES
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(itertools.cycle(DATA), self.examples)
+
+
+def stop(_args: TrainingArguments, control: TrainerControl) -> None:
+    """Stops the training."""
+    control.should_training_stop = True
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "others", "end"),
+    [
+        (40, [], ("TARGET_REACHED", 2)),
+        # The second pass is cut, and the first one.
+        (6, [], ("STOPPED_EARLY", 1)),
+        (3, [], ("COMPLETED", 0)),
+        (40, [Hook("on_step_end", 6, stop)], ("STOPPED_EARLY", 1)),
+        (40, [Hook("on_step_end", 2, stop)], ("COMPLETED", 0)),
+    ],
+)
+def test_stream(grpc_server: LiveServer, max_steps: int, others: list[Any], end: tuple[str, int]) -> None:
+    """A pass over data without a length counts if the data have ended, and not if the training has."""
+    launch = Launch(grpc_server, 0.1 if end[1] else 0.95, 0.95)
+    with contextlib.nullcontext() if end[0] == "TARGET_REACHED" else pytest.raises(TrainFailError):
+        launch.train(*others, data=Stream(), max_steps=max_steps)
+    launch.bso.close()
+    assert launch.end == end
+
+
+@pytest.mark.parametrize("examples", [EXAMPLES // 2, 2 * EXAMPLES])
+def test_stream_that_changes(grpc_server: LiveServer, examples: int) -> None:
+    """A pass over another number of examples than the first one fails the trial."""
+    launch, data = Launch(grpc_server), Stream()
+    launch.script.in_step = lambda: setattr(data, "examples", examples)
+    with pytest.raises(TrainerSetupError, match=f"{examples // 16} steps instead of 4"):
+        launch.train(data=data, max_steps=40)
+    assert launch.end == ("ERROR", 1)
+
+
+@pytest.mark.parametrize(("hook", "steps"), [("on_epoch_begin", 4), ("on_step_end", 5)])
+def test_accumulated_steps_that_change(grpc_server: LiveServer, hook: str, steps: int) -> None:
+    """Another number of accumulated steps during the training fails the trial."""
+    launch = Launch(grpc_server)
+
+    def accumulate(args: TrainingArguments, _control: TrainerControl) -> None:
+        args.gradient_accumulation_steps = 2
+
+    with pytest.raises(TrainerSetupError, match=r"changed.*16.* 32 .*gradient_accumulation_steps=2"):
+        launch.train(Hook(hook, steps, accumulate))
+    assert launch.end == ("ERROR", 1)
+
+
+@pytest.mark.parametrize("prefix", ["eval", "small"])
+def test_evaluation_that_the_program_asks_for(grpc_server: LiveServer, prefix: str) -> None:
+    """An evaluation in the middle of an epoch is not the trial's, whatever its metrics are."""
+    launch = Launch(grpc_server, 0.99, 0.1, 0.95)
+    running = trainer(launch.callback, launch.script, **launch.callback.batch_arguments())
+    evaluate = Hook("on_step_end", 2, lambda *_: running.evaluate(metric_key_prefix=prefix))
+    running.add_callback(evaluate)
+    running.train()
+    assert launch.end == ("TARGET_REACHED", 2)
 
 
 def test_early_stopping(grpc_server: LiveServer, tmp_path: Path) -> None:
@@ -171,7 +271,7 @@ def saved(server: LiveServer, folder: Path, **options: Any) -> tuple[Launch, str
 
     launch.script.in_step = interrupt
     with pytest.raises(KeyboardInterrupt), launch.bso:
-        launch.train(output_dir=str(folder), save_strategy="epoch", **options)
+        launch.train(output_dir=str(folder), **({"save_strategy": "epoch"} | options))
     last = get_last_checkpoint(str(folder))
     assert last is not None
     return launch, last
@@ -231,6 +331,47 @@ def test_trial_of_a_checkpoint_without_the_checkpoint(grpc_server: LiveServer, t
     with pytest.raises(TrainerSetupError, match="from the beginning"):
         launch.train()
     assert launch.end == ("PREEMPTED", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"data": DATA[:32]}, "every 4 steps.* every 2"),
+        ({"ignore_data_skip": True}, "ignore_data_skip"),
+        ({"data": Stream(), "max_steps": 40}, "without a length.*save_strategy"),
+    ],
+)
+def test_continuation_that_does_not_fit(
+    grpc_server: LiveServer, tmp_path: Path, options: dict[str, Any], names: str
+) -> None:
+    """A training that continues with other data, or repeats a part of a pass, is refused."""
+    saving = {"save_strategy": "steps", "save_steps": 3}
+    first, last = saved(grpc_server, tmp_path, **saving)
+    launch = Launch(grpc_server, job={"job_id": first.bso.trial.id.job_id}, checkpoint=last)
+    steps = len(launch.script.sizes)
+    with pytest.raises(TrainerSetupError, match=names):
+        launch.train(output_dir=str(tmp_path), checkpoint=last, **options)
+    assert len(launch.script.sizes) == steps
+    assert launch.end[0] == "PREEMPTED"
+
+
+def test_checkpoint_that_another_callback_saves(grpc_server: LiveServer, tmp_path: Path) -> None:
+    """A checkpoint has the trial's state although it was asked for after the callback was notified."""
+    launch = Launch(grpc_server)
+
+    def save(_args: TrainingArguments, control: TrainerControl) -> None:
+        control.should_save = True
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), launch.bso:
+        launch.train(Hook("on_step_end", 2, save), Hook("on_step_end", 3, interrupt), output_dir=str(tmp_path))
+    last = get_last_checkpoint(str(tmp_path))
+    again = Launch(grpc_server, 0.95, job={"job_id": launch.bso.trial.id.job_id}, checkpoint=last)
+    again.train(output_dir=str(tmp_path), checkpoint=last)
+    assert again.bso.trial.id == launch.bso.trial.id
+    assert (again.end, len(again.script.sizes)) == (("TARGET_REACHED", 1), 2)
 
 
 def test_folder_that_is_no_checkpoint(grpc_server: LiveServer, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ pytest.importorskip("keras", reason="needs Keras: make test-trainers")
 import keras
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 from wattwise import BatchSizeOptimizer, Client, ResumeError, TrainerSetupError, TrainFailError, fit_attempts, v1
 from wattwise.integrations.keras import WattwiseCallback, saved_state
 
@@ -105,16 +105,35 @@ class Batches(keras.utils.PyDataset):
         return X[: self.batch_size], Y[: self.batch_size]
 
 
-def stream(*passes: int) -> Iterator[Any]:
+class Hidden(keras.utils.PyDataset):
+    """Four batches of a size that they do not state."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    @property
+    def num_batches(self) -> int | None:
+        """Overrides Keras's method."""
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return X[: self.size], Y[: self.size]
+
+
+def stream(*passes: int, size: int = 16) -> Iterator[Any]:
     """Batches without an end, or of so many."""
     numbers = itertools.count() if not passes else range(passes[0])
-    return ((X[:16], Y[:16]) for _ in numbers)
+    return ((X[:size], Y[:size]) for _ in numbers)
 
 
-def loader(examples: int, batch_size: int, **options: Any) -> Any:
-    """The data as a DataLoader of PyTorch."""
+def loader(examples: int, batch_size: int, *, eights: bool = False, **options: Any) -> Any:
+    """The data as a DataLoader of PyTorch, on request with a sampler of batches of 8."""
     x, y = (torch.tensor(part[:examples], dtype=torch.float32) for part in (X, Y))
-    return DataLoader(TensorDataset(x, y), batch_size, **options)
+    data = TensorDataset(x, y)
+    if eights:
+        return DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 8, drop_last=False))
+    return DataLoader(data, batch_size, **options)
 
 
 # Refused before the first batch
@@ -127,6 +146,8 @@ def loader(examples: int, batch_size: int, **options: Any) -> Any:
         ({"batch_size": None}, "16.* 32 .*fit_batch_size"),
         ({"x": loader(EXAMPLES, 8), "y": None, "batch_size": None}, "16.* 8 .*fit_batch_size"),
         ({"x": Batches(4, batch_size=8), "y": None, "batch_size": None}, "16.* 8 .*fit_batch_size"),
+        ({"x": Hidden(8), "y": None, "batch_size": None}, "16.* 8 .*fit_batch_size"),
+        ({"x": loader(EXAMPLES, 1, eights=True), "y": None, "batch_size": None}, "16.* 8 .*fit_batch_size"),
         ({"steps_per_epoch": 2}, r"steps_per_epoch=2 .*callback\.steps\(examples\)"),
         ({"x": stream(), "y": None, "batch_size": None, "steps_per_epoch": 4}, r"callback\.steps\(examples\)"),
         ({"validation_freq": [1, 3]}, r"validation_freq=\[1, 3\]"),
@@ -383,6 +404,51 @@ def test_data_that_shrink_fail_the_trial(start: Start, batches: int) -> None:
     in_step(4, lambda _: setattr(data, "batches", batches))(launch)
     with pytest.raises(TrainerSetupError, match=f"{batches} batches instead of 4"):
         launch.fit(x=DataLoader(data, 16), y=None, batch_size=None)
+    assert launch.end() == ("ERROR", 1)
+
+
+def test_stream_that_is_stopped_in_the_first_epoch(start: Start) -> None:
+    """Without the length of the data, an epoch that is stopped within is not reported either."""
+    launch = start(itertools.repeat(0.95))
+    in_step(2, stop)(launch)
+    with pytest.raises(TrainFailError):
+        launch.fit(x=DataLoader(Stream(), 16), y=None, batch_size=None)
+    assert launch.end() == ("COMPLETED", 0)
+
+
+def test_generator_of_another_batch_size(start: Start) -> None:
+    """The first batch of a generator shows its size."""
+    launch = start()
+    with pytest.raises(TrainerSetupError, match=r"16.* 8 .*fit_batch_size"):
+        launch.fit(x=stream(size=8), y=None, batch_size=None, steps_per_epoch=launch.callback.steps(EXAMPLES))
+    assert not launch.script.sizes
+    assert launch.end() == ("PREEMPTED", 0)
+
+
+def test_data_of_less_than_a_batch(start: Start) -> None:
+    """A data set with fewer examples than the batch size is one batch."""
+    launch = start(reaches(2))
+    launch.fit(x=X[:10], y=Y[:10])
+    assert (launch.end(), launch.script.sizes) == (("TARGET_REACHED", 2), [10, 10])
+
+
+def test_batch_size_that_changes(start: Start) -> None:
+    """Batches that grow after the first epoch fail the trial."""
+    launch, data = start(), Hidden(16)
+    in_step(4, lambda _: setattr(data, "size", 32))(launch)
+    with pytest.raises(TrainerSetupError, match=r"changed.*16.* 32 "):
+        launch.fit(x=data, y=None, batch_size=None)
+    assert launch.end() == ("ERROR", 1)
+
+
+def test_accumulated_steps_that_change(start: Start) -> None:
+    """Another number of accumulated steps during the training fails the trial."""
+    launch = start()
+    size = launch.callback.fit_batch_size(gradient_accumulation_steps=2)
+    launch.optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    in_step(8, lambda each: setattr(each.optimizer, "gradient_accumulation_steps", 4))(launch)
+    with pytest.raises(TrainerSetupError, match=r"changed.*gradient_accumulation_steps=4"):
+        launch.fit(batch_size=size)
     assert launch.end() == ("ERROR", 1)
 
 

@@ -153,6 +153,7 @@ class Batches:
         ({"limit_train_batches": 1}, "limit_train_batches is 1"),
         ({"limit_train_batches": 0.5}, "limit_train_batches is 0.5"),
         ({"limit_train_batches": 0}, "limit_train_batches is 0"),
+        ({"barebones": True}, "barebones=True"),
         ({"overfit_batches": 1}, "overfit_batches is 1"),
         ({"overfit_batches": 0.25}, "overfit_batches is 0.25"),
         ({"limit_val_batches": 0}, "limit_val_batches is 0"),
@@ -328,6 +329,25 @@ def test_number_of_batches_that_changes(start: Start) -> None:
     with pytest.raises(TrainerSetupError, match="8 steps instead of 4"):
         launch.trainer(reload_dataloaders_every_n_epochs=1).fit(launch.model, datamodule=data)
     assert launch.end() == ("ERROR", 1)
+
+
+@pytest.mark.parametrize("examples", [EXAMPLES // 2, 2 * EXAMPLES])
+def test_stream_that_changes(start: Start, examples: int) -> None:
+    """A pass over another number of examples fails the trial, although the data have no length."""
+    launch, data = start(), Stream(EXAMPLES)
+    launch.script.in_step = lambda: setattr(data, "examples", examples)
+    with pytest.raises(TrainerSetupError, match=f"{examples // 16} steps instead of 4"):
+        launch.fit(data=DataLoader(data, 16))
+    assert launch.end() == ("ERROR", 1)
+
+
+def test_accumulated_batches_that_change(start: Start) -> None:
+    """Another number of accumulated batches fails the trial within its pass."""
+    launch = start()
+    launch.script.in_step = lambda: setattr(launch.model.trainer, "accumulate_grad_batches", 2)
+    with pytest.raises(TrainerSetupError, match=r"changed.*accumulate_grad_batches=2"):
+        launch.fit()
+    assert launch.end() == ("ERROR", 0)
 
 
 def test_stream_that_is_stopped_in_a_pass(start: Start) -> None:
@@ -631,6 +651,16 @@ def test_resume_with_another_batch_size(start: Start, preempted: Preempted) -> N
     assert again.callback.batch_size == 16
     again.fit(ckpt_path=checkpoint)
     assert again.end() == ("TARGET_REACHED", 3)
+
+
+def test_resume_with_other_data(start: Start, preempted: Preempted) -> None:
+    """A training that continues with another number of examples is refused."""
+    first, checkpoint = preempted(10)
+    again = start(job={"job_id": first.bso.trial.id.job_id}, checkpoint=checkpoint)
+    with pytest.raises(TrainerSetupError, match=r"every 4 steps.* every 2"):
+        again.fit(data=loader(EXAMPLES // 2, 16), ckpt_path=checkpoint)
+    assert not again.script.sizes
+    assert again.end() == ("PREEMPTED", 2)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from wattwise import (
     ResumeError,
     ServerUnavailableError,
     TrainFailError,
+    fit_attempts,
     v1,
 )
 
@@ -163,6 +164,18 @@ def test_healthy_attempts_are_not_refused(watched: WatchedServer) -> None:
         missing(bso, 4)
     assert len({trial.id.batch_size for trial in trials(watched.address, bso)}) > 2
     assert watched.events("call refused") == []
+
+
+def test_last_attempt_that_stops_early(grpc_addr: str) -> None:
+    """The error after an attempt that was stopped early says to let it go on."""
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
+
+    def fit(attempt: Attempt) -> None:
+        next(attempt.epochs())
+        attempt.on_evaluate(0.1)
+
+    with pytest.raises(TrainFailError, match="early stopping"):
+        fit_attempts(bso, fit, max_tries=1)
 
 
 def test_attempt_without_a_decision(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import pytest
@@ -119,3 +120,11 @@ def test_examples_that_are_no_number(bad: object) -> None:
     """A number of examples that is not finite and above 0 is refused."""
     with pytest.raises(InvalidArgumentError, match="examples="):
         batch(64).steps(bad)  # type: ignore[arg-type]
+
+
+def test_steps_of_other_examples(caplog: pytest.LogCaptureFixture) -> None:
+    """One warning says that rounding changes the examples of an epoch; a small difference is none."""
+    with caplog.at_level(logging.WARNING, "wattwise"):
+        for examples in (6431, 6400, 100, 100):
+            batch(64).steps(examples)
+    assert [record.args for record in caplog.records] == [(100, 1.5625, 64, 2)]

@@ -16,6 +16,8 @@ from wattwise.training.ranks import connect
 
 _STEPS_DONE = "steps_at_report"
 """Key of a saved state for the trainer's steps at the last report."""
+_INTERVAL = "steps_per_report"
+"""Key of a saved state for the steps between two reports, if they are known."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Plan:
 
     Attributes:
         steps_done: updates of the weights that the trainer has done already; above 0 if it resumes from a checkpoint.
-        steps_per_report: updates between two evaluations that are reported; None if unknown.
+        steps_per_report: updates between two evaluations that are reported; None if the first report will show them.
         max_reports: evaluations after which the trainer stops by itself; infinity if it does not.
         earlier: what shows that the trainer continues an earlier training; empty if its steps do.
     """
@@ -89,7 +91,9 @@ class CallbackTrial:
         self.running = False
         self._metric = metric
         self._count_from_zero = count_from_zero
-        self._plan: Plan | None = None
+        # Updates between two reports; None until they are known.
+        self._interval: float | None = None
+        self._size_unknown = False
         self.counts = True
         self.begun = False
         # Numbers of steps that were computed from a number of examples.
@@ -115,6 +119,11 @@ class CallbackTrial:
         """The job's default batch size."""
         return self.bso.trial.job.spec.default_batch_size
 
+    @property
+    def restored(self) -> bool:
+        """Whether the trial continues from a checkpoint's state."""
+        return self._restored_epoch is not None
+
     def steps_for(self, examples: float) -> int:
         """The number of steps that pass about `examples` examples; `is_declared` knows it from then on.
 
@@ -137,7 +146,8 @@ class CallbackTrial:
         Args:
             within_epoch: as for `BatchSizeOptimizer.state_dict`.
         """
-        return {**self.bso.state_dict(within_epoch=within_epoch), _STEPS_DONE: self.steps_at_report}
+        interval = {} if self._interval is None else {_INTERVAL: self._interval}
+        return {**self.bso.state_dict(within_epoch=within_epoch), _STEPS_DONE: self.steps_at_report, **interval}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continues the trial of a checkpoint's state; in its place a new trial ends, if there is one.
@@ -146,12 +156,14 @@ class CallbackTrial:
             ResumeError: if that trial cannot continue, or has another batch size than the new one.
         """
         try:
-            self.bso.load_state_dict({name: value for name, value in saved.items() if name != _STEPS_DONE})
+            own = (_STEPS_DONE, _INTERVAL)
+            self.bso.load_state_dict({name: value for name, value in saved.items() if name not in own})
         except ResumeError:
             self._give_up()
             raise
         self.steps_at_report = int(saved.get(_STEPS_DONE, 0))
         self._restored_epoch = int(saved.get("epoch", 0))
+        self._interval = saved.get(_INTERVAL)
 
     def rewind(self, saved: Mapping[str, Any]) -> None:
         """Goes back to an earlier state of the restored trial, because the trainer does; time and energy stay."""
@@ -172,6 +184,12 @@ class CallbackTrial:
         """The error for a training that went wrong on the way; the trial fails."""
         self.close(v1.END_REASON_ERROR)
         return TrainerSetupError(fault)
+
+    def warn_of_unknown_size(self) -> None:
+        """Warns, once, that the data does not state the size of its batches."""
+        if not self._size_unknown:
+            log.warning("the training data has no batch_size: whether it is %d is not checked", self.batch_size)
+        self._size_unknown = True
 
     def skip(self, why: str) -> None:
         """Does not count this training, such as a dry run: nothing is reported, and the trial ends as preempted."""
@@ -206,7 +224,7 @@ class CallbackTrial:
                 "then counts as a miss; give the trainer %d epochs: the server stops it earlier",
                 *(plan.max_reports, job_epochs, job_epochs),
             )
-        self._plan = plan
+        self._interval = self._interval if plan.steps_per_report is None else plan.steps_per_report
         try:
             self.bso.on_train_begin()
         except OperationOrderError:
@@ -245,6 +263,13 @@ class CallbackTrial:
                 f"trial {self.bso.trial.id.trial_number} continues after epoch {last}, but the trainer after epoch "
                 f"{restored}: pass the same checkpoint to both"
             )
+        before, now = self._interval, plan.steps_per_report
+        if before is not None and now is not None and not _same(before, now):
+            raise self.refuse(
+                f"trial {self.bso.trial.id.trial_number} reports after every {before:g} steps, but this training after "
+                f"every {now:g}: continue it with the same data and the same interval of its evaluations, or start "
+                "without the checkpoint"
+            )
 
     def has_metric(self, metrics: Mapping[str, Any]) -> bool:
         """Whether an evaluation has the metric."""
@@ -256,17 +281,21 @@ class CallbackTrial:
         advice = f"use one of its metrics: {found}" if found else "it has no metrics: evaluate after every epoch"
         return self.fail(f"the evaluation has no metric {self._metric!r}; {advice}")
 
-    def report(self, metrics: Mapping[str, Any], steps_done: int, planned: float | None = None) -> bool:
+    def report(
+        self, metrics: Mapping[str, Any], steps_done: int, planned: float | None = None, *, complete: bool = True
+    ) -> bool:
         """Reports the epoch that an evaluation ends, and returns whether training should stop now.
 
         Args:
             metrics: the evaluation's metrics.
             steps_done: the trainer's updates of the weights so far.
-            planned: updates since the last report, if not all epochs have the same number; None is the plan's.
+            planned: updates since the last report, if not all epochs have the same number; None is the plan's, or the
+                number of the first epoch.
+            complete: whether the data of the epoch have ended; False if the trainer may stop within the epoch.
 
         Raises:
             TrainerSetupError: if the evaluation does not have the metric; names those that it has. Also if the epoch
-                had no step, or another number of steps than the plan says.
+                had no step, or has ended after another number of steps than the plan says.
             WattwiseError: as documented at `on_evaluate`, except for `TrainFailError`, which `end` raises.
         """
         if not self.counts:
@@ -274,20 +303,22 @@ class CallbackTrial:
         if not self.has_metric(metrics):
             raise self.missing_metric(metrics)
         self.steps.end_epoch()
-        if planned is None and self._plan is not None:
-            planned = self._plan.steps_per_report
-        if not self._is_whole(steps_done, planned):
+        planned = self._interval if planned is None else planned
+        if not self._is_whole(steps_done, planned, complete=complete):
             return self.finished
+        if self._interval is None:
+            self._interval = steps_done - self.steps_at_report
         self.steps_at_report = steps_done
         with contextlib.suppress(TrainFailError):
             self.bso.on_evaluate(metrics[self._metric])
         return self.finished
 
-    def _is_whole(self, steps_done: int, planned: float | None) -> bool:
+    def _is_whole(self, steps_done: int, planned: float | None, *, complete: bool) -> bool:
         """Whether the steps since the last report are an epoch.
 
         Raises:
-            TrainerSetupError: if there was none, or more than planned: the batch size or the data have changed.
+            TrainerSetupError: if there was none, or the epoch ended after fewer or more than planned: the batch size or
+                the data have changed.
         """
         done = steps_done - self.steps_at_report
         if done <= 0:
@@ -295,9 +326,16 @@ class CallbackTrial:
                 f"no batch was trained before this evaluation: with batch size {self.batch_size} the training data may "
                 "have no full batch (drop_last), or be empty"
             )
-        if planned is None or abs(done - planned) < max(1.0, 0.001 * planned) or self.finished:
+        if self.finished or (complete if planned is None else _same(done, planned)):
             return True
-        if done < planned:
+        if planned is None:
+            log.warning(
+                "the training stops after %d steps, before its data ends. The data has no length, so that it is not "
+                "known whether this is a whole epoch, and it is not reported: evaluate after callback.steps(examples)",
+                steps_done,
+            )
+            return False
+        if done < planned and not complete:
             log.warning(
                 "the evaluation after %d steps is in the middle of an epoch, %d steps after the last report: it is not "
                 "reported",
@@ -335,3 +373,8 @@ class CallbackTrial:
         """Ends the trial without blame for its batch size."""
         self.running = False
         self.bso.close(v1.END_REASON_PREEMPTED)
+
+
+def _same(steps: float, planned: float) -> bool:
+    """Whether two numbers of steps are the same epoch."""
+    return abs(steps - planned) < max(1.0, 0.001 * planned)

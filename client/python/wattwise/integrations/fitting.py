@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from wattwise.errors import TrainFailError, log
+from wattwise import v1
+from wattwise.errors import log
+from wattwise.training.exits import end_reason
 from wattwise.training.ranks import connect
 
 if TYPE_CHECKING:
@@ -40,31 +42,36 @@ def fit_attempts(
         max_tries: the number of trials at most.
         keep_best: whether to return what `fit` returned for the attempt with the best metric, with a warning, if no
             attempt reaches the target. It is kept in memory until then. The metric is that of the best epoch: to return
-            the model of that epoch, let the trainer load its best checkpoint at the end.
+            the model of that epoch, let the trainer load its best checkpoint at the end. It is also returned if no
+            further attempt can begin, or if memory runs out in the last one in a single process.
 
     Raises:
         TrainFailError: if no trial reached the target, without `keep_best`; says what to change.
-        Exception: what `fit` raised, also if memory ran out in the last trial.
+        Exception: what `fit` raised, also if memory ran out in the last trial, unless an earlier result is kept.
         WattwiseError: as documented at `BatchSizeOptimizer.attempts`.
     """
     if bso.unconnected:
         connect()
     fitted: T | None = None
     best: T | None = None
+    fitting = False
     try:
         for attempt in bso.attempts(max_tries):
+            fitting = True
             with attempt:
                 fitted = fit(attempt)
+            fitting = False
             if not attempt.target_reached:
                 if keep_best and bso.best is not None and bso.best.attempt == attempt.number:
                     best = fitted
                 fitted = None
-    except TrainFailError as error:
-        if best is None or bso.best is None:
+    except Exception as error:
+        out_of_memory = end_reason(error) == v1.END_REASON_OUT_OF_MEMORY and bso.world_size == 1
+        if best is None or bso.best is None or (fitting and not out_of_memory):
             raise
         log.warning(
             "%s; what attempt %d returned is kept, whose metric was %g in epoch %d",
-            *(error, bso.best.attempt, bso.best.metric, bso.best.epoch),
+            *(str(error) or type(error).__name__, bso.best.attempt, bso.best.metric, bso.best.epoch),
         )
         return best
     return cast("T", fitted)

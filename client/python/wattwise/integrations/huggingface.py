@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 try:
     import torch
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "wattwise.integrations.huggingface needs PyTorch and Transformers: "
@@ -21,7 +22,7 @@ except ModuleNotFoundError as error:
 
 from wattwise.errors import TrainerSetupError, log
 from wattwise.integrations.callback import CallbackTrial, Plan
-from wattwise.integrations.loader import length_of
+from wattwise.integrations.loader import batch_size_of, length_of
 from wattwise.integrations.steps import StepListener
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.split import Split
@@ -87,6 +88,10 @@ class WattwiseCallback(TrainerCallback):
         self._trial = CallbackTrial(bso, metric, power, saved=saved, count_from_zero=count_from_zero)
         # The metrics of evaluations since the last report, which do not have the trial's metric.
         self._names: set[str] = set()
+        # The step after which the trainer evaluates, and whether a pass over its data has ended there.
+        self._evaluates_at: int | None = None
+        self._complete = False
+        self._length: int | None = None
 
     @property
     def bso(self) -> BatchSizeOptimizer:
@@ -182,6 +187,20 @@ class WattwiseCallback(TrainerCallback):
             setattr(args, name, value)
         return args
 
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Checks that there is a batch to train: the error that a Trainer raises otherwise does not say so.
+
+        Raises:
+            TrainerSetupError: if there is none.
+        """
+        examples = length_of(_data_of_trainer())
+        size = args.train_batch_size * args.world_size
+        if args.dataloader_drop_last and examples is not None and examples < size:
+            raise self._trial.refuse(
+                f"dataloader_drop_last=True leaves no batch to train: there are {examples} examples, and a batch on "
+                f"all devices has {size}; set it to False, or register a job with smaller batch_sizes"
+            )
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -195,24 +214,44 @@ class WattwiseCallback(TrainerCallback):
         if isinstance(saved, Mapping):
             self._trial.restore(saved)
         loader = kwargs.get("train_dataloader")
-        for fault in (*_faults(args, state), *self._step_faults(args, state), *_data_faults(loader)):
+        self._length = length_of(loader)
+        plan = _plan(args, state, self._length)
+        faults = (*_faults(args, state), *self._step_faults(args, state), *self._data_faults(args, loader))
+        for fault in (*faults, *self._resume_faults(args, plan)):
             raise self._trial.refuse(fault)
-        try:
-            _SPLIT.check(
-                self._trial.batch,
-                devices=args.world_size * max(1, args.n_gpu),
-                steps=args.gradient_accumulation_steps,
-                size=args.per_device_train_batch_size,
+        self._trial.begin(plan)
+        # A checkpoint that another callback asks for has a state in any case.
+        self._save(state, within_epoch=False)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Checks that the data is that with which the training began.
+
+        Raises:
+            TrainerSetupError: if the batch size or the number of batches has changed.
+        """
+        if not self._trial.running or self._trial.finished:
+            return
+        loader = kwargs.get("train_dataloader")
+        for fault in self._data_faults(args, loader):
+            raise self._trial.fail(f"the batch size changed during the training: {fault}")
+        if (length := length_of(loader)) != self._length:
+            raise self._trial.fail(
+                f"the training data changed during the training: {length} batches instead of {self._length}"
             )
-        except TrainerSetupError as error:
-            raise self._trial.refuse(str(error)) from None
-        self._trial.begin(_plan(args, state, loader))
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Notifies `power` of the step; checks that the last evaluation was reported."""
+        """Notifies `power` of the step; checks the batch size, and that the last evaluation was reported.
+
+        Raises:
+            TrainerSetupError: if the batch size has changed, or the evaluation did not have the metric.
+        """
         self._refuse_missing_report()
+        if self._trial.running and (fault := self._split_fault(args)):
+            raise self._trial.fail(f"the batch size changed during the training: {fault}")
         self._trial.steps.begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -220,6 +259,7 @@ class WattwiseCallback(TrainerCallback):
         self._trial.steps.end()
         if self._trial.finished:
             control.should_training_stop = True
+        self._look(state, control, complete=False)
         if control.should_save:
             self._save(state)
 
@@ -228,6 +268,9 @@ class WattwiseCallback(TrainerCallback):
     ) -> None:
         """Notifies `power` of the end of the steps."""
         self._trial.steps.end_epoch()
+        # Whether a pass that was stopped is whole, only the length of the data or a number of examples can say.
+        whole = state.global_step == state.max_steps and self._trial.is_declared(state.max_steps)
+        self._look(state, control, complete=whole or not (control.should_training_stop or control.should_epoch_stop))
         if control.should_save:
             self._save(state)
 
@@ -242,13 +285,16 @@ class WattwiseCallback(TrainerCallback):
         """Reports the epoch, and stops the training if that decides the trial."""
         if not self._trial.running or state.global_step == self._trial.steps_at_report:
             return
+        if state.global_step != self._evaluates_at:
+            # An evaluation that the program has asked for.
+            return
         metrics = metrics or {}
         if not self._trial.has_metric(metrics):
             # Several evaluation sets are evaluated one by one; one of them has the metric.
             self._names.update(metrics)
             return
         self._names.clear()
-        if self._trial.report(metrics, state.global_step):
+        if self._trial.report(metrics, state.global_step, complete=self._complete):
             control.should_training_stop = True
         # Whether a checkpoint follows may depend on the metric.
         self._save(state, within_epoch=False)
@@ -273,11 +319,66 @@ class WattwiseCallback(TrainerCallback):
         if self._trial.counts:
             state.stateful_callbacks[_STATE] = self._trial.state(within_epoch=within_epoch)
 
+    def _look(self, state: TrainerState, control: TrainerControl, *, complete: bool) -> None:
+        """Notes whether an evaluation follows."""
+        if control.should_evaluate:
+            self._evaluates_at, self._complete = state.global_step, complete
+
+    def _split_fault(self, args: TrainingArguments) -> str:
+        try:
+            _SPLIT.check(
+                self._trial.batch,
+                devices=args.world_size * max(1, args.n_gpu),
+                steps=args.gradient_accumulation_steps,
+                size=args.per_device_train_batch_size,
+            )
+        except TrainerSetupError as error:
+            return str(error)
+        return ""
+
+    def _data_faults(self, args: TrainingArguments, loader: Any) -> Iterator[str]:
+        """What makes the batches others than the trial's."""
+        if fault := self._split_fault(args):
+            yield fault
+        if length_of(loader) == 0:
+            yield "the training data has no batch: it has fewer examples than the batch size, and drop_last drops them"
+        size = batch_size_of(loader)
+        if size is None:
+            self._trial.warn_of_unknown_size()
+        elif size != args.train_batch_size:
+            yield (
+                f"the batches of get_train_dataloader() have {size} examples instead of {args.train_batch_size}: use "
+                "batch_size=self.args.train_batch_size there"
+            )
+
+    def _resume_faults(self, args: TrainingArguments, plan: Plan) -> Iterator[str]:
+        """Checkpoints in the middle of a pass over the data that the trainer does not continue there."""
+        within = plan.steps_done - self._trial.steps_at_report
+        if args.eval_strategy != "epoch" or not (self._trial.restored and within):
+            return
+        if args.ignore_data_skip:
+            yield (
+                f"ignore_data_skip begins a pass over the data {within} steps after the last report, so that its epoch "
+                "would be longer than the others: turn it off"
+            )
+        elif plan.steps_per_report is None:
+            yield (
+                "the checkpoint was saved in the middle of a pass over data without a length, which a Trainer does not "
+                'continue: save at the end of a pass (save_strategy="epoch"), or evaluate after '
+                "eval_steps=callback.steps(examples)"
+            )
+
     def _step_faults(self, args: TrainingArguments, state: TrainerState) -> Iterator[str]:
         """Intervals whose examples would depend on the batch size."""
         if args.eval_strategy != "steps" or self._trial.is_declared(state.eval_steps):
             return
         if args.eval_steps is not None and args.eval_steps < 1 and args.max_steps <= 0:
+            exact = args.eval_steps * state.max_steps
+            if abs(state.eval_steps - exact) > 0.05 * exact:
+                yield (
+                    f"eval_steps={args.eval_steps} of the training is {exact:g} steps with batch size "
+                    f"{self.batch_size}, which is rounded too far: set eval_steps=callback.steps(examples)"
+                )
             return
         yield (
             f"every evaluation follows {state.eval_steps} steps, which are more examples the larger the batch size: "
@@ -303,8 +404,7 @@ def saved_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any] | None:
     return saved if isinstance(saved, dict) else None
 
 
-def _plan(args: TrainingArguments, state: TrainerState, loader: Any) -> Plan:
-    length = length_of(loader)
+def _plan(args: TrainingArguments, state: TrainerState, length: int | None) -> Plan:
     in_a_pass = None if length is None else max(1, math.ceil(length / args.gradient_accumulation_steps))
     steps = state.eval_steps if args.eval_strategy == "steps" else in_a_pass
     reports = state.max_steps // steps if steps else state.num_train_epochs
@@ -316,9 +416,14 @@ def _devices(ranks: int) -> int:
     return ranks if ranks > 1 else max(1, torch.cuda.device_count())
 
 
-def _data_faults(loader: Any) -> Iterator[str]:
-    if length_of(loader) == 0:
-        yield "the training data has no batch: there are fewer examples than the batch size, and drop_last drops them"
+def _data_of_trainer() -> Any:
+    """The training data of the Trainer that calls; a callback gets them only once the training begins."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if isinstance(caller := frame.f_locals.get("self"), Trainer):
+            return caller.train_dataset
+        frame = frame.f_back
+    return None
 
 
 def _faults(args: TrainingArguments, state: TrainerState) -> Iterator[str]:

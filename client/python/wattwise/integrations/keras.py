@@ -23,6 +23,7 @@ except ModuleNotFoundError as error:
 from wattwise.errors import ResumeError, TrainerSetupError, log
 from wattwise.integrations.callback import CallbackTrial, Plan
 from wattwise.integrations.epoch_states import EpochState, EpochStates
+from wattwise.integrations.loader import batch_size_of
 from wattwise.integrations.steps import StepListener
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.split import Split
@@ -100,9 +101,13 @@ class WattwiseCallback(Callback):
         self.async_safe = power is None
         self._metric = metric
         self._accumulated = 1
-        self._used = self._begun = False
+        self._used = self._begun = self._trained = False
+        # Whether something has stopped the training within the epoch.
+        self._stopped = False
         # Epochs of Keras between two reports, and steps in an epoch of Keras; None if unknown.
         self._every = 1
+        # The size that the data state for their batches.
+        self._size: int | None = None
         # Whether the metric is that of Keras's own validation.
         self._validates = False
         self._steps: int | None = None
@@ -192,10 +197,18 @@ class WattwiseCallback(Callback):
         if not self._begun:
             self._begun = True
             self._begin(epoch)
-        self._epoch, self._batches = epoch, 0
+        elif self._trial.running and (fault := self._accumulation_fault()):
+            raise self._trial.fail(f"the batch size changed during the training: {fault}")
+        self._epoch, self._batches, self._stopped = epoch, 0, False
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Notifies `power` if a step begins."""
+        """Notifies `power` if a step begins; checks the first batch of an epoch.
+
+        Raises:
+            TrainerSetupError: if the batch has another size.
+        """
+        if batch == 0 and self._trial.running and not self._trial.finished:
+            self._check_batch()
         self._trial.steps.begin()
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -207,6 +220,7 @@ class WattwiseCallback(Callback):
         with self._lock:
             # Keras calls this in several threads.
             self._batches = max(self._batches, batch + 1)
+        self._trained, self._stopped = True, bool(self.model.stop_training)
         if (batch + 1) % self._accumulated == 0:
             self._trial.steps.end()
         if self._trial.finished:
@@ -244,7 +258,7 @@ class WattwiseCallback(Callback):
         if self._reports(epoch):
             if self._metric not in (logs := logs or {}):
                 raise self._missing_metric(epoch, logs)
-            if self._trial.report(logs, done, self._interval):
+            if self._trial.report(logs, done, self._interval, complete=not self._stopped):
                 self.model.stop_training = True
         self._total += batches
         self._before = done - self._trial.steps_at_report
@@ -288,7 +302,7 @@ class WattwiseCallback(Callback):
             return
         for fault in self._faults(fit, epoch):
             raise trial.refuse(fault)
-        self._steps = _count(self.params["steps"])
+        self._steps, self._size = _count(self.params["steps"]), fit.batch_size
         self._total = _iterations(self.model) * self._accumulated
         if self._states is not None and self._states.epochs:
             state = self._restored(self._states, epoch)
@@ -308,19 +322,10 @@ class WattwiseCallback(Callback):
 
     def _faults(self, fit: _Fit, epoch: int) -> Iterator[str]:
         """What makes the training another one than the trial's."""
-        accumulated = getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1
-        if accumulated != self._accumulated:
-            yield (
-                f"the optimizer has gradient_accumulation_steps={accumulated}, but the batch size of fit_batch_size() "
-                f"is for {self._accumulated}: create the optimizer after fit_batch_size() with gradient_accumulation_"
-                "steps=callback.gradient_accumulation_steps, or pass "
-                f"batch_size=callback.fit_batch_size(gradient_accumulation_steps={accumulated}) to fit()"
-            )
-        if fit.batch_size is not None:
-            try:
-                _SPLIT.check(self._trial.batch, devices=self._trial.ranks, steps=accumulated, size=fit.batch_size)
-            except TrainerSetupError as error:
-                yield f"{error}: use batch_size=callback.fit_batch_size() in fit(), or for the data set"
+        accumulated = self._accumulated
+        for fault in (self._accumulation_fault(), self._size_fault(fit.batch_size)):
+            if fault:
+                yield fault
         if 0 in (fit.batches, self.params["steps"]):
             yield "the training data has no batch: there are fewer examples than the batch size, or none"
         steps = fit.steps_per_epoch
@@ -352,6 +357,42 @@ class WattwiseCallback(Callback):
                 f"initial_epoch={epoch} is not a multiple of validation_freq={self._every}, so that the first "
                 "evaluation would follow fewer epochs than the others: change one of them"
             )
+
+    def _accumulation_fault(self) -> str:
+        accumulated = getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1
+        if accumulated == self._accumulated:
+            return ""
+        return (
+            f"the optimizer has gradient_accumulation_steps={accumulated}, but the batch size of fit_batch_size() "
+            f"is for {self._accumulated}: create the optimizer after fit_batch_size() with gradient_accumulation_"
+            "steps=callback.gradient_accumulation_steps, or pass "
+            f"batch_size=callback.fit_batch_size(gradient_accumulation_steps={accumulated}) to fit()"
+        )
+
+    def _size_fault(self, size: int | None) -> str:
+        """What is wrong with the size of a batch; empty if nothing is, or if it is unknown."""
+        if size is None:
+            return ""
+        try:
+            _SPLIT.check(self._trial.batch, devices=self._trial.ranks, steps=self._accumulated, size=size)
+        except TrainerSetupError as error:
+            return f"{error}: use batch_size=callback.fit_batch_size() in fit(), or for the data set"
+        return ""
+
+    def _check_batch(self) -> None:
+        """Checks the size of the batch that is about to be trained, the first one of an epoch.
+
+        Raises:
+            TrainerSetupError: if it is not that of the trial, and the data are more than this batch.
+        """
+        size = _size_of_batch(self.model)
+        if size is None and self._size is None:
+            self._trial.warn_of_unknown_size()
+        if not (fault := self._size_fault(size)) or (self._steps == 1 and not self._size_fault(self._size)):
+            return
+        if self._trained:
+            raise self._trial.fail(f"the batch size changed during the training: {fault}")
+        raise self._trial.refuse(fault)
 
     def _earlier(self, epoch: int) -> str:
         """What shows that `fit()` continues an earlier training; empty if nothing does."""
@@ -420,7 +461,7 @@ class WattwiseCallback(Callback):
         """
         batches = self._batches
         if self._steps is None:
-            self._steps = batches or None
+            self._steps = None if self._stopped else batches or None
         elif self._steps <= batches < self._steps + self.model.steps_per_execution:
             # Keras counts the steps of an execution as if it were full.
             batches = self._steps
@@ -499,24 +540,40 @@ class _Fit(NamedTuple):
     @classmethod
     def of(cls, model: keras.Model) -> _Fit:
         """Reads the variables of the running `fit()`, as Keras passes callbacks only its epochs and steps."""
-        frame = inspect.currentframe()
-        while frame is not None:
-            variables = frame.f_locals
-            if frame.f_code.co_name == "fit" and variables.get("self") is model and "epoch_iterator" in variables:
-                iterator = variables["epoch_iterator"]
-                data = getattr(iterator, "data_adapter", None)
-                size = getattr(data, "batch_size", None) or getattr(variables.get("x"), "batch_size", None)
-                return cls(
-                    _count(size),
-                    _count(getattr(iterator, "steps_per_epoch", None)),
-                    _count(getattr(data, "num_batches", None)),
-                    variables.get("validation_data") is not None,
-                    variables.get("validation_freq", 1),
-                    variables.get("callbacks"),
-                )
-            frame = frame.f_back
-        log.info("this fit() is not that of Keras: its batch size, steps_per_epoch and validation_freq are not checked")
-        return cls()
+        variables = _variables_of_fit(model)
+        if not variables:
+            log.info(
+                "this fit() is not that of Keras: its batch size, steps_per_epoch and validation_freq are not checked"
+            )
+            return cls()
+        iterator = variables["epoch_iterator"]
+        data = getattr(iterator, "data_adapter", None)
+        return cls(
+            batch_size_of(data) or batch_size_of(variables.get("x")),
+            _count(getattr(iterator, "steps_per_epoch", None)),
+            _count(getattr(data, "num_batches", None)),
+            variables.get("validation_data") is not None,
+            variables.get("validation_freq", 1),
+            variables.get("callbacks"),
+        )
+
+
+def _variables_of_fit(model: keras.Model) -> Mapping[str, Any]:
+    """The variables of the running `fit()`; empty if it is not that of Keras."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        variables = frame.f_locals
+        if frame.f_code.co_name == "fit" and variables.get("self") is model and "epoch_iterator" in variables:
+            return variables
+        frame = frame.f_back
+    return {}
+
+
+def _size_of_batch(model: keras.Model) -> int | None:
+    """The examples in the batch that `fit()` is about to train; None if they are not in memory yet."""
+    arrays = keras.tree.flatten(_variables_of_fit(model).get("data"))
+    shape = getattr(arrays[0], "shape", None) if arrays else None
+    return int(shape[0]) if shape else None
 
 
 def _count(value: object) -> int | None:

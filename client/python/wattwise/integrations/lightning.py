@@ -42,9 +42,9 @@ except ModuleNotFoundError as error:
     ) from error
 
 from wattwise import v1
-from wattwise.errors import TrainerSetupError, log
+from wattwise.errors import TrainerSetupError
 from wattwise.integrations.callback import CallbackTrial, Plan
-from wattwise.integrations.loader import length_of
+from wattwise.integrations.loader import batch_size_of, length_of
 from wattwise.integrations.steps import StepListener
 from wattwise.training.exits import end_reason
 from wattwise.training.optimizer import BatchSizeOptimizer
@@ -121,8 +121,10 @@ class WattwiseCallback(Callback):
         # where the passes over the data begin, which is not 0 if the trainer trained something else before the trial.
         self._begins_at = self._first = 0
         self._schedule: _Schedule | None = None
-        self._trained = self._size_unknown = False
+        self._trained = False
         self._examples: int | None = None
+        # The batches that a step accumulated at the last check of the data.
+        self._counted = 1
 
     @property
     def state_key(self) -> str:
@@ -246,7 +248,8 @@ class WattwiseCallback(Callback):
         reports = self._max_reports(trainer, accumulated)
         if reports < 1:
             raise self._trial.refuse(self._too_short(trainer, accumulated))
-        self._trial.begin(Plan(self._begins_at, None, reports))
+        every = None if self._schedule is None else self._schedule.every / accumulated
+        self._trial.begin(Plan(self._begins_at, every, reports))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Checks the data at the beginning of a pass; notifies `power` if a step begins.
@@ -256,7 +259,7 @@ class WattwiseCallback(Callback):
         """
         if not self._trial.running:
             return
-        if batch_idx == 0 and not self._trial.finished:
+        if (batch_idx == 0 or trainer.accumulate_grad_batches != self._counted) and not self._trial.finished:
             self._check_data(trainer, trainer.accumulate_grad_batches)
         self._trial.steps.begin()
 
@@ -287,7 +290,8 @@ class WattwiseCallback(Callback):
         if not self._trial.running:
             return
         done = _batches_done(trainer)
-        if self._trial.report(trainer.callback_metrics, done, self._planned(trainer, done)):
+        planned = self._planned(trainer, done)
+        if self._trial.report(trainer.callback_metrics, done, planned, complete=trainer.is_last_batch):
             trainer.should_stop = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -321,7 +325,7 @@ class WattwiseCallback(Callback):
         Raises:
             TrainerSetupError: if the batch size is not that of the trial, or the number of examples has changed.
         """
-        loader = trainer.train_dataloader
+        loader, self._counted = trainer.train_dataloader, accumulated
         fault = self._size_fault(trainer, loader, accumulated)
         if fault and not self._trained:
             raise self._trial.refuse(fault)
@@ -335,14 +339,9 @@ class WattwiseCallback(Callback):
         self._examples = examples
 
     def _size_fault(self, trainer: Trainer, loader: Any, accumulated: int) -> str:
-        sizes = (getattr(each, "batch_size", None) for each in (loader, getattr(loader, "batch_sampler", None)))
-        size = next((size for size in sizes if size is not None), None)
-        if not isinstance(size, int):
-            if not self._size_unknown:
-                log.warning(
-                    "the training data has no batch_size attribute: whether it is %d is not checked", self.batch_size
-                )
-            self._size_unknown = True
+        size = batch_size_of(loader)
+        if size is None:
+            self._trial.warn_of_unknown_size()
             return ""
         # Fewer than devices if several of them share a model.
         replicas = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
@@ -418,8 +417,8 @@ class WattwiseCallback(Callback):
     def _planned(self, trainer: Trainer, done: int) -> float | None:
         """The batches since the last report that the evaluation after `done` batches should have."""
         if self._schedule is None:
-            # Only the trainer knows where a pass over the data ends.
-            return None if trainer.is_last_batch else math.inf
+            # Only the trainer knows where a pass over the data ends; the first one shows its length.
+            return None
         reported = self._trial.steps_at_report
         following = self._schedule.following(reported - self._first) + self._first
         if following != done:
@@ -574,6 +573,8 @@ def _option_faults(trainer: Trainer) -> Iterator[str]:
                 "server limits the cost of a trial"
             )
     limit = trainer.limit_train_batches
+    if trainer.barebones:
+        yield "barebones=True logs no metrics, but every epoch must be reported: remove it"
     if trainer.overfit_batches:
         yield f"overfit_batches is {trainer.overfit_batches}, but every epoch must train all the data: remove it"
     elif limit == 0 or (isinstance(limit, float) and limit < 1):

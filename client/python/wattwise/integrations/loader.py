@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Iterator
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from wattwise.errors import InvalidArgumentError, TrainerSetupError
@@ -92,6 +93,15 @@ def length_of(sized: Any) -> int | None:
         return len(sized)
     except (TypeError, NotImplementedError):
         return None
+
+
+def batch_size_of(loader: Any) -> int | None:
+    """The batch size that a loader states, or its batch sampler; None if neither does."""
+    for each in (loader, getattr(loader, "batch_sampler", None)):
+        size = getattr(each, "batch_size", None)
+        if isinstance(size, Integral):
+            return int(size)
+    return None
 
 
 class _Whole:

@@ -448,7 +448,8 @@ class BatchSizeOptimizer:
                 yield epoch
                 if self.last_epoch < epoch and not trial.finished:
                     raise OperationOrderError(
-                        f"epoch {epoch} passed without a metric: call on_evaluate(metric) in every iteration"
+                        f"epoch {epoch} passed without a metric: call on_evaluate(metric) in every iteration; for "
+                        "fewer evaluations, train more examples in each"
                     )
         finally:
             self._epoch_of_loop = 0

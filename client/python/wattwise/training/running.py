@@ -298,6 +298,11 @@ class RunningTrial:
             return "wattwise run starts the next try"
         if self.out_of_memory:
             return "launch the job again: the server chooses a batch size that may fit"
+        if self._end_reason == v1.END_REASON_STOPPED_EARLY:
+            return (
+                "let the training go on until the trial is decided (without early stopping, and with the job's "
+                "max_epochs), or launch the job again"
+            )
         if self.decision is None or not self.decision.stop_train:
             return "train every epoch of attempt.epochs(), and call on_evaluate(metric) in each"
         return "raise max_tries: the server takes the misses into account"

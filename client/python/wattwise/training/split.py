@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wattwise.errors import InvalidArgumentError, TrainerSetupError
+from wattwise.errors import InvalidArgumentError, TrainerSetupError, log
 from wattwise.spec import to_number
+
+_ROUNDING = 0.05
+"""The share of the examples up to which rounding to whole steps is no reason for a warning."""
 
 
 class GlobalBatch(NamedTuple):
@@ -74,7 +78,10 @@ class GlobalBatch(NamedTuple):
             raise InvalidArgumentError(
                 f"examples={examples!r} is invalid: pass the number of training examples between two reports, above 0"
             )
-        return max(1, math.floor(examples / self.size + 0.5))
+        steps = max(1, math.floor(examples / self.size + 0.5))
+        if abs(steps * self.size - examples) > _ROUNDING * examples:
+            _warn_of_rounding(self.size, examples, steps)
+        return steps
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,16 @@ class Split:
 
     def _advice(self, share: int) -> str:
         return f"set {self.size} to one of {_divisors(share)}, and {self.steps} to {share} divided by it"
+
+
+@functools.lru_cache(maxsize=100)
+def _warn_of_rounding(size: int, examples: float, steps: int) -> None:
+    """Warns once of steps that pass another number of examples than other batch sizes would."""
+    log.warning(
+        "%g examples are %g batches of %d, and count as %d: other batch sizes train other examples in an epoch; choose "
+        "a number that all batch sizes divide, or a larger one",
+        *(examples, examples / size, size, steps),
+    )
 
 
 def _devices(number: int) -> str:
