@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # Versions of what is not in pyproject.toml. CI's PyTorch is the one that the README names.
 TORCH := torch==2.13.0
-TRAINER_LIBRARIES := jax>=0.4.35 zeus==0.16.0
+TRAINER_LIBRARIES := jax>=0.4.35 zeus==0.16.0 datasets==5.2.0 timm==1.0.31 torchvision==0.28.0 trl==1.16.0
 FUZZER := atheris>=3
 # What it generates runs on every protobuf from 5.29 on; newer ones raise every trainer's floor.
 PROTO_TOOLS := grpcio-tools==1.71.2 setuptools<81

@@ -345,6 +345,28 @@ def test_checkpoint_continues_the_attempt(grpc_addr: str) -> None:
     assert seen == [(2, 2, [2]), (3, 3, [1])]
 
 
+def test_checkpoint_that_an_attempt_loads(grpc_addr: str) -> None:
+    """An attempt whose body loads a checkpoint continues that trial, with the number of its attempt."""
+    first = launched(grpc_addr)
+    for attempt in first.attempts():
+        if attempt.number == 2:
+            attempt_state = first.state_dict()
+            break
+        train(attempt, 0.1)
+    first.close(v1.END_REASON_PREEMPTED)
+    again = launched(grpc_addr, job_id=first.trial.id.job_id)
+    with Client(grpc_addr) as client:
+        client.set_batch_size_state(first.trial.id.job_id, first.trial.id.batch_size, v1.BATCH_SIZE_STATUS_PINNED)
+    numbers = []
+    for attempt in again.attempts():
+        if not numbers:
+            again.load_state_dict(attempt_state)
+        numbers.append((attempt.number, attempt.trial.id.trial_number))
+        train(attempt, 0.95 if attempt.number == 3 else 0.1)
+    assert numbers == [(2, first.trial.id.trial_number), (3, first.trial.id.trial_number + 2)]
+    assert attempt.target_reached
+
+
 def test_checkpoint_of_an_older_client(grpc_addr: str) -> None:
     """A state without the number of an attempt is that of the first."""
     with launched(grpc_addr) as bso:

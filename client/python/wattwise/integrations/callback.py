@@ -78,8 +78,7 @@ class CallbackTrial:
             raise TrainerSetupError(advice)
         self.bso = bso
         self.steps_at_report = 0
-        # The epoch of the state that was restored; None if none was.
-        self._restored_epoch: int | None = None
+        self._restored = False
         if saved is not None:
             self.restore(saved)
         bso.get_batch_size()
@@ -151,7 +150,7 @@ class CallbackTrial:
             self._give_up()
             raise
         self.steps_at_report = int(saved.get(_STEPS_DONE, 0))
-        self._restored_epoch = int(saved.get("epoch", 0))
+        self._restored = True
 
     def rewind(self, saved: Mapping[str, Any]) -> None:
         """Goes back to an earlier state of the restored trial, because the trainer does; time and energy stay."""
@@ -223,8 +222,8 @@ class CallbackTrial:
 
     def _check_beginning(self, plan: Plan) -> None:
         """Checks that the trainer begins where the trial is."""
-        restored, last = self._restored_epoch, self.bso.last_epoch
-        if plan.steps_done and restored is None:
+        last = self.bso.last_epoch
+        if plan.steps_done and not self._restored:
             if not last and not self._count_from_zero:
                 earlier = plan.earlier or f"the trainer continues after {plan.steps_done} steps"
                 raise self.refuse(
@@ -239,11 +238,6 @@ class CallbackTrial:
             raise self.refuse(
                 f"trial {self.bso.trial.id.trial_number} continues after epoch {last}, but the trainer "
                 "starts from the beginning: pass it the checkpoint as well, or start without the trial's state"
-            )
-        if restored is not None and restored != last:
-            raise self.refuse(
-                f"trial {self.bso.trial.id.trial_number} continues after epoch {last}, but the trainer after epoch "
-                f"{restored}: pass the same checkpoint to both"
             )
 
     def has_metric(self, metrics: Mapping[str, Any]) -> bool:
