@@ -132,7 +132,7 @@ def test_checkpoint_of_another_epoch(grpc_server: LiveServer, folder: Path) -> N
     """A model of another epoch than the state is refused."""
     job_id, last = saved(grpc_server, folder, steps=9)
     launch = Launch(grpc_server, job_id=job_id, early=folder / "4")
-    with pytest.raises(ResumeError, match="after epoch 1, .* epoch 2"):
+    with pytest.raises(ResumeError, match=r"after epoch 1, .* epoch 2"):
         launch.train(last)
     assert launch.ends == [("PREEMPTED", 2)]
 
@@ -218,7 +218,14 @@ def test_killed_and_resumed(grpc_server: LiveServer, folder: Path, ranks: int, r
 
 def test_accelerate_launch(grpc_server: LiveServer) -> None:
     """Two processes of accelerate's command train one trial."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=2", "--num_machines=1"]
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes=2",
+        "--num_machines=1",
+    ]
     command += ["--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0", "--module"]
     command += ["tests.client.integrations.rank", "with_accelerate", grpc_server.address, "callback"]
     root, environment = Path(__file__).parents[3], {**os.environ, "OMP_NUM_THREADS": "1"}

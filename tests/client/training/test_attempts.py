@@ -357,7 +357,7 @@ def test_checkpoint_that_an_attempt_loads(grpc_addr: str) -> None:
     again = launched(grpc_addr, job_id=first.trial.id.job_id)
     with Client(grpc_addr) as client:
         client.set_batch_size_state(first.trial.id.job_id, first.trial.id.batch_size, v1.BATCH_SIZE_STATUS_PINNED)
-    numbers = []
+    numbers: list[tuple[int, int]] = []
     for attempt in again.attempts():
         if not numbers:
             again.load_state_dict(attempt_state)

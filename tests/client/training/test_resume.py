@@ -297,7 +297,7 @@ def test_two_checkpoints_of_a_trial(grpc_addr: str, first: int, second: int) -> 
         if first == second:
             again.load_state_dict(states[second])
         else:
-            with pytest.raises(ResumeError, match=f"after epoch {first}, .* epoch {second}"):
+            with pytest.raises(ResumeError, match=rf"after epoch {first}, .* epoch {second}"):
                 again.load_state_dict(states[second])
         assert again.last_epoch == first
 

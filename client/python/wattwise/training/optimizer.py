@@ -602,8 +602,8 @@ class BatchSizeOptimizer:
 
         Raises:
             ResumeError: if the state is invalid, belongs to another job, has another batch size than the trial that
-                has been started, or is that of another epoch than the state before it. `get_batch_size`, or this call after it, raises it if the trial cannot continue, for
-                example because it crashed or its job was deleted.
+                has been started, or is that of another epoch than the state before it. `get_batch_size`, or this call
+                after it, raises it if the trial cannot continue, for example because it crashed or its job was deleted.
             OperationOrderError: after training has begun.
         """
         if self._running is None:
