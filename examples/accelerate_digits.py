@@ -36,8 +36,10 @@ images, digits = load_digits(return_X_y=True)
 images, digits = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(digits)
 x, x_val, y, y_val = train_test_split(images, digits, random_state=0)
 
-# Connects the processes, so it comes before the batch size.
-accelerator = Accelerator(gradient_accumulation_steps=args.gradient_accumulation_steps)
+# Connects the processes, so it comes before the batch size. Without a GPU it does so only if cpu is true.
+accelerator = Accelerator(
+    cpu=not torch.cuda.is_available(), gradient_accumulation_steps=args.gradient_accumulation_steps
+)
 # Without a GPU, energy is estimated as 65 W times time.
 monitor = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
 
