@@ -16,6 +16,7 @@ from wattwise import (
     InvalidArgumentError,
     NoBatchSizeConvergedError,
     OperationOrderError,
+    ResumeError,
     ServerUnavailableError,
     TrainFailError,
     v1,
@@ -365,6 +366,25 @@ def test_checkpoint_that_an_attempt_loads(grpc_addr: str) -> None:
         train(attempt, 0.95 if attempt.number == 3 else 0.1)
     assert numbers == [(2, first.trial.id.trial_number), (3, first.trial.id.trial_number + 2)]
     assert attempt.target_reached
+
+
+def test_checkpoint_that_every_attempt_loads(grpc_addr: str) -> None:
+    """The second attempt refuses the checkpoint of the first: otherwise it would continue that trial again."""
+    first = launched(grpc_addr)
+    first.get_batch_size()
+    state = first.state_dict()
+    first.close(v1.END_REASON_PREEMPTED)
+    again = launched(grpc_addr, job_id=first.trial.id.job_id)
+
+    def loading_always() -> None:
+        for attempt in again.attempts():
+            with attempt:
+                again.load_state_dict(state)
+                train(attempt, 0.1)
+
+    with pytest.raises(ResumeError, match="attempt 1, but this is attempt 2"):
+        loading_always()
+    assert trials(grpc_addr, again)[-1].end_reason == v1.END_REASON_PREEMPTED
 
 
 def test_checkpoint_of_an_older_client(grpc_addr: str) -> None:

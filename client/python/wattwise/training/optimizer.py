@@ -619,7 +619,7 @@ class BatchSizeOptimizer:
                     f"{saved.progress.epoch}: load the state of the checkpoint that the model is loaded from"
                 )
             return
-        self._check_replaceable(saved)
+        self._check_replaceable(saved, saved_attempt(state))
         started = self._running
         started.close_for_another(v1.END_REASON_PREEMPTED)
         self._launch.resume(state)
@@ -628,7 +628,7 @@ class BatchSizeOptimizer:
         if self._in_attempt is not None:
             self._in_attempt.continue_with(self.running_trial, self._attempt)
 
-    def _check_replaceable(self, saved: SavedTrial) -> None:
+    def _check_replaceable(self, saved: SavedTrial, attempt: int) -> None:
         """Checks that the trial of a checkpoint may take the place of the one that was started.
 
         Raises:
@@ -644,6 +644,11 @@ class BatchSizeOptimizer:
             raise ResumeError(
                 "this process was started by `wattwise run` for a trial of its own, and cannot continue that of a "
                 "checkpoint: start the training without the checkpoint"
+            )
+        if attempt < self._attempt:
+            raise ResumeError(
+                f"the checkpoint is that of attempt {attempt}, but this is attempt {self._attempt}, which trains from "
+                "the start: load the checkpoint in the first turn of the loop only"
             )
         if saved.batch_size != trial.batch_size:
             raise ResumeError(
