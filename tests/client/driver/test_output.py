@@ -16,11 +16,11 @@ def quoted(folder: Path, output: bytes) -> list[str]:
 
 
 def test_last_lines_are_bounded(tmp_path: Path) -> None:
-    """Ten lines are quoted, blank ones do not count, and long ones are shortened to 200 characters."""
+    """Ten lines are quoted, blank ones do not count, and long ones are shortened to 500 characters."""
     lines = [f"line {number}" for number in range(30)]
     assert quoted(tmp_path, "\n\n".join(lines).encode()) == lines[-10:]
     (long,) = quoted(tmp_path, b"x" * 1_000_000)
-    assert len(long) == 200
+    assert len(long) == 500
     assert quoted(tmp_path, b"") == []
 
 

@@ -381,6 +381,47 @@ def test_checkpoint_keeps_the_best_epoch(grpc_addr: str) -> None:
         launched(grpc_addr).load_state_dict(state | {"best_metric": "0.5"})
 
 
+def test_checkpoint_that_an_attempt_loads(grpc_addr: str) -> None:
+    """An attempt whose body loads a checkpoint continues that trial, with the number of its attempt."""
+    first = launched(grpc_addr)
+    for attempt in first.attempts():
+        if attempt.number == 2:
+            attempt_state = first.state_dict()
+            break
+        train(attempt, 0.1)
+    first.close(v1.END_REASON_PREEMPTED)
+    again = launched(grpc_addr, job_id=first.trial.id.job_id)
+    with Client(grpc_addr) as client:
+        client.set_batch_size_state(first.trial.id.job_id, first.trial.id.batch_size, v1.BATCH_SIZE_STATUS_PINNED)
+    numbers: list[tuple[int, int]] = []
+    for attempt in again.attempts():
+        if not numbers:
+            again.load_state_dict(attempt_state)
+        numbers.append((attempt.number, attempt.trial.id.trial_number))
+        train(attempt, 0.95 if attempt.number == 3 else 0.1)
+    assert numbers == [(2, first.trial.id.trial_number), (3, first.trial.id.trial_number + 2)]
+    assert attempt.target_reached
+
+
+def test_checkpoint_that_every_attempt_loads(grpc_addr: str) -> None:
+    """The second attempt refuses the checkpoint of the first: otherwise it would continue that trial again."""
+    first = launched(grpc_addr)
+    first.get_batch_size()
+    state = first.state_dict()
+    first.close(v1.END_REASON_PREEMPTED)
+    again = launched(grpc_addr, job_id=first.trial.id.job_id)
+
+    def loading_always() -> None:
+        for attempt in again.attempts():
+            with attempt:
+                again.load_state_dict(state)
+                train(attempt, 0.1)
+
+    with pytest.raises(ResumeError, match="attempt 1, but this is attempt 2"):
+        loading_always()
+    assert trials(grpc_addr, again)[-1].end_reason == v1.END_REASON_PREEMPTED
+
+
 def test_checkpoint_of_an_older_client(grpc_addr: str) -> None:
     """A state without the number of an attempt is that of the first."""
     with launched(grpc_addr) as bso:

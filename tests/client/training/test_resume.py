@@ -275,6 +275,57 @@ def test_trial_of_a_checkpoint_takes_the_place_of_a_new_one(grpc_addr: str) -> N
         assert client.get_trial(new).trial.end_reason == v1.END_REASON_PREEMPTED
 
 
+def test_refused_checkpoint_is_no_failure_of_the_batch_size(grpc_addr: str) -> None:
+    """A launch that cannot continue its checkpoint ends its new trial as preempted."""
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
+    bso.get_batch_size()
+    with pytest.raises(ResumeError), bso:
+        bso.load_state_dict({})
+    assert trial_of(grpc_addr, bso).end_reason == v1.END_REASON_PREEMPTED
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (2, 2)])
+def test_two_checkpoints_of_a_trial(grpc_addr: str, first: int, second: int) -> None:
+    """The state of another epoch than the one before is refused; that of the same epoch changes nothing."""
+    bso = begun(grpc_addr)
+    states: dict[int, State] = {}
+    for epoch in (1, 2):
+        bso.on_evaluate(0.1)
+        states[epoch] = bso.state_dict()
+    bso.close(v1.END_REASON_PREEMPTED)
+    with resumed(grpc_addr, states[first], job_id=bso.trial.id.job_id) as again:
+        if first == second:
+            again.load_state_dict(states[second])
+        else:
+            with pytest.raises(ResumeError, match=rf"after epoch {first}, .* epoch {second}"):
+                again.load_state_dict(states[second])
+        assert again.last_epoch == first
+
+
+def test_return_to_a_checkpoint_while_training(grpc_addr: str) -> None:
+    """A trainer that goes back to its last checkpoint goes on with the trial; what it trains again counts."""
+    with begun(grpc_addr) as bso:
+        bso.on_evaluate(0.1)
+        state = bso.state_dict()
+        bso.on_evaluate(0.05)
+        bso.load_state_dict(state)
+        bso.on_evaluate(0.95)
+    trial = trial_of(grpc_addr, bso)
+    assert (trial.last_epoch, trial.time_seconds) == (3, 3)
+
+
+def test_state_within_an_iteration(grpc_addr: str) -> None:
+    """In a loop over epochs(), a state before on_evaluate has the time and energy up to now, and one after it none."""
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
+    seen = []
+    for _ in bso.epochs():
+        seen += [bso.state_dict()]
+        bso.on_evaluate(0.95 if bso.last_epoch else 0.1)
+        seen += [bso.state_dict()]
+    # The time of a window is a second, and a state that measures begins another.
+    assert [(state["epoch"], state["time_seconds"]) for state in seen] == [(0, 1), (1, 2), (1, 3), (2, 4)]
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -80,8 +80,7 @@ class CallbackTrial:
             raise TrainerSetupError(advice)
         self.bso = bso
         self.steps_at_report = 0
-        # The epoch of the state that was restored; None if none was.
-        self._restored_epoch: int | None = None
+        self._restored = False
         if saved is not None:
             self.restore(saved)
         bso.get_batch_size()
@@ -122,7 +121,7 @@ class CallbackTrial:
     @property
     def restored(self) -> bool:
         """Whether the trial continues from a checkpoint's state."""
-        return self._restored_epoch is not None
+        return self._restored
 
     def steps_for(self, examples: float) -> int:
         """The number of steps that pass about `examples` examples; `is_declared` knows it from then on.
@@ -162,7 +161,7 @@ class CallbackTrial:
             self._give_up()
             raise
         self.steps_at_report = int(saved.get(_STEPS_DONE, 0))
-        self._restored_epoch = int(saved.get("epoch", 0))
+        self._restored = True
         self._interval = saved.get(_INTERVAL)
 
     def rewind(self, saved: Mapping[str, Any]) -> None:
@@ -241,8 +240,8 @@ class CallbackTrial:
 
     def _check_beginning(self, plan: Plan) -> None:
         """Checks that the trainer begins where the trial is."""
-        restored, last = self._restored_epoch, self.bso.last_epoch
-        if plan.steps_done and restored is None:
+        last = self.bso.last_epoch
+        if plan.steps_done and not self._restored:
             if not last and not self._count_from_zero:
                 earlier = plan.earlier or f"the trainer continues after {plan.steps_done} steps"
                 raise self.refuse(
@@ -257,11 +256,6 @@ class CallbackTrial:
             raise self.refuse(
                 f"trial {self.bso.trial.id.trial_number} continues after epoch {last}, but the trainer "
                 "starts from the beginning: pass it the checkpoint as well, or start without the trial's state"
-            )
-        if restored is not None and restored != last:
-            raise self.refuse(
-                f"trial {self.bso.trial.id.trial_number} continues after epoch {last}, but the trainer after epoch "
-                f"{restored}: pass the same checkpoint to both"
             )
         before, now = self._interval, plan.steps_per_report
         if before is not None and now is not None and not _same(before, now):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import sys
 from collections.abc import Iterator
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,8 @@ def data_loader(
 
     Raises:
         TrainerSetupError: if the number of ranks does not divide the batch size; names the sizes that it divides. Also
-            if there is no batch to train, or `max_per_device` is not a positive integer.
+            if there is no batch to train, `max_per_device` is not a positive integer, or accelerate would split the
+            data a second time.
         InvalidArgumentError: if the options contain a batch size.
         ModuleNotFoundError: if PyTorch is not installed.
         WattwiseError: as documented at `get_batch_size`.
@@ -67,6 +69,12 @@ def data_loader(
     limit = share if max_per_device is None else max_per_device
     size, steps = trial.global_batch.accumulated(trial.world_size, limit, "ranks")
     if trial.world_size > 1 and options.get("sampler") is None and not iterable:
+        if _accelerate_runs():
+            raise TrainerSetupError(
+                "accelerate's prepare() splits the data over the ranks, and would split this loader a second time: "
+                "pass it DataLoader(dataset, batch_size=bso.trial.per_rank_batch_size) instead. For a loader that is "
+                "not passed to prepare(), give data_loader() a sampler, such as DistributedSampler(dataset)"
+            )
         parts = {"num_replicas": trial.world_size, "rank": trial.rank, "shuffle": bool(shuffle), "drop_last": drop_last}
         options["sampler"] = _Shard(torch_data.DistributedSampler(dataset, **parts), bso.last_epoch)
         shuffle = None
@@ -85,6 +93,13 @@ def data_loader(
         loader = torch_data.DataLoader(dataset, batch_size=size, drop_last=True, **options)
     loader.accumulation_steps = steps
     return loader
+
+
+def _accelerate_runs() -> bool:
+    """Whether this process has created an `Accelerator`."""
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    # Creating a state to ask would initialise it.
+    return bool(getattr(state, "_shared_state", None))
 
 
 def length_of(sized: Any) -> int | None:

@@ -60,6 +60,10 @@ class Attempt:
         )
         return not last
 
+    def continue_with(self, running: RunningTrial, number: int) -> None:
+        """Continues with the trial of a checkpoint that its body has loaded, in place of a new one."""
+        self._joined, self.number = running, number
+
     @property
     def _running(self) -> RunningTrial:
         # A rank that its trainer has started joins the trial later.

@@ -149,7 +149,7 @@ class DriverLaunch:
         number = SavedTrial.from_state(state).trial_number
         raise ResumeError(
             f"wattwise run gives every launch a new trial, but the checkpoint belongs to trial {number}: "
-            "load the model only, without load_state_dict()"
+            "start the training without the checkpoint"
         )
 
     def repeat(self, before: TrialInfo) -> None:

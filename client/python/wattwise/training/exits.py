@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import InvalidArgumentError, WattwiseError
+from wattwise.errors import InvalidArgumentError, ResumeError, WattwiseError
 
 _TRAINER_REASONS = (
     v1.END_REASON_COMPLETED,
@@ -94,14 +94,14 @@ _LONGEST = 10_000
 def end_reason(error: BaseException | None) -> v1.EndReason.ValueType:
     """The end reason for a training that ends with an exception; None stands for no exception.
 
-    It is out of memory if the exception, one of its causes, or one exception of a group says so. Ctrl-C counts as
-    preempted, because the batch size is not the cause.
+    It is out of memory if the exception, one of its causes, or one exception of a group says so. Ctrl-C and a
+    checkpoint that cannot be continued count as preempted, because the batch size is not the cause.
     """
     if error is None or isinstance(error, GeneratorExit):
         return v1.END_REASON_COMPLETED
     if isinstance(error, SystemExit):
         return v1.END_REASON_ERROR if error.code else v1.END_REASON_COMPLETED
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt | ResumeError):
         return v1.END_REASON_PREEMPTED
     out_of_memory = any(_is_out_of_memory(cause) for cause in _causes(error))
     return v1.END_REASON_OUT_OF_MEMORY if out_of_memory else v1.END_REASON_ERROR

@@ -142,8 +142,8 @@ class BatchSizeOptimizer:
         self._training = False
         # Of the trial that `_running` is, or will be.
         self._attempt = 1
-        # Whether the body of a loop over `attempts()` runs.
-        self._in_attempt = False
+        # That of the body of a loop over `attempts()`, while the body runs.
+        self._in_attempt: Attempt | None = None
         # The epoch that the loop over `epochs()` trains; 0 outside of the loop.
         self._epoch_of_loop = 0
         self._best: BestEpoch | None = None
@@ -494,16 +494,16 @@ class BatchSizeOptimizer:
         while True:
             # None in a rank that joins the trial in the body.
             running = None if self._inherited else self._trial("attempts()")
-            self._in_attempt = True
+            self._in_attempt = Attempt(self, running, self._attempt, tries)
             if running is not None:
                 running.raises_failure = False
             try:
-                yield Attempt(self, running, self._attempt, tries)
+                yield self._in_attempt
                 trial = self._trial("attempts()")
                 if not self.target_reached:
                     trial.close_for_another(v1.END_REASON_COMPLETED)
             finally:
-                self._in_attempt = False
+                self._in_attempt = None
                 if self._running is not None:
                     self._running.raises_failure = True
             if self.target_reached:
@@ -570,19 +570,22 @@ class BatchSizeOptimizer:
         if self._running is not None:
             self._running.close(reason)
 
-    def state_dict(self, *, within_epoch: bool = False) -> dict[str, str | int | float]:
+    def state_dict(self, *, within_epoch: bool | None = None) -> dict[str, str | int | float]:
         """Returns the state that a checkpoint needs so that `load_state_dict` continues the trial: plain values.
 
         It describes the end of the last epoch: save it after `on_evaluate`, together with the model at that point.
 
         Args:
             within_epoch: whether the checkpoint continues in the middle of an epoch: the state then has the time and
-                energy up to now, instead of those of the last epoch's end.
+                energy up to now, instead of those of the last epoch's end. None is true in a loop over `epochs()`
+                before the `on_evaluate` of the iteration.
 
         Raises:
             OperationOrderError: before `get_batch_size`, or in a forked process.
         """
         trial = self._trial("state_dict()")
+        if within_epoch is None:
+            within_epoch = self._epoch_of_loop > self.last_epoch
         progress = trial.measure() if within_epoch else trial.progress
         saved = SavedTrial.of(trial.info.snapshot, trial.info.request_id, progress)
         return {**saved.state(), "attempt": self._attempt, **best_state(self._best)}
@@ -593,7 +596,8 @@ class BatchSizeOptimizer:
         Its process may have been killed or preempted. Epochs, time and energy continue from the checkpoint. Epochs that
         were reported after the checkpoint are trained again but not reported again, and their cost is added. If the
         trial has been decided in the meantime, `training_finished` is true after `get_batch_size`, and `decision` is
-        set. With several ranks every rank calls this; rank 0's state counts.
+        set. With several ranks every rank calls this; rank 0's state counts. The state of the trial that this process
+        trains already changes nothing, so that a trainer may go back to its last checkpoint.
 
         Trainers that load their checkpoint late may call this after `get_batch_size`, until training begins, if both
         trials have the same batch size: the new trial ends, as preempted, and that of the checkpoint continues.
@@ -602,9 +606,9 @@ class BatchSizeOptimizer:
             state: the result of `state_dict`.
 
         Raises:
-            ResumeError: if the state is invalid, belongs to another job, or has another batch size than the trial that
-                has been started. `get_batch_size`, or this call after it, raises it if the trial cannot continue, for
-                example because it crashed or its job was deleted.
+            ResumeError: if the state is invalid, belongs to another job, has another batch size than the trial that
+                has been started, or is that of another epoch than the state before it. `get_batch_size`, or this call
+                after it, raises it if the trial cannot continue, for example because it crashed or its job was deleted.
             OperationOrderError: after training has begun.
         """
         if self._running is None:
@@ -612,20 +616,28 @@ class BatchSizeOptimizer:
             return
         saved = SavedTrial.from_state(state)
         if saved.request_id == self.trial.request_id:
+            trains = self._training or self.training_finished
+            if not trains and saved.progress.epoch != self.last_epoch:
+                raise ResumeError(
+                    f"{saved.name} continues after epoch {self.last_epoch}, but this checkpoint is that of epoch "
+                    f"{saved.progress.epoch}: load the state of the checkpoint that the model is loaded from"
+                )
             return
-        self._check_replaceable(saved)
+        self._check_replaceable(saved, saved_attempt(state))
         started = self._running
         started.close_for_another(v1.END_REASON_PREEMPTED)
         self._continue(state)
         self._begins_again = True
         self.get_batch_size()
+        if self._in_attempt is not None:
+            self._in_attempt.continue_with(self.running_trial, self._attempt)
 
     def _continue(self, state: Mapping[str, object]) -> None:
         attempt, best = saved_attempt(state), saved_best(state)
         self._launch.resume(state)
         self._attempt, self._best = attempt, best
 
-    def _check_replaceable(self, saved: SavedTrial) -> None:
+    def _check_replaceable(self, saved: SavedTrial, attempt: int) -> None:
         """Checks that the trial of a checkpoint may take the place of the one that was started.
 
         Raises:
@@ -641,6 +653,11 @@ class BatchSizeOptimizer:
             raise ResumeError(
                 "this process was started by `wattwise run` for a trial of its own, and cannot continue that of a "
                 "checkpoint: start the training without the checkpoint"
+            )
+        if attempt < self._attempt:
+            raise ResumeError(
+                f"the checkpoint is that of attempt {attempt}, but this is attempt {self._attempt}, which trains from "
+                "the start: load the checkpoint in the first turn of the loop only"
             )
         if saved.batch_size != trial.batch_size:
             raise ResumeError(
@@ -675,7 +692,7 @@ class BatchSizeOptimizer:
 
     def _begin(self, started: StartedTrial, ranks: Ranks) -> None:
         self._running = RunningTrial(self._launch, started, ranks, self._monitor, self._report_timeout)
-        self._running.raises_failure = not self._in_attempt
+        self._running.raises_failure = self._in_attempt is None
         _newest[self._launch.job_key] = self._running
         self._begins_again = self._training = False
         self._warn_of_nothing_to_train()

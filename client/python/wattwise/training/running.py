@@ -126,7 +126,14 @@ class RunningTrial:
         if self._end_reason in (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_COMPLETED) and self.ended_undecided:
             message = f"training is over and the target was not reached: {self.outcome}"
             return TrainFailError(message, v1.Decision(stop_train=True, message=message))
-        return TrainFailError.of(self.decision)
+        failure = TrainFailError.of(self.decision)
+        if failure is None or self.started.decision is None:
+            return failure
+        message = (
+            f"trial {self.info.id.trial_number}, which the checkpoint continues, is over and has not reached its "
+            f"target: {self.outcome}; start without the checkpoint for another trial"
+        )
+        return TrainFailError(message, self.decision)
 
     @property
     def ended_undecided(self) -> bool:
