@@ -4,8 +4,6 @@ PYTHON ?= python3
 # Versions of what is not in pyproject.toml. CI's PyTorch is the one that the README names.
 TORCH := torch==2.13.0
 TRAINER_LIBRARIES := jax>=0.4.35 zeus==0.16.0 datasets==5.2.0 trl==1.16.0
-# timm needs torchvision, of which the build must fit that of PyTorch: the one on PyPI loads with PyPI's PyTorch only.
-TIMM := timm==1.0.31 torchvision==0.28.0
 FUZZER := atheris>=3
 # What it generates runs on every protobuf from 5.29 on; newer ones raise every trainer's floor.
 PROTO_TOOLS := grpcio-tools==1.71.2 setuptools<81
@@ -209,9 +207,6 @@ $(TRAINERS_VENV)/.done: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m venv $(TRAINERS_VENV)
 	$(TRAINERS_VENV)/bin/python $(PIP_INSTALL) '$(TORCH)'
 	$(TRAINERS_VENV)/bin/python $(PIP_INSTALL) $(patsubst %,'%',$(TORCH) $(TRAINER_LIBRARIES)) --editable '.[test,huggingface,lightning,keras]'
-	@$(TRAINERS_VENV)/bin/python $(PIP_INSTALL) $(patsubst %,'%',$(TORCH) $(TIMM)) && $(TRAINERS_VENV)/bin/python -c 'import timm' 2>/dev/null \
-	  || { $(TRAINERS_VENV)/bin/python -m pip uninstall --quiet --yes timm torchvision; \
-	  echo "torchvision does not fit this build of PyTorch: the example that needs timm is skipped"; }
 	@touch $@
 
 $(MUTANTS_VENV)/.done: pyproject.toml Makefile | $(VENV)/bin/python

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
 import subprocess
@@ -22,13 +21,11 @@ SCRIPTS = (
     "huggingface.py",
     "accelerate_digits.py",
     "trl_sft.py",
-    "timm_digits.py",
+    "image_classifier.py",
     "lightning_digits.py",
     "keras_digits.py",
     "characters.py",
 )
-OPTIONAL = {"timm_digits.py": "timm"}
-"""The library that an example needs and that cannot be installed everywhere; without it the example is skipped."""
 AT_MOST_SECONDS = 60.0
 _CHOICE = re.compile(r"^Batch size \d+: \S", re.MULTILINE)
 
@@ -39,9 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = []
     with tempfile.TemporaryDirectory(prefix="wattwise-examples-") as name, one_on_sqlite(Path(name)) as servers:
         for script in args.scripts or SCRIPTS:
-            if (library := OPTIONAL.get(script)) and importlib.util.find_spec(library) is None:
-                print(f"\nskipping {script}: {library} is not installed")
-                continue
             fault = _fault(script, servers.address, args.seconds)
             if fault:
                 failed.append(f"{script} {fault}")

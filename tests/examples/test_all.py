@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.__main__ import FOLDER, OPTIONAL, SCRIPTS, main
+from examples.__main__ import FOLDER, SCRIPTS, main
 
 
 @pytest.mark.examples
@@ -35,13 +35,6 @@ def test_failing_example(
     path.write_text(script)
     assert main((str(path), *options)) == 1
     assert capfd.readouterr().out.endswith(f"\n{path} {fault}\n")
-
-
-def test_example_whose_library_is_missing(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An example whose library cannot be installed everywhere is skipped without it."""
-    monkeypatch.setitem(OPTIONAL, "smallest.py", "no_such_library")
-    assert main(("smallest.py",)) == 0
-    assert "skipping smallest.py: no_such_library is not installed" in capfd.readouterr().out
 
 
 def test_every_script_is_run() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ pytestmark = pytest.mark.trainers
 pytest.importorskip("accelerate", reason="needs accelerate: make test-trainers")
 
 import torch
-from accelerate import Accelerator
-from wattwise import BatchSizeOptimizer, Client, ResumeError, v1
+from accelerate import Accelerator, PartialState
+from wattwise import BatchSizeOptimizer, Client, ResumeError, TrainerSetupError, data_loader, v1
 
 from tests.client.integrations.ranks import last_lines, processes
 from tests.client.integrations.script import FEATURES, Script
@@ -234,3 +235,16 @@ def test_accelerate_launch(grpc_server: LiveServer) -> None:
     with Client(grpc_server.address) as client:
         (trial,) = client.list_trials("test-ranks-with_accelerate")
         assert (trial.converged, trial.last_epoch) == (True, 3)
+
+
+def test_loader_that_would_be_split_twice(server: LiveServer) -> None:
+    """`data_loader` splits the data over the ranks, as `prepare` does: only one of them may."""
+    ranks: dict[str, Any] = {"rank": 0, "world_size": 2, "broadcast": lambda message: message}
+    data = torch.rand(64, FEATURES)
+    with BatchSizeOptimizer(server.address, job_spec(), monitor=StepMonitor(), **ranks) as bso:
+        PartialState._reset_state()
+        assert len(data_loader(bso, data)) == 4
+        Accelerator(cpu=True)
+        with pytest.raises(TrainerSetupError, match="per_rank_batch_size"):
+            data_loader(bso, data)
+        assert len(data_loader(bso, data, sampler=range(32))) == 4

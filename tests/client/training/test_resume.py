@@ -158,7 +158,7 @@ def test_trial_that_was_decided_in_the_meantime(grpc_addr: str, reached: bool) -
     if reached:
         assert list(again.epochs()) == []
     else:
-        with pytest.raises(TrainFailError):
+        with pytest.raises(TrainFailError, match="without the checkpoint"):
             next(again.epochs())
     again.close()
 
