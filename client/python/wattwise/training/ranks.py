@@ -9,7 +9,8 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -22,6 +23,7 @@ Broadcast: TypeAlias = Callable[[Any], Any]
 """Gets bytes on rank 0 and None on the other ranks, and returns rank 0's bytes on every rank."""
 
 _END_SECONDS = 1.0
+_PAUSE_SECONDS = 0.0002
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What `init_process_group` reads."""
@@ -144,11 +146,10 @@ class Ranks:
         if arrivals is not None:
             _attempt(lambda: arrivals.enter(call))
         own = _outcome(action)
-        outcomes: list[Any] = [None] * self.size
         if arrivals is not None:
             _attempt(arrivals.wait)
         with warned(call) if arrivals is None else contextlib.nullcontext():
-            _group().all_gather_object(outcomes, own.for_others(self.rank))
+            outcomes = _all_gather(own.for_others(self.rank), self.size)
         outcomes[self.rank] = own
         return [outcome.result_or_raise() for outcome in outcomes]
 
@@ -200,6 +201,37 @@ def _attempt(exchange: Callable[[], None]) -> None:
     """Exchanges something through the store, if its process is there; else a collective operation fails soon."""
     with contextlib.suppress(RuntimeError):
         exchange()
+
+
+def _all_gather(own: _Outcome, size: int) -> list[_Outcome]:
+    """The outcome of each rank, by rank."""
+    group = _group()
+    if "cpu:gloo" not in group.get_backend_config():
+        outcomes: list[Any] = [None] * size
+        group.all_gather_object(outcomes, own)
+        return outcomes
+    torch: Any = sys.modules["torch"]
+    sent = pickle.dumps(own)
+    length, lengths = torch.tensor([len(sent)]), [torch.tensor([0]) for _ in range(size)]
+    group.all_gather(lengths, length)
+    longest = max(map(int, lengths))
+    part = torch.tensor(list(sent.ljust(longest, b"\0")), dtype=torch.uint8)
+    parts = [torch.empty_like(part) for _ in range(size)]
+    group.all_gather(parts, part)
+    _wait_for_threads([length, *lengths, part, *parts])
+    messages = [bytes(each[: int(count)].tolist()) for each, count in zip(parts, lengths, strict=True)]
+    return [pickle.loads(message) for message in messages]  # noqa: S301 - the ranks are this training
+
+
+def _wait_for_threads(tensors: Sequence[Any]) -> None:
+    """Waits until gloo's threads have released the tensors of an exchange, usually a few microseconds.
+
+    A thread needs the interpreter for that, and aborts the process if it has ended, as it may right after the last
+    exchange: `all_gather_object` of PyTorch 2.13 has this fault.
+    """
+    end = time.monotonic() + _END_SECONDS
+    while any(getattr(each, "_use_count", int)() > 1 for each in tensors) and time.monotonic() < end:
+        time.sleep(_PAUSE_SECONDS)
 
 
 _arrivals_of_group: Arrivals | None = None
