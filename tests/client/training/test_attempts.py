@@ -376,6 +376,7 @@ def test_checkpoint_keeps_the_best_epoch(grpc_addr: str) -> None:
     for metric in (0.4, 0.6):
         again.on_evaluate(metric)
         improved.append(again.improved)
+    again.close()
     assert (improved, first.best, again.best) == ([False, True], (1, 2, 0.5), (1, 4, 0.6))
     with pytest.raises(ResumeError, match="best"):
         launched(grpc_addr).load_state_dict(state | {"best_metric": "0.5"})
