@@ -177,7 +177,7 @@ def other_job(causes: Mapping[str, Sequence[int]]) -> str:
         return ""
     sizes = "smaller batch_sizes" if not missed else "other batch_sizes"
     fitting = " that fit into memory" if missed and too_large else ""
-    easier = ", an easier target_metric, a larger max_epochs or, after cost bounds, beta_knob" if missed else ""
+    easier = ", an easier target_metric, a larger max_epochs or a larger beta_knob" if missed else ""
     return f"register the job under a new job_id with {sizes}{fitting}{easier}"
 
 

@@ -9,7 +9,7 @@ RESET = "`wattwise jobs reset j` begins the search again"
 ALLOW = "`wattwise jobs allow j BATCH_SIZE` brings one batch size back"
 NEW = "register the job under a new job_id with"
 OR = f"or fix the training, after which {RESET} and {ALLOW}"
-EASIER = "an easier target_metric, a larger max_epochs or, after cost bounds, beta_knob"
+EASIER = "an easier target_metric, a larger max_epochs or a larger beta_knob"
 
 
 @pytest.mark.parametrize(
