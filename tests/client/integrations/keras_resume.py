@@ -21,6 +21,7 @@ from wattwise.integrations.keras import WattwiseCallback
 from wattwise.monitor import Window
 
 from tests.client.integrations.with_keras import Accuracy, X, Y
+from tests.client.integrations.script import disconnect
 from tests.client.training.script import job_spec
 
 STEPS = 4
@@ -176,3 +177,4 @@ if __name__ == "__main__":
         dist.init_process_group("gloo")
     server_address, where, situation_name, *continued = sys.argv[1:]
     train(server_address, Path(where), situation_name, nothing if continued else _wait)
+    disconnect()

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch.distributed as dist
 from wattwise import BatchSizeOptimizer
 
-from tests.client.integrations.script import Script
+from tests.client.integrations.script import Script, disconnect
 from tests.client.training.script import StepMonitor, job_spec
 
 
@@ -35,9 +35,8 @@ def main(trainer: str, address: str, job_id: str, folder: str) -> None:
     bso = BatchSizeOptimizer(address, job_spec(job_id=job_id), monitor=StepMonitor())
     importlib.import_module(f"tests.client.integrations.{trainer}").fit_and_save(bso, script, Path(folder))
     sys.stdout.write(f"{script.sizes}\n")
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    disconnect()

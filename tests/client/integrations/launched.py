@@ -5,17 +5,15 @@ HOW is a strategy of Lightning, "fit_attempts" with the strategy "ddp", or "acce
 
 from __future__ import annotations
 
-import gc
 import importlib
 import itertools
 import sys
 import warnings
 from typing import Any
 
-import torch.distributed
 from wattwise import Attempt, BatchSizeOptimizer, EstimateMonitor, fit_attempts
 
-from tests.client.integrations.script import EXAMPLES, Script
+from tests.client.integrations.script import EXAMPLES, Script, disconnect
 from tests.client.training.script import job_spec
 
 
@@ -59,7 +57,4 @@ def main(how: str, address: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    # Threads of PyTorch that outlive the interpreter may abort the process.
-    gc.collect()
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    disconnect()

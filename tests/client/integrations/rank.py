@@ -14,7 +14,7 @@ import torch.distributed as dist
 from wattwise import BatchSizeOptimizer
 from wattwise.training import arrivals
 
-from tests.client.integrations.script import Script
+from tests.client.integrations.script import Script, disconnect
 from tests.client.training.rank import make_late
 from tests.client.training.script import StepMonitor, job_spec
 
@@ -33,9 +33,8 @@ def main(trainer: str, address: str, how: str) -> None:
     importlib.import_module(f"tests.client.integrations.{trainer}").fit(bso, script)
     sys.stdout.write(f"{script.sizes}\n")
     sys.stdout.flush()
-    if how != "callback":
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    disconnect()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch.distributed
 from wattwise import BatchSizeOptimizer
 from wattwise.integrations.steps import StepListener
 
@@ -17,6 +19,14 @@ FEATURES = 4
 
 def nothing() -> None:
     """Does nothing."""
+
+
+def disconnect() -> None:
+    """Ends the threads of the process group, if there is one: PyTorch's may abort a process that ends before them."""
+    # A model that is still there keeps the group alive.
+    gc.collect()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 @dataclass

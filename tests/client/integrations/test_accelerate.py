@@ -237,14 +237,14 @@ def test_accelerate_launch(grpc_server: LiveServer) -> None:
         assert (trial.converged, trial.last_epoch) == (True, 3)
 
 
-def test_loader_that_would_be_split_twice(server: LiveServer) -> None:
+def test_loader_that_would_be_split_twice(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """`data_loader` splits the data over the ranks, as `prepare` does: only one of them may."""
     ranks: dict[str, Any] = {"rank": 0, "world_size": 2, "broadcast": lambda message: message}
     data = torch.rand(64, FEATURES)
     with BatchSizeOptimizer(server.address, job_spec(), monitor=StepMonitor(), **ranks) as bso:
-        PartialState._reset_state()
-        assert len(data_loader(bso, data)) == 4
         Accelerator(cpu=True)
+        assert len(data_loader(bso, data)) == 4
+        monkeypatch.setitem(PartialState._shared_state, "num_processes", 2)
         with pytest.raises(TrainerSetupError, match="per_rank_batch_size"):
             data_loader(bso, data)
         assert len(data_loader(bso, data, sampler=range(32))) == 4

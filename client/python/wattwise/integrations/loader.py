@@ -69,7 +69,7 @@ def data_loader(
     limit = share if max_per_device is None else max_per_device
     size, steps = trial.global_batch.accumulated(trial.world_size, limit, "ranks")
     if trial.world_size > 1 and options.get("sampler") is None and not iterable:
-        if _accelerate_runs():
+        if _accelerate_splits():
             raise TrainerSetupError(
                 "accelerate's prepare() splits the data over the ranks, and would split this loader a second time: "
                 "pass it DataLoader(dataset, batch_size=bso.trial.per_rank_batch_size) instead. For a loader that is "
@@ -95,11 +95,11 @@ def data_loader(
     return loader
 
 
-def _accelerate_runs() -> bool:
-    """Whether this process has created an `Accelerator`."""
+def _accelerate_splits() -> bool:
+    """Whether accelerate's `prepare` splits data over several processes."""
     state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
     # Creating a state to ask would initialise it.
-    return bool(getattr(state, "_shared_state", None))
+    return bool(getattr(state, "_shared_state", {}).get("num_processes", 1) > 1)
 
 
 def length_of(sized: Any) -> int | None:
