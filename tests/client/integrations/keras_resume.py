@@ -20,8 +20,8 @@ from wattwise import BatchSizeOptimizer
 from wattwise.integrations.keras import WattwiseCallback
 from wattwise.monitor import Window
 
-from tests.client.integrations.with_keras import Accuracy, X, Y
 from tests.client.integrations.script import disconnect
+from tests.client.integrations.with_keras import Accuracy, X, Y
 from tests.client.training.script import job_spec
 
 STEPS = 4
