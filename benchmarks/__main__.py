@@ -128,10 +128,20 @@ def _choice(_args: argparse.Namespace, _folder: Path, samples: dict[str, Samples
 def _import(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
     with wattwise_server(folder / "import.db") as (server, _):
         found = samples["first_call"] = client("first_call", server=server, rounds=args.rounds)
+        trainer_pays = client("in_trainer", server=server, rounds=args.rounds)
     first = ratio(found, "client", lambda baseline: baseline["bare"])
     yield Figure("import and first call ÷ a bare grpcio client's", first, 1.15)
     launch = ratio(found, "optimizer", lambda baseline: baseline["bare_trial"])
     yield Figure("import, get_batch_size and exit ÷ a bare grpcio client's calls", launch)
+    imports = samples["imports"] = trainer_pays["imports"]
+    calls = samples["in_trainer"] = trainer_pays["calls"]
+    for name, kind, floor, target in (
+        ("import wattwise, CPU time beyond import grpc", "package", "grpc", 40),
+        ("import BatchSizeOptimizer, CPU time beyond import grpc", "optimizer", "grpc", None),
+        ("the same beyond grpc and the stubs", "optimizer", "stubs", None),
+    ):
+        yield Figure(name, 1e3 * (median(imports[kind]) - median(imports[floor])), target, unit="ms")
+    yield Figure("on_evaluate", 1e3 * median(calls["on_evaluate"]), 4, unit="ms")
 
 
 def _attacks(_args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:

@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.humanize import duration, end_reason, enum_name, trial_result
+from wattwise.commands.humanize import duration, end_reason, trial_result
 from wattwise.commands.tables import has_stages, policy, stuck
+from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp

@@ -353,3 +353,8 @@ def read_switch(variable: str, error: type[WattwiseError], variables: Mapping[st
     if text.lower() in ("", "0", "false", "no", "off"):
         return False if text else None
     raise error(f"{variable}={text!r} is invalid; use 1 or 0")
+
+
+def enum_name(name: str, prefix: str) -> str:
+    """An enum value as words: "failed" for "TRIAL_STATUS_FAILED" and the prefix "TRIAL_STATUS_"."""
+    return name.removeprefix(prefix).lower().replace("_", " ")

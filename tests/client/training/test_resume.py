@@ -315,7 +315,7 @@ def test_return_to_a_checkpoint_while_training(grpc_addr: str) -> None:
 
 
 def test_state_within_an_iteration(grpc_addr: str) -> None:
-    """In a loop over epochs(), a state before on_evaluate has the time and energy up to now, and one after it none."""
+    """In a loop over epochs(), a state includes the running epoch before on_evaluate, and not after it."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     seen = []
     for _ in bso.epochs():

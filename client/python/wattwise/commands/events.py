@@ -17,8 +17,9 @@ from wattwise.commands.columns import (
     table_options,
     terminal_width,
 )
-from wattwise.commands.humanize import enum_name, exact_moment, moment
+from wattwise.commands.humanize import exact_moment, moment
 from wattwise.rpc.client import Client
+from wattwise.spec import enum_name
 
 _PREFIX = "EVENT_KIND_"
 _KINDS = {

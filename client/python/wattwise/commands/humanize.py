@@ -7,6 +7,7 @@ from datetime import timezone
 from typing import TYPE_CHECKING
 
 from wattwise import v1
+from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -103,11 +104,6 @@ def instant(timestamp: Timestamp) -> str:
 def spread(precision: float) -> str:
     """The standard deviation 1/√precision for a precision in 1/joules²; 0 is "unknown"."""
     return "unknown" if precision <= 0 else joules(1 / math.sqrt(precision))
-
-
-def enum_name(name: str, prefix: str) -> str:
-    """An enum value as words: "failed" for "TRIAL_STATUS_FAILED" and the prefix "TRIAL_STATUS_"."""
-    return name.removeprefix(prefix).lower().replace("_", " ")
 
 
 def end_reason(value: v1.EndReason.ValueType) -> str:

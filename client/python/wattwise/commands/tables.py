@@ -15,7 +15,6 @@ from wattwise.commands.humanize import (
     age,
     duration,
     end_reason,
-    enum_name,
     estimate_mark,
     exact_moment,
     joules,
@@ -24,6 +23,7 @@ from wattwise.commands.humanize import (
     trial_result,
 )
 from wattwise.monitor.kind import monitor_text
+from wattwise.spec import enum_name
 from wattwise.training.rules import reaches_target
 
 if TYPE_CHECKING:

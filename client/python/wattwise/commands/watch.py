@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from wattwise import v1
 from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain
 from wattwise.commands.columns import Column, Mark, Row, drawn, live_console
-from wattwise.commands.humanize import age, enum_name, estimate_mark, instant, joules, printable
+from wattwise.commands.humanize import age, estimate_mark, instant, joules, printable
 from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import (
@@ -37,6 +37,7 @@ from wattwise.commands.tables import (
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
+from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp

@@ -29,7 +29,7 @@ _LINE_ENDS = re.compile(rb"([\r\n])")
 _PUNCTUATION = ".,;:)]}'\""
 _CONTINUED = re.compile(r"(?<=[0-9.])[0-9]|[eE][-+]?[0-9]|\.[0-9]")
 _COMMA = re.compile(r"(?<=[0-9]),(?:[0-9]{3}(?![0-9])|[0-9]+(?![0-9.]))")
-"""Of a decimal, or between thousands; unless it separates numbers, as in "1,0.5"."""
+"""A comma within a number: before decimals, or between thousands. The one in "1,0.5" separates two numbers."""
 _BEGUN = re.compile(r"(?:^|[\s:=(\[,])-$")
 _BEGUN_BY_DIGIT = re.compile(r"[0-9]\.?$")
 _FRACTION = re.compile(r"\.[0-9]*[1-9]")

@@ -80,7 +80,7 @@ class CallbackTrial:
             raise TrainerSetupError(advice)
         self.bso = bso
         self.steps_at_report = 0
-        self._restored = False
+        self.restored = False
         if saved is not None:
             self.restore(saved)
         bso.get_batch_size()
@@ -117,11 +117,6 @@ class CallbackTrial:
     def default_batch_size(self) -> int:
         """The job's default batch size."""
         return self.bso.trial.job.spec.default_batch_size
-
-    @property
-    def restored(self) -> bool:
-        """Whether the trial continues from a checkpoint's state."""
-        return self._restored
 
     def steps_for(self, examples: float) -> int:
         """The number of steps that pass about `examples` examples; `is_declared` knows it from then on.
@@ -161,7 +156,7 @@ class CallbackTrial:
             self._give_up()
             raise
         self.steps_at_report = int(saved.get(_STEPS_DONE, 0))
-        self._restored = True
+        self.restored = True
         self._interval = saved.get(_INTERVAL)
 
     def rewind(self, saved: Mapping[str, Any]) -> None:
@@ -241,7 +236,7 @@ class CallbackTrial:
     def _check_beginning(self, plan: Plan) -> None:
         """Checks that the trainer begins where the trial is."""
         last = self.bso.last_epoch
-        if plan.steps_done and not self._restored:
+        if plan.steps_done and not self.restored:
             if not last and not self._count_from_zero:
                 earlier = plan.earlier or f"the trainer continues after {plan.steps_done} steps"
                 raise self.refuse(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import os
@@ -22,10 +21,11 @@ except ModuleNotFoundError as error:
 
 from wattwise.errors import TrainerSetupError, log
 from wattwise.integrations.callback import CallbackTrial, Plan
+from wattwise.integrations.frames import callers
 from wattwise.integrations.loader import batch_size_of, length_of
 from wattwise.integrations.steps import StepListener
 from wattwise.training.optimizer import BatchSizeOptimizer
-from wattwise.training.split import Split
+from wattwise.training.split import ROUNDING, Split
 
 _SPLIT = Split("per_device_train_batch_size", "gradient_accumulation_steps")
 _STATE = "wattwise"
@@ -374,7 +374,7 @@ class WattwiseCallback(TrainerCallback):
             return
         if args.eval_steps is not None and args.eval_steps < 1 and args.max_steps <= 0:
             exact = args.eval_steps * state.max_steps
-            if abs(state.eval_steps - exact) > 0.05 * exact:
+            if abs(state.eval_steps - exact) > ROUNDING * exact:
                 yield (
                     f"eval_steps={args.eval_steps} of the training is {exact:g} steps with batch size "
                     f"{self.batch_size}, which is rounded too far: set eval_steps=callback.steps(examples)"
@@ -418,12 +418,8 @@ def _devices(ranks: int) -> int:
 
 def _data_of_trainer() -> Any:
     """The training data of the Trainer that calls; a callback gets them only once the training begins."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if isinstance(caller := frame.f_locals.get("self"), Trainer):
-            return caller.train_dataset
-        frame = frame.f_back
-    return None
+    trainers = (caller for frame in callers() if isinstance(caller := frame.f_locals.get("self"), Trainer))
+    return getattr(next(trainers, None), "train_dataset", None)
 
 
 def _faults(args: TrainingArguments, state: TrainerState) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import threading
@@ -23,6 +22,7 @@ except ModuleNotFoundError as error:
 from wattwise.errors import ResumeError, TrainerSetupError, log
 from wattwise.integrations.callback import CallbackTrial, Plan
 from wattwise.integrations.epoch_states import EpochState, EpochStates
+from wattwise.integrations.frames import callers
 from wattwise.integrations.loader import batch_size_of
 from wattwise.integrations.steps import StepListener
 from wattwise.training.optimizer import BatchSizeOptimizer
@@ -560,12 +560,10 @@ class _Fit(NamedTuple):
 
 def _variables_of_fit(model: keras.Model) -> Mapping[str, Any]:
     """The variables of the running `fit()`; empty if it is not that of Keras."""
-    frame = inspect.currentframe()
-    while frame is not None:
+    for frame in callers():
         variables = frame.f_locals
         if frame.f_code.co_name == "fit" and variables.get("self") is model and "epoch_iterator" in variables:
             return variables
-        frame = frame.f_back
     return {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -341,10 +341,7 @@ class BatchSizeOptimizer:
             if self._given_ranks is None:
                 self._launch.unconnected_ranks = warn_if_not_connected()
             ranks = self._given_ranks or Ranks.current()
-            started, self._attempt, self._best = ranks.on_first(
-                "get_batch_size", lambda: (self._start(ranks.size), self._attempt, self._best)
-            )
-            self._begin(started, ranks)
+            self._begin(self._shared(ranks, lambda: self._start(ranks.size)), ranks)
         return self.trial.id.batch_size
 
     def join_ranks(self) -> None:
@@ -369,9 +366,7 @@ class BatchSizeOptimizer:
         if not own[0]:
             self.get_batch_size()
             return
-        started, self._attempt, self._best = ranks.on_first(
-            "get_batch_size", lambda: (self.running_trial.started, self._attempt, self._best)
-        )
+        started = self._shared(ranks, lambda: self.running_trial.started)
         if self._running is None:
             self._begin(started, ranks)
         else:
@@ -665,6 +660,13 @@ class BatchSizeOptimizer:
                 f"batch size {trial.batch_size} for a new trial: load the checkpoint's state before the batch size is "
                 "asked for (callbacks have an argument for that), or start the training without the checkpoint"
             )
+
+    def _shared(self, ranks: Ranks, start: Callable[[], StartedTrial]) -> StartedTrial:
+        """The trial that rank 0 starts, or has, and the place of it among the attempts, on every rank."""
+        started, self._attempt, self._best = ranks.on_first(
+            "get_batch_size", lambda: (start(), self._attempt, self._best)
+        )
+        return started
 
     def _start(self, ranks: int) -> StartedTrial:
         if self._monitor is None:

@@ -11,6 +11,7 @@ from wattwise import v1
 from wattwise.errors import JobNotFoundError, OperationOrderError, TrainFailError, WattwiseError, announce, log
 from wattwise.monitor import Monitor
 from wattwise.rpc.client import Client
+from wattwise.spec import enum_name
 from wattwise.training.exits import EndActions, ExitGuard
 from wattwise.training.launch import Launch
 from wattwise.training.metric import MetricReduction, metric_value, reduced
@@ -22,14 +23,6 @@ from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial
 
 _END_SECONDS = 5.0
-
-_HOW = {
-    v1.END_REASON_STOPPED_EARLY: "was stopped early by the trainer",
-    v1.END_REASON_PREEMPTED: "was preempted",
-    v1.END_REASON_OUT_OF_MEMORY: "ran out of memory",
-    v1.END_REASON_ERROR: "failed",
-}
-"""What became of a trial that its trainer has ended."""
 
 
 class RunningTrial:
@@ -160,9 +153,9 @@ class RunningTrial:
         name = f"trial {trial.trial_number} with batch size {trial.batch_size}"
         if not epoch:
             return f"{name} ended without a metric"
-        how = _HOW.get(self._end_reason, "ended")
+        reason = enum_name(v1.EndReason.Name(self._end_reason), "END_REASON_")
         metric = f"metric {self.metric:.6g}, target {spec.target_metric:.6g}"
-        return f"{name} {how} in epoch {epoch} of {spec.max_epochs}, undecided: {metric}"
+        return f"{name} ended undecided after epoch {epoch} of {spec.max_epochs} ({reason}): {metric}"
 
     def check_process(self, call: str) -> None:
         """Raises OperationOrderError in a forked process; `call` is what the user called."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from wattwise.errors import InvalidArgumentError, TrainerSetupError, log
 from wattwise.spec import to_number
 
-_ROUNDING = 0.05
-"""The share of the examples up to which rounding to whole steps is no reason for a warning."""
+ROUNDING = 0.05
+"""The share of the examples by which rounding to whole steps may change an epoch without a message."""
 
 
 class GlobalBatch(NamedTuple):
@@ -79,7 +79,7 @@ class GlobalBatch(NamedTuple):
                 f"examples={examples!r} is invalid: pass the number of training examples between two reports, above 0"
             )
         steps = max(1, math.floor(examples / self.size + 0.5))
-        if abs(steps * self.size - examples) > _ROUNDING * examples:
+        if abs(steps * self.size - examples) > ROUNDING * examples:
             _warn_of_rounding(self.size, examples, steps)
         return steps
 

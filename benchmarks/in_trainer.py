@@ -1,0 +1,68 @@
+"""What a trainer pays: CPU seconds of imports, and seconds of `on_evaluate` with a server on the same machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import uuid
+
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
+
+_IMPORTS = {
+    "grpc": "import grpc",
+    "package": "import grpc, wattwise",
+    "stubs": "import grpc; from wattwise.v1 import batch_size_optimizer_pb2_grpc",
+    "optimizer": "import grpc; from wattwise import BatchSizeOptimizer, JobSpec",
+}
+
+
+def main() -> None:
+    """Prints the samples; the kinds of imports alternate."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--server", required=True)
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    found: dict[str, list[float]] = {name: [] for name in _IMPORTS}
+    for _ in range(args.rounds):
+        for name, code in _IMPORTS.items():
+            found[name].append(_processor_seconds(code))
+    json.dump({"imports": found, "calls": {"on_evaluate": _on_evaluate(args.server, 10 * args.rounds)}}, sys.stdout)
+
+
+def _processor_seconds(code: str) -> float:
+    """CPU time of a process in user and system mode."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _on_evaluate(server: str, epochs: int) -> list[float]:
+    os.environ["WATTWISE_SPOOL"] = "off"
+    spec = JobSpec(
+        job_id_prefix="trainer",
+        job_id=f"trainer-{uuid.uuid4().hex}",
+        batch_sizes=[32, 64],
+        default_batch_size=64,
+        target_metric=0.9,
+        max_epochs=epochs + 1,
+    )
+    seconds = []
+    with BatchSizeOptimizer(server, spec, monitor=EstimateMonitor(100.0)) as bso:
+        for epoch in bso.epochs():
+            if epoch > epochs:
+                bso.on_evaluate(0.9)
+                break
+            began = time.perf_counter()
+            bso.on_evaluate(0.1)
+            seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
