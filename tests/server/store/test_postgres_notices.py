@@ -7,7 +7,9 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from typing import Any
 
+import asyncpg
 import pytest
 from wattwise_server.domain import EndReason, TrialStatus
 from wattwise_server.store.postgres import notices
@@ -292,3 +294,26 @@ async def test_all_connections_follow_the_writing_one(postgres_server: PostgresS
         await until(lambda: saver._connection is None)
         await until(lambda: saver._connection is not None and sent._connection is not listener and hears(store))
         assert before.isdisjoint(await backends())
+
+
+async def test_connection_that_ends_between_the_messages_of_a_notice(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the host that takes writes changes while a notice is sent, the next look connects again; nothing fails."""
+    async with listening(postgres_url) as (first, second):
+        sent = first.notices
+        assert isinstance(sent, notices.Notices)
+        real, ended = vars(asyncpg.Connection)["_get_statement"], asyncio.Event()
+
+        async def prepared(connection: asyncpg.Connection, *args: Any, **options: Any) -> object:
+            statement = await real(connection, *args, **options)
+            if connection is sent._connection and not ended.is_set():
+                ended.set()
+                sent.connect_again()
+            return statement
+
+        monkeypatch.setattr(asyncpg.Connection, "_get_statement", prepared)
+        await asyncio.wait_for(ended.wait(), 20)
+        before = sent._pinged
+        await until(lambda: sent._pinged > before + 1 and hears(first) and hears(second))
+        assert not [record for record in caplog.records if record.exc_info]
