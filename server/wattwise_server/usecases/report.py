@@ -13,7 +13,7 @@ from wattwise_server.policy.cost import cost
 from wattwise_server.usecases.monitors import monitor_fault
 
 LARGEST_COST = 1e100
-"""In joules. No real cost comes near it, and its square is still finite."""
+"""In joules. Far above any real cost; its square does not overflow."""
 
 LARGEST_SUM = 1e100
 """Of seconds or joules, so that sums over all trials are finite."""

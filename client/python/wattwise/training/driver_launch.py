@@ -15,6 +15,7 @@ from wattwise.errors import (
     JobDiffersError,
     JobNotFoundError,
     NoDriverError,
+    OperationOrderError,
     ResumeError,
     TrainerSetupError,
     TrialNotFoundError,
@@ -153,9 +154,9 @@ class DriverLaunch:
         )
 
     def repeat(self, before: TrialInfo) -> None:
-        """Not called."""
+        """Always raises: a process that the driver has started trains one trial."""
         del before
-        raise NotImplementedError
+        raise OperationOrderError("`wattwise run` starts the next try in a new process")
 
     def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
         """Returns the driver's trial. Its batch size is known, so no fallback is needed.
