@@ -499,7 +499,10 @@ class FigureTests:
             assert await listed(job_id="a") == entries[2:0:-1]
 
     async def test_subscribers_of_several_jobs_learn_which_have_changed(self, opener: Opener) -> None:
-        """Of jobs with the prefix, by a change of the job and by an epoch; never of another job."""
+        """Of jobs with the prefix, by a change of the job and by an epoch; never of another job.
+
+        A server whose notices do not arrive yet says instead that any job may have changed.
+        """
         async with opener() as store:
             for job_id in ("a-1", "a-2", "b"):
                 await save(store, figured_job(job_id, num_trials=1), running_trial(1))
@@ -508,8 +511,9 @@ class FigureTests:
                     async with store.transaction(job_id) as tx:
                         last = Measurement(1, 10.0, 100.0, 0.1, minutes(2))
                         tx.add_measurement(running_trial(1, last=last)._replace(job_id=job_id))
-                found: set[str] = set()
-                while "a-2" not in found:
+                found, any_job = set[str](), False
+                while "a-2" not in found and not any_job:
                     await changes.wait()
-                    found |= changes.take()[0]
-                assert found == {"a-2"}
+                    named, any_job = changes.take()
+                    found |= named
+                assert found <= {"a-2"}
