@@ -13,10 +13,10 @@ from wattwise_server.policy.cost import cost
 from wattwise_server.usecases.monitors import monitor_fault
 
 LARGEST_COST = 1e100
-"""In joules. Far above any real cost; its square does not overflow."""
+"""Joules. No real trial costs as much, and the square does not overflow a float."""
 
 LARGEST_SUM = 1e100
-"""Of seconds or joules, so that sums over all trials are finite."""
+"""Seconds or joules. Sums over all trials stay finite."""
 
 Faults: TypeAlias = list[tuple[str, str]]
 """Pairs of a field's name and what to change."""

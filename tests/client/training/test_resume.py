@@ -315,7 +315,7 @@ def test_return_to_a_checkpoint_while_training(grpc_addr: str) -> None:
 
 
 def test_state_within_an_iteration(grpc_addr: str) -> None:
-    """In a loop over epochs(), a state that is saved before on_evaluate includes the time of the running epoch."""
+    """A state that is saved before on_evaluate, in a loop over epochs(), includes the time of the running epoch."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     seen = []
     for _ in bso.epochs():

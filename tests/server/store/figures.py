@@ -499,7 +499,7 @@ class FigureTests:
             assert await listed(job_id="a") == entries[2:0:-1]
 
     async def test_subscribers_of_several_jobs_learn_which_have_changed(self, opener: Opener) -> None:
-        """Of jobs with the prefix, by a change of the job and by an epoch; never of another job.
+        """A subscriber to a prefix learns which of its jobs change, also by an epoch, and of no other job.
 
         A server whose notices do not arrive yet says instead that any job may have changed.
         """
