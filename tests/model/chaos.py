@@ -216,6 +216,11 @@ class Agent:
             ledger.problems.append(f"num_trials is {job.num_trials} after trial {least} was dispatched")
 
 
+def counts(trial: v1.Trial) -> bool:
+    """Whether a result counts: one that reached the target too cheaply does not."""
+    return all(warning.reason != v1.WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP for warning in trial.warnings)
+
+
 class Audit:
     """The invariants of a job at rest, which hold for every policy; the arms are those of the paper's."""
 
@@ -264,9 +269,9 @@ class Audit:
         if self.spec.window_size:
             return
         least: dict[int, float] = {}
-        for trial in self.trials:
-            if trial.converged and trial.cost and trial.id.batch_size in self.job.surviving_batch_sizes:
-                size = trial.id.batch_size
+        for trial in filter(counts, self.trials):
+            size = trial.id.batch_size
+            if trial.converged and trial.cost and size in self.job.surviving_batch_sizes:
                 least[size] = min(least.get(size, math.inf), trial.cost)
         if not least:
             self._hold(not self.job.HasField("min_cost"), f"min_cost is {self.job.min_cost}, but nothing converged")
@@ -283,8 +288,9 @@ class Audit:
         mine = [trial for trial in self.trials if trial.id.batch_size == size]
         ends = Counter(STATUS[trial.status] for trial in mine)
         preempted = sum(REASON[trial.end_reason] == "PREEMPTED" for trial in mine)
-        converged = sum(trial.converged for trial in mine)
-        want = (converged, ends["SUCCEEDED"] - converged, ends["FAILED"] - preempted, ends["DISPATCHED"])
+        converged = sum(trial.converged for trial in filter(counts, mine))
+        missed = sum(STATUS[trial.status] == "SUCCEEDED" and not trial.converged for trial in mine)
+        want = (converged, missed, ends["FAILED"] - preempted, ends["DISPATCHED"])
         got = (state.num_converged, state.num_missed, state.num_failed, state.num_running)
         self._hold(got == want, f"batch size {size} has {got} trials, listed are {want}")
         out = STATE[state.status] in ("PRUNED", "OUT_OF_MEMORY")
@@ -296,7 +302,7 @@ class Audit:
     def _arms(self) -> None:
         if self.spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT:
             return
-        done = [trial for trial in self.trials if STATUS[trial.status] == "SUCCEEDED"]
+        done = [trial for trial in self.trials if STATUS[trial.status] == "SUCCEEDED" and counts(trial)]
         done.sort(key=lambda trial: (trial.end_time.ToNanoseconds(), trial.id.trial_number))
         factor = 2.0 if self.spec.disable_early_stopping else self.spec.beta_knob
         floor = factor * self.job.min_cost if self.job.HasField("min_cost") else 0.0
