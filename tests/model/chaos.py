@@ -259,6 +259,8 @@ class Audit:
         where, reason, status = f"trial {trial.id.trial_number}", REASON[trial.end_reason], STATUS[trial.status]
         self._hold(reason in _REASONS[status], f"{where} is {status} by {reason}")
         self._hold(trial.converged == (reason == "TARGET_REACHED"), f"{where} converged={trial.converged}, {reason}")
+        usual = counts(trial) or (trial.converged and any(other.converged for other in filter(counts, self.trials)))
+        self._hold(usual, f"{where} does not count, but is no delivery beside others")
         self._hold(trial.id.batch_size in self.spec.batch_sizes, f"{where} has batch size {trial.id.batch_size}")
         if trial.HasField("cost"):
             eta, watts = self.spec.eta_knob, self.spec.gpu.max_power_watts
