@@ -7,6 +7,7 @@ The program is called as `PROGRAM [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from wattwise_server.security.tokens import Role
 
 from tests.credentials import Authority, issue
 from tests.live_server import LiveServer
+from tests.ports import clients_of
 from tests.waiting import wait_until
 
 JOB, PREFIX = "pretend-nightly", "pretend"
@@ -159,6 +161,42 @@ def survives_an_outage(program: str, server: LiveServer) -> None:
     example.end()
     assert trial(server).end_reason == v1.END_REASON_PREEMPTED
     assert server.admin.GetJob(v1.GetJobRequest(job_id=JOB)).job.num_trials == 1
+
+
+def notices_a_suspended_server(program: str, server: LiveServer) -> None:
+    """A connection whose server no longer answers is given up within the documented 40 seconds, also if it is quiet."""
+    port = int(server.start().rpartition(":")[2])
+    assert not registered(server)
+    others = clients_of(port)
+    example = Example(program, server.address, "600", "600")
+    wait_until(lambda: registered(server) and trial_has_heartbeat(server))
+    used = clients_of(port) - others
+    assert used
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        # Without the timeout of pings it takes more than a minute.
+        wait_until(lambda: not used & clients_of(port), 55)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    example.process.terminate()
+    example.end()
+
+
+def goes_around_a_proxy(program: str, server: LiveServer) -> None:
+    """A server on this machine is reached directly, with TLS and without, whatever proxy the environment names."""
+    folder = server.database.parent
+    authority = Authority(folder)
+    pair = authority.issue("server")
+    names = ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+    proxy = dict.fromkeys(names, "http://127.0.0.1:9")
+    tls = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    for arguments, variables in (((), {}), (tls, {"WATTWISE_TLS_CA": str(authority.file)})):
+        port = server.start(*arguments).rpartition(":")[2]
+        for host in ("localhost", "127.0.0.1"):
+            status, said = Example(program, f"{host}:{port}", **proxy, **variables).end()
+            assert status == 0, said
+            assert "without the server" not in said, said
+        server.kill()
 
 
 def ends_alone(program: str, server: LiveServer) -> None:
@@ -336,7 +374,7 @@ def trial(server: LiveServer) -> v1.Trial:
 
 CHECKS: tuple[Callable[[str, LiveServer], None], ...] = (
     trains, repeats, repeats_cancelled_calls, does_not_repeat, heartbeats_and_ends, stops_during_an_epoch,
-    survives_an_outage, ends_alone, tries_again, gives_up, falls_back, begins_without_server, trains_on_if_forgotten,
+    survives_an_outage, notices_a_suspended_server, goes_around_a_proxy, ends_alone, tries_again, gives_up, falls_back, begins_without_server, trains_on_if_forgotten,
     sends_its_token,
 )  # fmt: skip
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+
+_ESTABLISHED = "01"
 
 
 def hold_port() -> socket.socket:
@@ -20,3 +23,14 @@ def port_of(held: socket.socket) -> int:
     """The port that a socket is bound to."""
     port: int = held.getsockname()[1]
     return port
+
+
+def clients_of(port: int) -> set[int]:
+    """The ports of the connections that processes of this machine have opened to a port of 127.0.0.1 or ::1."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, remote, state, *_ = line.split()
+            if state == _ESTABLISHED and int(remote.rpartition(":")[2], 16) == port:
+                found.add(int(local.rpartition(":")[2], 16))
+    return found

@@ -5,6 +5,7 @@ The program is that of `tests.example_check`.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,21 @@ def warns_once(program: str, servers: Servers, url: str) -> None:
     assert "reached without the server" not in rest, said + rest
     # Of the epochs that ended during the outage only the newest is sent.
     assert reported(left)[-1] == trial(left).last_epoch
+
+
+def leaves_a_suspended_one(program: str, servers: Servers, url: str) -> None:
+    """A server that is suspended in the middle of an epoch loses its stream within the documented 13 seconds."""
+    for server in servers:
+        server.start("--database", url)
+    example = Example(program, addresses(servers), "600", "600")
+    suspended, left = await_use(servers)
+    wait_until(lambda: has_stream(suspended))
+    suspended.process.send_signal(signal.SIGSTOP)
+    # Otherwise a heartbeat would notice it, within a minute.
+    wait_until(lambda: has_stream(left), 30)
+    suspended.kill()
+    example.process.terminate()
+    example.end()
 
 
 def leaves_one_without_its_database(program: str, servers: Servers, url: str) -> None:
@@ -190,7 +206,7 @@ def reported(server: WatchedServer) -> list[int]:
 
 
 CHECKS: tuple[Callable[[str, Servers, str], None], ...] = (
-    finishes_at_the_other, reopens_its_stream, warns_once, leaves_one_without_its_database, begins_at_the_other,
+    finishes_at_the_other, reopens_its_stream, leaves_a_suspended_one, warns_once, leaves_one_without_its_database, begins_at_the_other,
     spreads, trusts_each_by_its_own_name, refuses_malformed_lists,
 )  # fmt: skip
 

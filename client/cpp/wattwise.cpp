@@ -1,5 +1,6 @@
 #include "wattwise.hpp"
 
+#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <iostream>
 #include <iterator>
 #include <random>
+#include <regex>
 #include <sstream>
 
 #include "google/rpc/error_details.pb.h"
@@ -26,18 +28,27 @@ constexpr char kDomain[] = "wattwise.v1";
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{3'000};
 constexpr int kConnectMs = 2'000;
-// Detects a dead connection within 40 seconds.
-constexpr int kKeepaliveMs = 30'000;
-constexpr int kKeepaliveTimeoutMs = 10'000;
+
+// Detects a server that no longer answers within both times, which are shorter if there is another server.
+struct Pings {
+  int interval_ms;
+  int timeout_ms;
+};
+constexpr Pings kPings{30'000, 10'000};
+constexpr Pings kFrequentPings{10'000, 3'000};
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-bool flag(const char* name) {
-  std::string text = variable(name);
+std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  return text;
+}
+
+bool flag(const char* name) {
+  const std::string text = lower(variable(name));
   if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
   if (text.empty() || text == "0" || text == "false" || text == "no" || text == "off") return false;
   throw std::invalid_argument(std::string(name) + "='" + text + "' is invalid; use 1 or 0");
@@ -53,13 +64,15 @@ bool is_loopback(const std::string& target) {
   const auto starts = [&](const std::string& text) { return target.rfind(text, 0) == 0; };
   if (starts("unix:") || starts("unix-abstract:")) return true;
   // With dns://NAME-SERVER/, localhost may be any machine.
-  for (const std::string scheme : {"", "ipv4:", "ipv6:", "dns:", "dns:///"}) {
-    // Not any prefix 127.: a name such as 127.example.org has it, too.
-    for (const char* host : {"localhost:", "127.0.0.1:", "[::1]:"}) {
-      if (starts(scheme + host)) return true;
-    }
-  }
-  return false;
+  static const std::regex kServer("(?:(?:ipv4|ipv6|dns):(?:///)?)?(?:\\[([^\\]]+)\\]|([^:/]+)):[0-9]+");
+  std::smatch found;
+  if (!std::regex_match(target, found, kServer)) return false;
+  const std::string host = found[1].matched ? found[1] : found[2];
+  in_addr ipv4{};
+  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == IN_LOOPBACKNET;
+  in6_addr ipv6{};
+  if (inet_pton(AF_INET6, host.c_str(), &ipv6) == 1) return IN6_IS_ADDR_LOOPBACK(&ipv6);
+  return lower(host) == "localhost";
 }
 
 std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const std::string& address, const Credentials& credentials) {
@@ -85,14 +98,16 @@ std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const std::string&
   return grpc::SslCredentials(options);
 }
 
-std::shared_ptr<grpc::Channel> channel(const std::string& address, const Credentials& credentials) {
+std::shared_ptr<grpc::Channel> channel(const std::string& address, const Credentials& credentials, const Pings& pings) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstPause.count());
   // Despite its name, this is the minimum time that an attempt to connect has, including the TLS handshake.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestPause.count());
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, pings.interval_ms);
+  // Newer versions of gRPC than many headers wait for the answer to a ping for the second time, by default a minute.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, pings.timeout_ms);
+  arguments.SetInt("grpc.http2.ping_timeout_ms", pings.timeout_ms);
   // This client has its own retries. With gRPC's, a stream that begins while the server closes the connection sometimes
   // never ends.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
@@ -184,8 +199,10 @@ v1::JobSpec named(v1::JobSpec spec) {
 
 Client::Client(const std::string& address, const Credentials& credentials) : token_(credentials.token) {
   std::vector<Server> servers;
-  for (const std::string& target : parse_address(address)) {
-    const auto opened = channel(target, credentials);
+  const auto targets = parse_address(address);
+  for (const std::string& target : targets) {
+    const bool several = targets.size() > 1 || target.rfind("dns:", 0) == 0;
+    const auto opened = channel(target, credentials, several ? kFrequentPings : kPings);
     servers.push_back({target, opened, v1::BatchSizeOptimizer::NewStub(opened), v1::JobAdmin::NewStub(opened)});
   }
   servers_ = std::make_unique<Servers>(std::move(servers));

@@ -63,8 +63,11 @@ func NewClient(address string, credentials Credentials) (*Client, error) {
 		// Short, since a server that does not answer delays the connection to the next one.
 		MinConnectTimeout: 2 * time.Second,
 	}
-	// Detects a dead connection within 40 seconds.
+	// Detects a server that no longer answers within 40 seconds, and sooner if there is another one.
 	alive := keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
+	if servers.several() {
+		alive = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}
+	}
 	dial := servers.dialer(transport, grpc.WithConnectParams(reconnect), grpc.WithKeepaliveParams(alive))
 	channel, err := newChannel(servers.several(), dial)
 	if err != nil {

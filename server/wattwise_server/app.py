@@ -86,10 +86,12 @@ _OPTIONS = (
     # A port that is taken is an error; without this two servers would share it.
     ("grpc.so_reuseport", 0),
     # Trainers ping to notice that the server has vanished, and the server pings them.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 60_000),
+    # Newer versions of gRPC wait for the answer to a ping for the second time, by default a minute.
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
 )
 
 

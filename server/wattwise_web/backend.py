@@ -10,22 +10,15 @@ import grpc
 import grpc.aio
 from wattwise import v1
 from wattwise.errors import CredentialsError, ServerUnavailableError, WattwiseError
-from wattwise.rpc.address import check_address, is_loopback, servers_of
+from wattwise.rpc.address import check_address, is_loopback, may_be_several, servers_of
+from wattwise.rpc.connection import channel_options
 from wattwise.rpc.credentials import Credentials, Metadata
 from wattwise.rpc.statuses import from_rpc_error
 
 Answer = TypeVar("Answer")
 
 _SECONDS = 15.0
-_OPTIONS = (
-    ("grpc.enable_retries", 0),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-)
+_LARGEST_ANSWER = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,1000}")
 
 
@@ -56,11 +49,13 @@ class Backend:
         secret = credentials.channel_credentials()
         self._may_send = credentials.uses_tls() or credentials.insecure or is_loopback(address)
         self._links: list[_Link] = []
+        several = may_be_several(address)
         for server in servers_of(address):
+            options = (*channel_options(server, several=several), _LARGEST_ANSWER)
             channel = (
-                grpc.aio.insecure_channel(server, options=_OPTIONS)
+                grpc.aio.insecure_channel(server, options=options)
                 if secret is None
-                else grpc.aio.secure_channel(server, secret, options=_OPTIONS)
+                else grpc.aio.secure_channel(server, secret, options=options)
             )
             self._links.append(_Link(server, channel, v1.JobAdminStub(channel)))
 

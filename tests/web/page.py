@@ -59,8 +59,8 @@ class WebPage:
         return status
 
     def client(self) -> httpx.Client:
-        """A browser without scripts, which keeps cookies."""
-        return httpx.Client(base_url=self.url, timeout=30)
+        """A browser without scripts, which keeps cookies; it uses no proxy of the environment."""
+        return httpx.Client(base_url=self.url, timeout=30, trust_env=False)
 
 
 def populate(channel: grpc.Channel, *, long: int = 60) -> dict[str, str]:

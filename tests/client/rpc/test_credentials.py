@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -291,17 +290,6 @@ def test_loopback_addresses() -> None:
         *("ipv4:127.0.0.1:1,192.0.2.1:1", "localhost:1,192.0.2.1:1", "localhost@elsewhere:1"),
     ):
         assert not is_loopback(address), address
-
-
-def test_no_proxy_for_loopback(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy from the environment is not used for a server on this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as proxy:
-        proxy.setblocking(False)
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
-        with Client(server.address, timeout=10, credentials=Credentials(token=SECRET)) as client:
-            assert list(client.list_jobs()) == []
-        with pytest.raises(BlockingIOError):
-            proxy.accept()
 
 
 @pytest.mark.parametrize(

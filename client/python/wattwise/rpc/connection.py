@@ -27,7 +27,9 @@ from wattwise.rpc.statuses import from_rpc_error
 
 T = TypeVar("T")
 
-_OPTIONS = (
+ChannelOptions = tuple[tuple[str, "int | str"], ...]
+
+_OPTIONS: ChannelOptions = (
     ("grpc.http2.max_pings_without_data", 0),
     # This client has its own retries. With gRPC's, a stream that begins while the server closes the connection
     # sometimes never ends.
@@ -38,19 +40,28 @@ _OPTIONS = (
     # By default channels to one address share a connection, which a forked process would share with its parent.
     ("grpc.use_local_subchannel_pool", 1),
 )
-_ONE_SERVER = (
+
+
+def _pings(interval_ms: int, timeout_ms: int) -> ChannelOptions:
+    """Detects within both times that a server no longer answers; servers refuse pings every five seconds or less."""
+    return (
+        ("grpc.keepalive_time_ms", interval_ms),
+        # Newer versions of gRPC wait for the answer to a ping for the second time, by default a minute.
+        ("grpc.keepalive_timeout_ms", timeout_ms),
+        ("grpc.http2.ping_timeout_ms", timeout_ms),
+    )
+
+
+_ONE_SERVER: ChannelOptions = (
     *_OPTIONS,
-    # Detects a server that vanished without closing the connection within 40 seconds.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *_pings(30_000, 10_000),
     # The time for a connection, too.
     ("grpc.min_reconnect_backoff_ms", 2_000),
 )
-_SEVERAL_SERVERS = (
+_SEVERAL_SERVERS: ChannelOptions = (
     *_OPTIONS,
-    # Also a stream on which nothing is sent moves soon. Servers refuse pings more often than every five seconds.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
+    # Also a stream on which nothing is sent moves soon.
+    *_pings(10_000, 3_000),
     # The deadline of the call limits the time for a connection. After a server has died, many clients connect to the
     # others at once, which then takes longer than usual.
     ("grpc.min_reconnect_backoff_ms", 20_000),
@@ -160,13 +171,10 @@ class Connection:
         return link
 
     def _channel(self, server: str) -> grpc.Channel:
-        options: tuple[tuple[str, int | str], ...] = _SEVERAL_SERVERS if self.several else _ONE_SERVER
-        secure = self._credentials.channel_credentials()
-        if secure is not None:
-            return grpc.secure_channel(server, secure, options=options)
-        # A proxy from the environment cannot reach this machine's loopback, and must not see its token.
-        options = (*options, ("grpc.enable_http_proxy", 0)) if is_loopback(server) else options
-        return grpc.insecure_channel(server, options=options)
+        options, secure = channel_options(server, several=self.several), self._credentials.channel_credentials()
+        if secure is None:
+            return grpc.insecure_channel(server, options=options)
+        return grpc.secure_channel(server, secure, options=options)
 
     @property
     def patience(self) -> float:
@@ -306,6 +314,18 @@ class Connection:
         link = self._links.pop(os.getpid(), None)
         if link is not None:
             link.channel.close()
+
+
+def channel_options(server: str, *, several: bool) -> ChannelOptions:
+    """The options of a channel.
+
+    Args:
+        server: The address of one server, or of a name that has several.
+        several: Whether another server can be used if this one does not answer.
+    """
+    options = _SEVERAL_SERVERS if several else _ONE_SERVER
+    # A proxy from the environment cannot reach this machine's loopback, and must not see its tokens.
+    return (*options, ("grpc.enable_http_proxy", 0)) if is_loopback(server) else options
 
 
 def is_old(error: grpc.RpcError) -> bool:
