@@ -86,7 +86,10 @@ def _p95(waiting: Victim) -> float:
 @contextlib.contextmanager
 def _tab(url: str, path: str) -> Iterator[None]:
     over = threading.Event()
-    threads = [threading.Thread(target=each, args=(url, path, over)) for each in (_follow, _refresh)]
+    threads = [
+        threading.Thread(target=_follow, args=(url, over)),
+        threading.Thread(target=_refresh, args=(url, path, over)),
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -97,9 +100,8 @@ def _tab(url: str, path: str) -> Iterator[None]:
             thread.join()
 
 
-def _follow(url: str, path: str, over: threading.Event) -> None:
-    query = f"?{path.partition('?')[2]}" if path.startswith("/job?") else ""
-    with httpx.stream("GET", f"{url}/live{query}", timeout=60) as answer:
+def _follow(url: str, over: threading.Event) -> None:
+    with httpx.stream("GET", f"{url}/live", timeout=60) as answer:
         for _line in answer.iter_lines():
             if over.is_set():
                 return
@@ -108,10 +110,8 @@ def _follow(url: str, path: str, over: threading.Event) -> None:
 def _refresh(url: str, path: str, over: threading.Event) -> None:
     with httpx.Client(timeout=60) as client:
         while not over.is_set():
-            start = time.perf_counter()
             answer = client.get(f"{url}{path}", headers={"X-Wattwise-Fragment": "1"}).raise_for_status()
-            tabs = int(answer.headers["X-Wattwise-Tabs"])
-            over.wait(min(30.0, max(1.0, 40 * tabs * (time.perf_counter() - start))))
+            over.wait(float(answer.headers["X-Wattwise-Pause"]))
 
 
 def first_paint(url: str, rounds: int) -> Samples:

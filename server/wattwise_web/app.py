@@ -8,16 +8,16 @@ import io
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import jinja2
 from google.protobuf.json_format import MessageToDict
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -65,6 +65,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+_ALWAYS_HTTPS = "max-age=31536000"
 _STATUS: tuple[tuple[type[WattwiseError], int, str], ...] = (
     (JobNotFoundError, 404, "There is no such job"),
     (TrialNotFoundError, 404, "There is no such trial"),
@@ -109,6 +110,7 @@ class Page:
         self._root = settings.root
         self._sessions = Sessions(self._forget)
         self.streams = live.Streams()
+        self._pace = live.Pace()
         self._templates = templates()
         self._cookie = "__Host-wattwise" if exposure.secure else "wattwise"
         self._reader: Reader
@@ -154,7 +156,7 @@ class Page:
 
     def _page(self, template: str, name: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            visitor = self._visitor(request)
+            begun, visitor = time.monotonic(), self._visitor(request)
             if visitor.token is None and self._exposure.needs_login:
                 return self._to_login(request)
             view: View = getattr(self._reader, name)
@@ -166,7 +168,10 @@ class Page:
                 if isinstance(error, InvalidRequestError) and is_old_page(error) and "after" in request.query_params:
                     return self._redirect(_without(request, "after"))
                 return self._failed(request, error)
-            return self._render(request, template, values | {"here": name})
+            answer = self._render(request, template, values | {"here": name})
+            if FRAGMENT in request.headers:
+                answer.headers["x-wattwise-pause"] = f"{self._pace.pause_after(time.monotonic() - begun):.3f}"
+            return answer
 
         return handle
 
@@ -188,8 +193,6 @@ class Page:
             "standalone": False,
         }
         headers = {"cache-control": "no-store", "vary": FRAGMENT}
-        if fragment:
-            headers["x-wattwise-tabs"] = str(max(1, len(self.streams)))
         html = self._templates.get_template(template).render(common | values)
         return HTMLResponse(html, status, headers=headers)
 
@@ -242,10 +245,13 @@ class Page:
 
     async def _login(self, request: Request) -> Response:  # noqa: PLR0911 - one for each fault
         body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > _LARGEST_FORM:
-                return PlainTextResponse("the form is too large", 413)
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > _LARGEST_FORM:
+                    return PlainTextResponse("the form is too large", 413)
+        except ClientDisconnect:
+            return PlainTextResponse("the form is incomplete", 400)
         form = parse_qs(body.decode("utf-8", "replace"))
         token, following = form.get("token", [""])[0].strip(), _local(form.get("next", ["/"])[0])
         if not is_token(token):
@@ -307,7 +313,7 @@ class Page:
             return found
         rows = found
         headers = {"content-disposition": 'attachment; filename="trials.csv"', "cache-control": "no-store"}
-        return StreamingResponse(lines(), media_type="text/csv; charset=utf-8", headers=headers)
+        return _streamed(request, lines(), "text/csv; charset=utf-8", headers)
 
     async def _json(self, request: Request) -> Response:
         async def lines() -> AsyncIterator[str]:
@@ -324,7 +330,7 @@ class Page:
             return found
         rows = found
         headers = {"content-disposition": 'attachment; filename="trials.json"', "cache-control": "no-store"}
-        return StreamingResponse(lines(), media_type="application/json", headers=headers)
+        return _streamed(request, lines(), "application/json", headers)
 
     async def _trials(self, request: Request) -> Response | AsyncIterator[JobTrial]:
         """All trials of a job, read page by page; the answer instead if the first page cannot be read."""
@@ -354,18 +360,24 @@ class Page:
         if visitor.token is None and self._exposure.needs_login:
             return PlainTextResponse("log in", 401)
         session = request.cookies.get(self._cookie, "") if visitor.token is not None else ""
-        if not self.streams.has_room(session):
+        if not self.streams.has_room(session, visitor.token):
             return PlainTextResponse("too many live streams\n", 429)
         changes = live.changes(
             self.streams,
             self._reader.backend,
             visitor,
-            request.query_params.get("id", ""),
             session_id=session,
             is_open=lambda: not session or self._sessions.is_open(session),
         )
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
+        return _streamed(request, changes, "text/event-stream", headers)
+
+
+def _streamed(request: Request, parts: AsyncIterator[str], media_type: str, headers: Mapping[str, str]) -> Response:
+    """A long answer; to HEAD its headers alone."""
+    if request.method == "HEAD":
+        return Response(None, headers=headers, media_type=media_type)
+    return StreamingResponse(parts, media_type=media_type, headers=headers)
 
 
 class _Static(StaticFiles):
@@ -384,8 +396,10 @@ async def _health(_request: Request) -> Response:
 
 def _local(path: str) -> str:
     """A path of this page: anything that would lead elsewhere becomes the first page."""
-    good = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
-    return path if good and not urlsplit(path).netloc else "/"
+    good = path.startswith("/") and not path.startswith("//") and path.isprintable() and "\\" not in path
+    # Browsers resolve these, which would lead out of the page's own path.
+    dots = {".", ".."} & set(unquote(urlsplit(path).path).split("/")) if good else ()
+    return path if good and not dots and not urlsplit(path).netloc else "/"
 
 
 def _csv_line(cells: Iterable[str]) -> str:
@@ -406,7 +420,7 @@ class Guard:
 
     Args:
         app: what is guarded.
-        exposure: the hosts, and whether browsers use HTTPS.
+        exposure: the hosts, and how browsers reach the page.
         root: the path that browsers see before ours; a proxy may strip it or leave it.
     """
 
@@ -414,6 +428,8 @@ class Guard:
         self._app = app
         self._exposure = exposure
         self._root = root
+        headers = _HEADERS | ({"strict-transport-security": _ALWAYS_HTTPS} if exposure.always_https else {})
+        self._headers = [(name.encode(), text.encode()) for name, text in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
@@ -424,9 +440,7 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 present = {name for name, _ in message["headers"]}
-                added = [
-                    (name.encode(), text.encode()) for name, text in _HEADERS.items() if name.encode() not in present
-                ]
+                added = [each for each in self._headers if each[0] not in present]
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
@@ -442,7 +456,7 @@ class Guard:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "").lower()
         # Probes use the address of a container or a pod as the host, and learn nothing but that the process runs.
-        if host not in self._exposure.hosts and scope["path"] != _HEALTH:
+        if not self._exposure.accepts(host) and scope["path"] != _HEALTH:
             text = f"this page is not for the host {host[:200]!r}: see --address and --public-url of wattwise web\n"
             return PlainTextResponse(text, 421)
         if scope["method"] not in ("GET", "HEAD"):

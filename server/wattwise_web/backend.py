@@ -1,15 +1,18 @@
-"""Calls of `JobAdmin` for the page: one channel to each server, the visitor's token with each call."""
+"""Calls and watches of `JobAdmin` for the page, with the visitor's token: to each server, channels of their own."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 from wattwise import v1
-from wattwise.errors import CredentialsError, ServerUnavailableError, WattwiseError
+from wattwise.errors import CredentialsError, DeadlineError, ServerUnavailableError, WattwiseError
 from wattwise.rpc.address import check_address, is_loopback, may_be_several, servers_of
 from wattwise.rpc.connection import channel_options
 from wattwise.rpc.credentials import Credentials, Metadata
@@ -18,6 +21,12 @@ from wattwise.rpc.statuses import from_rpc_error
 Answer = TypeVar("Answer")
 
 _SECONDS = 15.0
+_SECONDS_OF_ONE = 5.0
+"""For each of several servers except the last one: it may be suspended."""
+
+_WATCHES = 100
+"""Streams on one connection: servers allow 128 calls on each."""
+
 _LARGEST_ANSWER = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,1000}")
 
@@ -27,10 +36,42 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
-class _Link(NamedTuple):
-    server: str
+@dataclass(eq=False)
+class _Watching:
+    """A channel for watches, and how many it carries."""
+
     channel: grpc.aio.Channel
     admin: Any
+    count: int = 0
+
+
+class _Link:
+    """A server: a channel for calls, and others for watches, which would leave no room for calls."""
+
+    def __init__(self, server: str, open_channel: Callable[[], grpc.aio.Channel]) -> None:
+        self.server = server
+        self._open_channel = open_channel
+        self._calls = open_channel()
+        self.admin: Any = v1.JobAdminStub(self._calls)
+        self._watching: list[_Watching] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Any]:
+        """A stub with room for another watch."""
+        used = next((each for each in self._watching if each.count < _WATCHES), None)
+        if used is None:
+            channel = self._open_channel()
+            used = _Watching(channel, v1.JobAdminStub(channel))
+            self._watching.append(used)
+        used.count += 1
+        try:
+            yield used.admin
+        finally:
+            used.count -= 1
+
+    async def close(self) -> None:
+        for channel in (self._calls, *(each.channel for each in self._watching)):
+            await channel.close()
 
 
 class Backend:
@@ -52,12 +93,12 @@ class Backend:
         several = may_be_several(address)
         for server in servers_of(address):
             options = (*channel_options(server, several=several), _LARGEST_ANSWER)
-            channel = (
-                grpc.aio.insecure_channel(server, options=options)
+            opened = (
+                partial(grpc.aio.insecure_channel, server, options=options)
                 if secret is None
-                else grpc.aio.secure_channel(server, secret, options=options)
+                else partial(grpc.aio.secure_channel, server, secret, options=options)
             )
-            self._links.append(_Link(server, channel, v1.JobAdminStub(channel)))
+            self._links.append(_Link(server, opened))
 
     def metadata(self, token: str | None) -> Metadata:
         """The metadata of a visitor's calls.
@@ -83,35 +124,39 @@ class Backend:
             WattwiseError: as the Python client raises it.
         """
         metadata = self.metadata(token)
-        for number, link in enumerate(list(self._links)):
+        *first, last = self._links
+        for link in first:
             try:
-                return await method(link.admin)(request, metadata=metadata, timeout=_SECONDS)
+                return await method(link.admin)(request, metadata=metadata, timeout=_SECONDS_OF_ONE)
             except grpc.RpcError as failed:  # noqa: PERF203 - a few servers
                 error = from_rpc_error(failed, link.server)
-                last = number == len(self._links) - 1
-                if last or not isinstance(error, ServerUnavailableError):
+                if not isinstance(error, (ServerUnavailableError, DeadlineError)):
                     raise error from None
                 self._put_last(link)
-        raise AssertionError("there is at least one server")
+        try:
+            return await method(last.admin)(request, metadata=metadata, timeout=_SECONDS)
+        except grpc.RpcError as failed:
+            raise from_rpc_error(failed, last.server) from None
 
-    async def watch_jobs(self, prefix: str, token: str | None) -> AsyncIterator[v1.WatchJobsResponse]:
-        """Which jobs change, until the caller leaves.
+    async def watch_jobs(self, token: str | None) -> AsyncIterator[v1.WatchJobsResponse]:
+        """Which of the jobs that a token reads change, until the caller leaves.
 
         Raises:
             WattwiseError: the stream ended.
         """
         link = self._links[0]
-        stream = link.admin.WatchJobs(v1.WatchJobsRequest(job_id_prefix=prefix), metadata=self.metadata(token))
-        try:
-            async for message in stream:
-                yield message
-        except grpc.RpcError as failed:
-            error: WattwiseError = from_rpc_error(failed, link.server)
-            if isinstance(error, ServerUnavailableError):
-                self._put_last(link)
-            raise error from None
-        finally:
-            stream.cancel()
+        with link.watching() as admin:
+            stream = admin.WatchJobs(v1.WatchJobsRequest(), metadata=self.metadata(token))
+            try:
+                async for message in stream:
+                    yield message
+            except grpc.RpcError as failed:
+                error: WattwiseError = from_rpc_error(failed, link.server)
+                if isinstance(error, ServerUnavailableError):
+                    self._put_last(link)
+                raise error from None
+            finally:
+                stream.cancel()
 
     def _put_last(self, link: _Link) -> None:
         if self._links[0] is link:
@@ -120,4 +165,4 @@ class Backend:
     async def close(self) -> None:
         """Closes the channels; running calls fail."""
         for link in self._links:
-            await link.channel.close()
+            await link.close()

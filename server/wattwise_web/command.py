@@ -19,6 +19,7 @@ from wattwise.rpc.credentials import Credentials
 from wattwise_server.commands.options import ADDRESS, FILE, Kind, add_option, add_switch
 
 from wattwise_web.app import Page
+from wattwise_web.connections import Protocol, Seldom, Server
 from wattwise_web.export import export
 from wattwise_web.settings import Exposure, Settings, listen
 
@@ -113,7 +114,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     )
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """Ends the live streams first, for which uvicorn would wait."""
 
     page: Page
@@ -127,6 +128,9 @@ class _Server(uvicorn.Server):
 def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure) -> int:
     """Serves on an open port until a signal stops it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Whoever reaches the port can cause records, and must not fill the disk.
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Seldom())
 
     # uvicorn raises the signal again once it has stopped; to stop when asked is success.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -136,7 +140,7 @@ def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure)
         page = Page(settings, exposure)
         config = uvicorn.Config(
             page.app(),
-            http="h11",
+            http=Protocol,
             ws="none",
             access_log=False,
             log_level="warning",

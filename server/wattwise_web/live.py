@@ -1,10 +1,16 @@
-"""The live stream of a tab: whether something has changed, at most once a second, as server-sent events."""
+"""The live streams: which jobs have changed, at most once a second, as server-sent events.
+
+All streams of a token share one watch of the server.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection
 
 from wattwise.errors import ServerUnavailableError, UnauthenticatedError, WattwiseError
 
@@ -13,61 +19,38 @@ from wattwise_web.pages import Visitor
 
 LARGEST_SESSION = 50
 """Streams of one session."""
+LARGEST_TOKEN = 250
+"""Streams of all sessions of one token."""
 LARGEST_TOTAL = 1_000
-"""Streams of this process: trainers share the server's own limit."""
+"""Streams of this process."""
+_MOST_NAMED = 50
+"""Changed jobs that an event names; of more, any may have changed."""
+LONGEST_PAUSE = 30.0
+_SHORTEST_PAUSE = 1.0
+_PACE = 40
 _PING_SECONDS = 15.0
 _PAUSES = (1.0, 2.0, 5.0)
 
 
-class Streams:
-    """The open streams of this process."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[Tab, str] = {}
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._sessions)
-
-    def has_room(self, session_id: str) -> bool:
-        """Whether a session may open another one; an empty id is anybody's."""
-        own = sum(each == session_id for each in self._sessions.values()) if session_id else 0
-        return len(self) < LARGEST_TOTAL and own < LARGEST_SESSION
-
-    @contextlib.contextmanager
-    def opened(self, session_id: str) -> Iterator[Tab]:
-        """A stream for as long as the block lasts."""
-        tab = Tab()
-        self._sessions[tab] = session_id
-        try:
-            yield tab
-        finally:
-            del self._sessions[tab]
-
-    def end(self) -> None:
-        """Ends all of them."""
-        for tab in self._sessions:
-            tab.end()
-
-    def end_session(self, session_id: str) -> None:
-        """Ends those of a session."""
-        for tab, session in self._sessions.items():
-            if session == session_id:
-                tab.end("login")
-
-
-class Tab:
-    """What a tab is told next: one event, since what has changed is read with the page."""
+class Stream:
+    """What a browser is told next: one event, since what has changed is read with the page."""
 
     def __init__(self) -> None:
         self._wake = asyncio.Event()
         self._event: str | None = None
+        # Those that have changed; None: any may have.
+        self._job_ids: frozenset[str] | None = None
         self._over = False
 
-    def say(self, event: str) -> None:
-        """Says it, unless the tab has not heard the last event yet."""
-        self._event = self._event or event
+    def say(self, event: str, job_ids: Collection[str] | None = None) -> None:
+        """Says it, together with what has not been sent yet."""
+        both = None if job_ids is None or (self._event and self._job_ids is None) else self._named(job_ids)
+        self._event, self._job_ids = event, both
         self._wake.set()
+
+    def _named(self, job_ids: Collection[str]) -> frozenset[str] | None:
+        both = frozenset(job_ids) | (self._job_ids or frozenset())
+        return both if len(both) <= _MOST_NAMED else None
 
     def end(self, event: str | None = None) -> None:
         """Ends the stream, after an event."""
@@ -83,62 +66,157 @@ class Tab:
                 yield ": ping\n\n"
                 continue
             self._wake.clear()
-            event, self._event = self._event, None
+            event, job_ids = self._event, self._job_ids
+            self._event = self._job_ids = None
             if event is not None:
-                yield f"event: {event}\ndata:\n\n"
+                yield f"event: {event}\ndata:{'' if job_ids is None else json.dumps(sorted(job_ids))}\n\n"
+
+
+class _Watch:
+    """The watch of a token, and the streams that follow it."""
+
+    def __init__(self, backend: Backend, token: str | None) -> None:
+        self.streams: set[Stream] = set()
+        self.over = False
+        self._up = False
+        self._task = asyncio.create_task(self._follow(backend, token))
+
+    def join(self, stream: Stream) -> None:
+        """Adds a stream. It learns at once that the watch works, and that anything may have changed before."""
+        self.streams.add(stream)
+        if self._up:
+            stream.say("change")
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _follow(self, backend: Backend, token: str | None) -> None:
+        failures = 0
+        while True:
+            try:
+                async for message in backend.watch_jobs(token):
+                    failures, self._up = 0, True
+                    self._say("change", None if message.all_jobs else message.job_ids)
+            except UnauthenticatedError:
+                self._end("login")
+                return
+            except ServerUnavailableError:
+                if failures:
+                    self._say("away")
+            except WattwiseError:
+                # The watch is refused; the pages poll instead.
+                self._end()
+                return
+            self._up = False
+            await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+            failures += 1
+
+    def _say(self, event: str, job_ids: Collection[str] | None = None) -> None:
+        for stream in self.streams:
+            stream.say(event, job_ids)
+
+    def _end(self, event: str | None = None) -> None:
+        self.over = True
+        for stream in self.streams:
+            stream.end(event)
+
+
+class Streams:
+    """The open streams of this process."""
+
+    def __init__(self) -> None:
+        self._owners: dict[Stream, tuple[str, str | None]] = {}
+        self._watches: dict[str | None, _Watch] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._owners)
+
+    def has_room(self, session_id: str, token: str | None) -> bool:
+        """Whether a session may open another one; an empty id, without a token, is anybody's."""
+        if len(self) >= LARGEST_TOTAL:
+            return False
+        if token is None:
+            return True
+        sessions = Counter(session for session, of in self._owners.values() if of == token)
+        return sessions.total() < LARGEST_TOKEN and sessions[session_id] < LARGEST_SESSION
+
+    @contextlib.asynccontextmanager
+    async def opened(self, backend: Backend, visitor: Visitor, session_id: str) -> AsyncIterator[Stream]:
+        """A stream for as long as the block lasts."""
+        stream, token = Stream(), visitor.token
+        watch = self._watches.get(token)
+        if watch is None or watch.over:
+            watch = self._watches[token] = _Watch(backend, token)
+        self._owners[stream] = session_id, token
+        watch.join(stream)
+        try:
+            yield stream
+        finally:
+            del self._owners[stream]
+            watch.streams.discard(stream)
+            if not watch.streams and self._watches.get(token) is watch:
+                del self._watches[token]
+                await watch.stop()
+
+    def end(self) -> None:
+        """Ends all of them."""
+        for stream in self._owners:
+            stream.end()
+
+    def end_session(self, session_id: str) -> None:
+        """Ends those of a session."""
+        for stream, (session, _) in self._owners.items():
+            if session == session_id:
+                stream.end("login")
+
+
+class Pace:
+    """How soon pages ask again: at most once a second each, and all together a fortieth of the time.
+
+    The server has trainers to answer.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._free_at = 0.0
+
+    def pause_after(self, seconds: float) -> float:
+        """How many seconds the page that was made in some time waits before it asks again."""
+        now = self._clock()
+        free_at = max(now, self._free_at) + _PACE * seconds
+        self._free_at = min(free_at, now + LONGEST_PAUSE)
+        return max(_SHORTEST_PAUSE, self._free_at - now)
 
 
 async def changes(
     streams: Streams,
     backend: Backend,
     visitor: Visitor,
-    job_id: str,
     *,
     session_id: str = "",
     is_open: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[str]:
-    """Events `change`, `away` and `login`, until the browser leaves, the session ends or the page stops.
+    """Events until the browser leaves, the session ends or the page stops.
+
+    `change` has the ids of the jobs that have changed as JSON, and no data if any may have; `away` says that the server
+    does not answer, and `login` that the session has ended.
 
     Args:
         streams: where it is counted.
         backend: the server.
         visitor: who reads.
-        job_id: the only job; empty for all.
         session_id: of the visitor; empty without one.
         is_open: whether the session has not ended.
     """
-    with streams.opened(session_id) as tab:
-        task = asyncio.create_task(_watch(backend, visitor, job_id, tab))
-        try:
-            yield "retry: 2000\n\n"
-            async for text in tab.events():
-                if not is_open():
-                    yield "event: login\ndata:\n\n"
-                    return
-                yield text
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-
-
-async def _watch(backend: Backend, visitor: Visitor, job_id: str, tab: Tab) -> None:
-    failures = 0
-    while True:
-        try:
-            async for message in backend.watch_jobs(job_id, visitor.token):
-                failures = 0
-                # The server watches a prefix: other ids may begin with this one.
-                if message.all_jobs or not job_id or job_id in message.job_ids:
-                    tab.say("change")
-        except UnauthenticatedError:
-            tab.end("login")
-            return
-        except ServerUnavailableError:
-            if failures:
-                tab.say("away")
-        except WattwiseError:
-            # The stream is refused; the page polls instead.
-            tab.end()
-            return
-        await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
-        failures += 1
+    async with streams.opened(backend, visitor, session_id) as stream:
+        yield "retry: 2000\n\n"
+        async for text in stream.events():
+            if not is_open():
+                yield "event: login\ndata:\n\n"
+                return
+            yield text

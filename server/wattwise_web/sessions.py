@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 IDLE_SECONDS = 12 * 3600
 _MOST = 10_000
+MOST_OF_TOKEN = 500
+"""Of one token, so that a visitor who logs in again and again ends only sessions of the same token."""
 
 
 @dataclass
@@ -50,6 +52,9 @@ class Sessions:
         """Begins a session; returns its id."""
         session_id = secrets.token_urlsafe(32)
         self._sessions[_key(session_id)] = Session(token, self._clock())
+        own = [key for key, session in self._sessions.items() if session.token == token]
+        for key in own[:-MOST_OF_TOKEN]:
+            self._end(key)
         while len(self._sessions) > _MOST:
             self._end(next(iter(self._sessions)))
         return session_id

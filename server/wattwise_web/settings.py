@@ -20,6 +20,7 @@ OWN_PATHS = frozenset(
 )
 """The first segments of the page's own paths."""
 
+_LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.ASCII)
 _PATH = re.compile(r"(/[\w.~-]+)*/?", re.ASCII)
 
 
@@ -62,13 +63,22 @@ class Exposure:
 
     Attributes:
         hosts: the values of the Host header that are accepted, in lower case.
+        local: whether names of this machine are accepted with any port, since the port may be forwarded: no other
+            site can have such a name.
         secure: whether browsers reach the page over HTTPS.
+        always_https: whether browsers are told never to use HTTP for this host.
         needs_login: whether nobody may read without a token, even if the server does not check any.
     """
 
     hosts: frozenset[str]
+    local: bool
     secure: bool
+    always_https: bool
     needs_login: bool
+
+    def accepts(self, host: str) -> bool:
+        """Whether a value of the Host header, in lower case, names this page."""
+        return host in self.hosts or (self.local and _LOCAL.fullmatch(host) is not None)
 
 
 def listen(settings: Settings) -> tuple[socket.socket, str, Exposure]:
@@ -99,12 +109,17 @@ def listen(settings: Settings) -> tuple[socket.socket, str, Exposure]:
     port = int(sock.getsockname()[1])
     scheme = "https" if tls else "http"
     url = settings.public_url.rstrip("/") if public else f"{scheme}://{host}:{port}"
-    names = {host.lower(), *(("localhost", "127.0.0.1", "[::1]") if loopback else ())}
-    usual = 443 if tls else 80
-    hosts = {f"{name}:{port}" for name in names} | (names if port == usual else set())
     secure = public.startswith("https") if public else tls
-    needs_login = bool(public or not loopback) and not settings.insecure
-    return sock, f"{url}/", Exposure(frozenset(hosts | _hosts_of(settings.public_url)), secure, needs_login)
+    local = _is_loopback(urlsplit(url).hostname or "")
+    exposure = Exposure(
+        hosts=frozenset(_hosts_of(f"{scheme}://{host}:{port}") | _hosts_of(settings.public_url)),
+        local=loopback,
+        secure=secure,
+        # For localhost that would be every server of this machine.
+        always_https=secure and not local,
+        needs_login=bool(public or not loopback) and not settings.insecure,
+    )
+    return sock, f"{url}/", exposure
 
 
 def _uses_tls(settings: Settings) -> bool:

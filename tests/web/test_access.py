@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 import ssl
@@ -17,12 +16,11 @@ import trustme
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 from wattwise_web import live
-from wattwise_web.sessions import IDLE_SECONDS, Sessions
+from wattwise_web.sessions import IDLE_SECONDS, MOST_OF_TOKEN, Sessions
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.ports import hold_port, port_of
-from tests.waiting import wait_until
 from tests.web.page import WebPage
 
 
@@ -46,17 +44,17 @@ def tokens() -> dict[str, str]:
 def guarded(tmp_path_factory: pytest.TempPathFactory, tokens: dict[str, str]) -> Iterator[WebPage]:
     """The page on a server that needs tokens."""
     folder = tmp_path_factory.mktemp("guarded")
-    with Guarded(folder) as live:
-        live.start()
-        Trainer(live.trainer, job_id="a-job", job_id_prefix="a")
-        Trainer(live.trainer, job_id="b-job", job_id_prefix="b")
-        live.stop()
-        tokens["viewer"] = live.token(Role.VIEWER, "a-")
-        tokens["trainer"] = live.token(Role.TRAINER, "a-")
-        tokens["admin"] = live.token(Role.ADMIN)
-        live._channel = None
-        live.start("--tokens", str(folder / "tokens"))
-        with WebPage(live.address, folder / "web.log") as page:
+    with Guarded(folder) as server:
+        server.start()
+        Trainer(server.trainer, job_id="a-job", job_id_prefix="a")
+        Trainer(server.trainer, job_id="b-job", job_id_prefix="b")
+        server.stop()
+        tokens["viewer"] = server.token(Role.VIEWER, "a-")
+        tokens["trainer"] = server.token(Role.TRAINER, "a-")
+        tokens["admin"] = server.token(Role.ADMIN)
+        server._channel = None
+        server.start("--tokens", str(folder / "tokens"))
+        with WebPage(server.address, folder / "web.log") as page:
             yield page
 
 
@@ -128,10 +126,14 @@ def test_a_trainers_token_may_not_read(guarded: WebPage, tokens: dict[str, str])
 
 
 @pytest.mark.parametrize(
-    "following", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/\t/e"]
+    "following",
+    [
+        *("https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/\t/e"),
+        *("/../other", "/job/../../other", "/%2e%2e/other", "/./", "/a/%2E./b"),
+    ],
 )
 def test_a_login_leads_nowhere_else(guarded: WebPage, tokens: dict[str, str], following: str) -> None:
-    """A target on another site becomes the first page."""
+    """A target on another site, or outside the page's own path, becomes the first page."""
     with guarded.client() as web:
         assert log_in(guarded, web, tokens["viewer"], following).headers["location"] == "/"
 
@@ -164,9 +166,11 @@ def test_other_hosts_are_refused(page: WebPage) -> None:
     """A name that leads to this machine, as in DNS rebinding, gets nothing; localhost does."""
     with page.client() as web:
         port = page.url.rpartition(":")[2]
-        for host in ("evil.example", f"evil.example:{port}", "", "127.0.0.1:1"):
+        for host in ("evil.example", f"evil.example:{port}", "", "localhost.evil.example", "127.0.0.2", "localhost:x"):
             assert web.get("/", headers={"Host": host}).status_code in (400, 421)
-        assert web.get("/", headers={"Host": f"localhost:{port}"}).status_code == 200
+        # A forwarded port has another number.
+        for host in (f"localhost:{port}", "localhost:9000", "127.0.0.1:9000", "[::1]:9000", "LOCALHOST"):
+            assert web.get("/", headers={"Host": host}).status_code == 200
 
 
 def test_probes_need_no_host_name(page: WebPage) -> None:
@@ -193,6 +197,21 @@ def test_sessions_end_after_idle_hours() -> None:
     assert "secret-token" not in repr(vars(sessions))
 
 
+def test_a_token_ends_its_own_sessions_only() -> None:
+    """Someone who logs in again and again ends the oldest sessions of the same token."""
+    ended: list[str] = []
+    sessions = Sessions(ended.append)
+    other, first = sessions.open("other-token"), sessions.open("token")
+    for _ in range(MOST_OF_TOKEN - 1):
+        sessions.open("token")
+    assert sessions.is_open(first)
+    for _ in range(10_000):
+        sessions.open("token")
+    assert not sessions.is_open(first)
+    assert sessions.is_open(other)
+    assert set(ended) == {"token"}
+
+
 def test_a_logout_ends_open_streams(guarded: WebPage, tokens: dict[str, str]) -> None:
     """A stream that was opened with the session says nothing of the next change, and ends."""
     with guarded.client() as web:
@@ -204,35 +223,32 @@ def test_a_logout_ends_open_streams(guarded: WebPage, tokens: dict[str, str]) ->
             assert [line for line in lines if line.startswith("event:")] == ["event: login"]
 
 
-def test_streams_are_limited() -> None:
-    """A session has a number of streams, and all together have one; those that have ended make room."""
-    streams = live.Streams()
-    with contextlib.ExitStack() as opened:
-        for _ in range(live.LARGEST_SESSION):
-            opened.enter_context(streams.opened("one"))
-        assert not streams.has_room("one")
-        assert streams.has_room("another")
-        for _ in range(live.LARGEST_TOTAL - len(streams)):
-            opened.enter_context(streams.opened(""))
-        assert not streams.has_room("another")
-        assert not streams.has_room("")
-    assert streams.has_room("one")
-
-
-def test_a_fragment_says_how_many_tabs_are_open(page: WebPage) -> None:
-    """The script paces itself by it: at least one, and each live stream is one."""
-
-    def tabs() -> int:
-        return int(web.get("/about", headers={"X-Wattwise-Fragment": "1"}).headers["X-Wattwise-Tabs"])
-
+def test_a_fragment_says_when_to_ask_again(page: WebPage) -> None:
+    """After a second at the earliest; a whole page does not say it."""
     with page.client() as web:
-        wait_until(lambda: tabs() == 1)
-        with contextlib.ExitStack() as streams:
-            lines = [streams.enter_context(web.stream("GET", "/live")).iter_lines() for _ in range(3)]
-            assert {next(each) for each in lines} == {"retry: 2000"}
-            assert tabs() == 3
-        wait_until(lambda: tabs() == 1)
-        assert "X-Wattwise-Tabs" not in web.get("/about").headers
+        fragment = web.get("/about", headers={"X-Wattwise-Fragment": "1"})
+        assert 1.0 <= float(fragment.headers["X-Wattwise-Pause"]) <= live.LONGEST_PAUSE
+        assert "X-Wattwise-Pause" not in web.get("/about").headers
+
+
+def test_windows_share_a_fortieth_of_the_time() -> None:
+    """After an answer that took 100 ms a window waits 4 s, and behind others longer, but 30 s at most."""
+    now = [0.0]
+    pace = live.Pace(lambda: now[0])
+    assert pace.pause_after(0.01) == 1.0
+    now[0] = 10.0
+    assert [pace.pause_after(0.1) for _ in range(9)] == [*(4.0 * place for place in range(1, 8)), 30.0, 30.0]
+    now[0] = 100.0
+    assert pace.pause_after(0.1) == 4.0
+
+
+def test_head_asks_for_headers_alone(page: WebPage) -> None:
+    """Neither a stream nor an export begins."""
+    with page.client() as web:
+        for path, kind in (("/live", "text/event-stream"), ("/job/trials.csv?id=vision-new", "text/csv")):
+            answer = web.head(path)
+            assert (answer.status_code, answer.content) == (200, b"")
+            assert answer.headers["content-type"].startswith(kind)
 
 
 def test_streams_that_are_left_leave_nothing_behind(site: LiveServer, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ With WATTWISE_SCREENSHOTS=1 they also write docs/screenshots/.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -293,7 +294,7 @@ def test_an_id_may_be_a_word_of_the_script(show: Opener, page: WebPage, site: Li
     expect(tab.locator("#away")).to_be_hidden()
     trainer.report(trial, 1.0, 0.375, 1)
     expect(tab.locator(f"#t-{trial.id.trial_number}")).to_contain_text("0.3750")
-    assert set(streams) == {f"{page.url}/live?id={job_id}"}
+    assert set(streams) == {f"{page.url}/live"}
 
 
 LOGIN_FORM = "<!doctype html><title>Sign in</title><main><form><input name=user></form></main>"
@@ -442,14 +443,8 @@ def test_each_chart_has_one_view(show: Opener, page: WebPage, site: LiveServer) 
 
 
 FALSE_TIME = """
-let now = 100000;
-performance.now = () => now;
-const { fetch, setTimeout } = window;
-window.fetch = async (...all) => {
-  const answer = await fetch(...all);
-  now += 100;
-  return answer;
-};
+performance.now = () => 100000;
+const { setTimeout } = window;
 window.setTimeout = (action, delay, ...all) => {
   if (action.name !== "refresh") return setTimeout(action, delay, ...all);
   document.body.dataset.pace = String(delay);
@@ -458,25 +453,63 @@ window.setTimeout = (action, delay, ...all) => {
 """
 
 
-@pytest.mark.parametrize(("tabs", "pace"), [("", "4000"), ("5", "20000"), ("100", "30000")])
-def test_tabs_share_a_fortieth_of_the_time(show: Opener, page: WebPage, site: LiveServer, tabs: str, pace: str) -> None:
-    """After an answer that took 100 ms a tab waits 4 s for each open tab, and 30 s at most."""
-    trainer = Trainer(site.trainer, job_id=f"paced-{tabs}", job_id_prefix="paced")
+@pytest.mark.parametrize(("pause", "pace"), [("", "1000"), ("4.5", "4500"), ("30.000", "30000")])
+def test_windows_wait_as_long_as_they_are_told(
+    show: Opener, page: WebPage, site: LiveServer, pause: str, pace: str
+) -> None:
+    """Each answer says how soon the page may ask again."""
+    trainer = Trainer(site.trainer, job_id=f"paced-{pause}", job_id_prefix="paced")
     tab = show(f"{page.url}/about")
     tab.add_init_script(FALSE_TIME)
 
     def answer(route: Route) -> None:
         answer = route.fetch()
-        counted = {"X-Wattwise-Tabs": tabs} if tabs else {}
-        route.fulfill(response=answer, headers={**answer.headers, **counted})
+        kept = {name: text for name, text in answer.headers.items() if name != "x-wattwise-pause"}
+        route.fulfill(response=answer, headers={**kept, **({"X-Wattwise-Pause": pause} if pause else {})})
 
     tab.route("**/?q=*", answer)
-    tab.goto(f"{page.url}/?q=paced-{tabs}")
+    tab.goto(f"{page.url}/?q=paced-{pause}")
     expect(tab.locator("#status")).to_have_class(re.compile("live"))
     trial = trainer.next()
     expect(tab.locator(".b-run")).to_have_count(1)
     trainer.report(trial, 1.0, 0.125, 1)
     expect(tab.locator("body")).to_have_attribute("data-pace", pace)
+
+
+def test_windows_of_one_browser_share_a_stream(browser: Browser, tmp_path: Path) -> None:
+    """Seven windows, one more than a browser's connections, all load and follow their jobs; then another takes over."""
+    with LiveServer(tmp_path) as live, contextlib.closing(browser.new_context()) as context:
+        live.start()
+        trainers = [Trainer(live.trainer, job_id=f"window-{number}", job_id_prefix="window") for number in range(7)]
+        streams: list[str] = []
+        context.on("request", lambda request: streams.append(request.url) if "/live" in request.url else None)
+        with WebPage(live.address, tmp_path / "web.log") as page:
+            windows = [context.new_page() for _ in trainers]
+            for window, trainer in zip(windows, trainers, strict=True):
+                window.goto(f"{page.url}/job?id={trainer.job_id}")
+                expect(window.locator("#state")).to_have_text("live")
+            assert len(streams) == 1
+
+            def follows(number: int) -> None:
+                trial = trainers[number].next()
+                expect(windows[number].locator(f"#t-{trial.id.trial_number}")).to_have_count(1)
+                trainers[number].end(trial, v1.END_REASON_PREEMPTED)
+
+            for number in (0, 3, 6):
+                follows(number)
+            assert len(streams) == 1
+            windows[0].close()
+            follows(3)
+            follows(6)
+            assert len(streams) == 2
+
+
+def test_a_browser_that_cannot_share_asks(show: Opener, page: WebPage) -> None:
+    """Without locks a window has no stream, and says how often it asks."""
+    tab = show(f"{page.url}/about")
+    tab.add_init_script("Object.defineProperty(navigator, 'locks', { value: undefined });")
+    tab.goto(f"{page.url}/")
+    expect(tab.locator("#state")).to_have_text("every 10 s")
 
 
 def test_a_killed_server_leaves_its_last_data_and_comes_back(show: Opener, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@
   const status = document.getElementById("status"), state = document.getElementById("state"), asOf = document.getElementById("as-of");
   const away = document.getElementById("away"), button = document.getElementById("pause");
   const root = document.body.dataset.root;
-  let paused = false, stream = null, waiting = null, due = 0, busy = false, again = false, lastTook = 0, lastEnd = 0, tabs = 1;
+  let paused = false, turn = null, live = false, waiting = null, due = 0, busy = false, again = false, lastEnd = 0, pace = 1000;
   let failures = 0, trouble = "";
 
   const follows = () => "live" in main().dataset;
@@ -136,9 +136,9 @@
     away.hidden = trouble === "";
     put(away, trouble && `${trouble} What you see is as of ${now}; ${paused ? "paused" : "retrying"}.`);
     // Screen readers announce the state alone, as often as it changes: the time changes with every update.
-    put(state, paused ? "paused" : trouble ? "away" : follows() ? "live" : "");
+    put(state, paused ? "paused" : trouble ? "away" : !follows() ? "" : live ? "live" : others ? "connecting" : "every 10 s");
     put(asOf, `as of ${now}`);
-    status.className = `status ${trouble ? "stale" : stream && !paused ? "live" : ""}`;
+    status.className = `status ${trouble ? "stale" : live && !paused ? "live" : ""}`;
   };
   const fresh = () => {
     failures = 0;
@@ -182,7 +182,6 @@
       return;
     }
     busy = true;
-    const begun = performance.now();
     try {
       const answer = await fetch(location.href, { headers: { "X-Wattwise-Fragment": "1" }, signal: AbortSignal.timeout(20000), redirect: "follow" });
       if (answer.status === 401) {
@@ -199,7 +198,7 @@
         location.reload();
         return;
       } else if (!paused) {
-        tabs = Math.max(1, Number(answer.headers.get("X-Wattwise-Tabs")) || 1);
+        pace = 1000 * (Number(answer.headers.get("X-Wattwise-Pause")) || 1);
         morph(next);
         fresh();
         if (!follows()) close();
@@ -210,14 +209,13 @@
     } finally {
       busy = false;
       lastEnd = performance.now();
-      lastTook = lastEnd - begun;
       if (failures) later(Math.min(10000, 1000 * 2 ** Math.min(failures, 4)));
       else if (again) later();
       again = false;
     }
   };
-  // At most once a second, and all tabs together a fortieth of the time: the server has trainers to answer.
-  const later = (least = Math.min(30000, Math.max(1000, 40 * lastTook * tabs))) => {
+  // The page's server says how soon: it has seen what all windows cost.
+  const later = (least = pace) => {
     const at = Math.max(performance.now(), lastEnd + least);
     if (waiting && due <= at) return;
     clearTimeout(waiting);
@@ -225,32 +223,64 @@
     waiting = setTimeout(refresh, at - performance.now());
   };
 
-  const open = () => {
-    if (stream || paused || document.hidden || !follows()) return;
+  // A browser opens six connections to a host, so that its windows share one stream: the one whose turn it is has the stream,
+  // and passes on what it hears. A browser without locks, as without HTTPS on another machine, asks every ten seconds.
+  const heard = ({ event, jobs }) => {
     const { job } = main().dataset;
-    let first = true;
-    stream = new EventSource(`${root}/live${job === undefined ? "" : `?id=${encodeURIComponent(job)}`}`);
-    stream.addEventListener("change", () => {
-      // The first event says that the stream works; what changed since the page was made comes with the next refresh.
-      if (first && !failures) fresh();
-      later();
-      first = false;
-    });
-    stream.addEventListener("away", () => later());
-    stream.addEventListener("login", () => later(0));
-    stream.onerror = () => {
+    if (event === "ended") {
+      live = false;
+      show();
+      return;
+    }
+    if (!live && !failures && event !== "away") fresh();
+    live = true;
+    show();
+    if (event === "login") later(0);
+    else if (event === "away" || (event === "change" && (!jobs || job === undefined || jobs.includes(job)))) later();
+  };
+  const others = "BroadcastChannel" in window && navigator.locks ? new BroadcastChannel(`wattwise ${root}`) : null;
+  const tell = (message) => {
+    others.postMessage(message);
+    heard(message);
+  };
+  // Until it ends, or this window no longer follows.
+  const stream = (over) => new Promise((done) => {
+    const source = new EventSource(`${root}/live`);
+    const answer = ({ data }) => data.event === "who" && source.readyState === EventSource.OPEN && others.postMessage({ event: "here" });
+    const end = () => {
+      source.close();
+      others.removeEventListener("message", answer);
+      tell({ event: "ended" });
+      done();
+    };
+    others.addEventListener("message", answer);
+    over.addEventListener("abort", end);
+    for (const event of ["change", "away", "login"]) {
+      source.addEventListener(event, ({ data }) => tell({ event, jobs: data ? JSON.parse(data) : null }));
+    }
+    source.onerror = () => {
       close();
       later(failures ? 5000 : 1000);
       setTimeout(open, 5000);
     };
+  });
+  const open = () => {
+    if (turn || paused || document.hidden || !follows() || !others) return;
+    turn = new AbortController();
+    const { signal } = turn;
+    navigator.locks.request(`wattwise ${root}`, { signal }, () => stream(signal)).catch(() => {});
+    others.postMessage({ event: "who" });
   };
   const close = () => {
-    if (stream) stream.close();
-    stream = null;
+    live = false;
+    const ending = turn;
+    turn = null;
+    if (ending) ending.abort();
   };
+  if (others) others.addEventListener("message", ({ data }) => turn && data.event !== "who" && heard(data));
   // Where streams are cut off, by a proxy for example, and for ages such as "5 min ago".
   setInterval(() => {
-    if (follows() && performance.now() - lastEnd > (stream ? 55000 : 9500)) later();
+    if (follows() && performance.now() - lastEnd > (live ? 55000 : 9500)) later();
   }, 10000);
 
   const pause = () => {

@@ -1,0 +1,185 @@
+"""Accepts the page's connections: how many, how long each may take, and what is logged of those that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+log = logging.getLogger("wattwise_web")
+
+REQUEST_SECONDS = 10.0
+"""From the connection, or from the first byte of a further request, to a request's last byte, TLS and body included."""
+
+_TAKING_SECONDS = 60.0
+"""For so long a browser may take nothing of an answer."""
+
+_MOST_CONNECTIONS = 4_000
+_RESERVED_FILES = 64
+"""For the server's connections, the log and the static files."""
+
+_PAUSE_SECONDS = 0.5
+_LOG_SECONDS = 60.0
+_LOG_BURST = 5
+_MOST_KINDS = 1_000
+
+
+class Protocol(H11Protocol):
+    """HTTP/1.1 with deadlines."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lost = asyncio.get_running_loop().create_future()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._taking: asyncio.TimerHandle | None = None
+        # Now the connection was accepted, and TLS begins.
+        self._first_deadline = self.loop.time() + REQUEST_SECONDS
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Starts the deadline of the first request."""
+        super().connection_made(transport)
+        self._deadline = self.loop.call_at(self._first_deadline, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        """Starts the deadline of a further request."""
+        if self._deadline is None and self.conn.their_state is h11.IDLE:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._late)
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Ends the deadline of a request that is complete, and starts that of one whose head came with the last one."""
+        super().handle_events()
+        state = self.conn.their_state
+        if self._deadline is None and state is h11.SEND_BODY:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._late)
+        elif self._deadline is not None and state not in (h11.IDLE, h11.SEND_BODY):
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _late(self) -> None:
+        log.warning("a connection was closed: no complete request within %.0f s", REQUEST_SECONDS)
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Starts the deadline for taking something of the answer."""
+        super().pause_writing()
+        self._taking = self.loop.call_later(_TAKING_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Ends it."""
+        super().resume_writing()
+        if self._taking is not None:
+            self._taking.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Makes room for another connection."""
+        super().connection_lost(exc)
+        for timer in (self._deadline, self._taking, self.timeout_keep_alive_task):
+            if timer is not None:
+                timer.cancel()
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
+class Server(uvicorn.Server):
+    """Accepts only as many connections as it can serve; further ones wait until others end."""
+
+    _accepting: asyncio.Task[None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts the application, then accepts on the one socket."""
+        (listener,) = sockets or ()
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise SystemExit(1)
+        self.servers = []
+        self._accepting = asyncio.create_task(self._accept(listener))
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts no more, and ends the connections."""
+        self._accepting.cancel()
+        await asyncio.wait({self._accepting})
+        await super().shutdown(sockets)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop, room = asyncio.get_running_loop(), asyncio.Semaphore(max_connections())
+        serving: set[asyncio.Task[None]] = set()
+        while True:
+            await room.acquire()
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                # No file or memory is left for it, or the other side has left already.
+                room.release()
+                log.warning("a connection could not be accepted: %s", os.strerror(error.errno or 0))
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            task = loop.create_task(self._handle(accepted))
+            serving.add(task)
+            task.add_done_callback(serving.discard)
+            task.add_done_callback(lambda _: room.release())
+
+    async def _handle(self, accepted: socket.socket) -> None:
+        loop, config = asyncio.get_running_loop(), self.config
+        accepted.setblocking(False)
+        protocol = Protocol(config, self.server_state, self.lifespan.state, loop)
+        limit = {"ssl_handshake_timeout": REQUEST_SECONDS} if config.ssl else {}
+        try:
+            await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=config.ssl, **limit)
+        except OSError as error:
+            accepted.close()
+            log.warning("a connection was closed: %s", error)
+            return
+        await protocol.lost
+
+
+def max_connections() -> int:
+    """How many connections there may be; raises the limit of files as far as it is allowed to."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_CONNECTIONS + _RESERVED_FILES
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    files = wanted if soft == resource.RLIM_INFINITY else soft
+    return max(1, min(_MOST_CONNECTIONS, files - _RESERVED_FILES))
+
+
+class Seldom(logging.Filter):
+    """Passes a few records of one kind a minute, and says of the next one how many were left out.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        # By kind: when its minute began, and how many there were since.
+        self._counts: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is logged."""
+        kind, now = (record.name, str(record.msg)), self._clock()
+        if len(self._counts) > _MOST_KINDS:
+            self._counts.clear()
+        begun, count = self._counts.get(kind, (now, 0))
+        left_out = 0
+        if now - begun >= _LOG_SECONDS:
+            left_out, begun, count = max(0, count - _LOG_BURST), now, 0
+        self._counts[kind] = begun, count + 1
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out} more like it)", ()
+        return count < _LOG_BURST
