@@ -206,8 +206,8 @@ def reported(server: WatchedServer) -> list[int]:
 
 
 CHECKS: tuple[Callable[[str, Servers, str], None], ...] = (
-    finishes_at_the_other, reopens_its_stream, leaves_a_suspended_one, warns_once, leaves_one_without_its_database, begins_at_the_other,
-    spreads, trusts_each_by_its_own_name, refuses_malformed_lists,
+    finishes_at_the_other, reopens_its_stream, leaves_a_suspended_one, warns_once, leaves_one_without_its_database,
+    begins_at_the_other, spreads, trusts_each_by_its_own_name, refuses_malformed_lists,
 )  # fmt: skip
 
 

@@ -98,7 +98,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts the application, then accepts on the one socket."""
-        (listener,) = sockets or ()
+        if sockets is None:
+            raise ValueError("a socket is needed")
+        (listener,) = sockets
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(1)

@@ -21,6 +21,7 @@ import uvicorn
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 from wattwise import Credentials, v1
+from wattwise_server.security.tokens import Role
 from wattwise_web import connections, live
 from wattwise_web.backend import Backend
 
@@ -29,7 +30,7 @@ from tests.live_server import LiveServer, servers_on
 from tests.waiting import wait_until
 from tests.watched import WatchedServer
 from tests.web.page import WebPage
-from tests.web.test_access import Guarded, Role, log_in
+from tests.web.test_access import Guarded, log_in
 
 
 def open_stream(page: WebPage, cookie: str = "") -> socket.socket:
@@ -113,8 +114,6 @@ async def test_watches_of_many_tokens_leave_room_for_calls(watched: WatchedServe
         info = await backend.call(lambda stub: stub.GetServerInfo, v1.GetServerInfoRequest(), None)
         assert info.version
     finally:
-        for each in many:
-            await each.aclose()
         await backend.close()
 
 
@@ -140,9 +139,14 @@ async def serving(certificate: Pair | None = None) -> AsyncIterator[int]:
     """The port of a server of that application."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
-    files = {"ssl_certfile": certificate.cert, "ssl_keyfile": certificate.key} if certificate else {}
     config = uvicorn.Config(
-        answering, http=connections.Protocol, ws="none", log_config=None, timeout_keep_alive=1, **files
+        answering,
+        http=connections.Protocol,
+        ws="none",
+        log_config=None,
+        timeout_keep_alive=1,
+        ssl_certfile=certificate and str(certificate.cert),
+        ssl_keyfile=certificate and str(certificate.key),
     )
     server = connections.Server(config)
     task = asyncio.create_task(server._serve([listener]))

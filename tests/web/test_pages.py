@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -433,47 +433,23 @@ def test_a_fragment_is_the_middle_of_the_page(web: httpx.Client) -> None:
     assert "<html" not in answer.text
 
 
-class RecordedBackend(Backend):
-    """Keeps what the server's streams say."""
-
-    def __init__(self, address: str, credentials: Credentials) -> None:
-        super().__init__(address, credentials)
-        self.messages: asyncio.Queue[v1.WatchJobsResponse] = asyncio.Queue()
-
-    async def watch_jobs(self, prefix: str, token: str | None) -> AsyncIterator[v1.WatchJobsResponse]:
-        async for message in super().watch_jobs(prefix, token):
-            yield message
-            # The reader has dealt with it when it asks for the next one.
-            self.messages.put_nowait(message)
-
-    async def next_message(self) -> tuple[Sequence[str], bool]:
-        """The next message that the reader has dealt with."""
-        message = await asyncio.wait_for(self.messages.get(), 20)
-        return list(message.job_ids), message.all_jobs
-
-
-async def test_a_longer_id_is_another_job(site: LiveServer) -> None:
-    """The stream of a job has no event when a job changes whose id begins with the same letters."""
+async def test_an_event_names_the_jobs_that_have_changed(site: LiveServer) -> None:
+    """Also if the id of a job begins with that of another."""
     trainer = Trainer(site.trainer, job_id="live-a", job_id_prefix="live")
     other = Trainer(site.trainer, job_id="live-ab", job_id_prefix="live")
-    backend, streams = RecordedBackend(site.address, Credentials()), live.Streams()
-
-    async def collect() -> list[str]:
-        events = live.changes(streams, backend, Visitor(None), trainer.job_id)
-        return [event async for event in events if event.startswith("event:")]
-
-    collecting = asyncio.create_task(collect())
-    assert (await backend.next_message())[1]
-    other.next()
-    assert await backend.next_message() == (["live-ab"], False)
-    trainer.next()
-    assert await backend.next_message() == (["live-a"], False)
+    backend, streams = Backend(site.address, Credentials()), live.Streams()
+    changes = live.changes(streams, backend, Visitor(None))
+    events = (event async for event in changes if event.startswith("event:"))
+    assert await asyncio.wait_for(anext(events), 20) == "event: change\ndata:\n\n"
+    for each in (other, trainer):
+        each.next()
+        assert await asyncio.wait_for(anext(events), 20) == f'event: change\ndata:["{each.job_id}"]\n\n'
     streams.end()
-    assert await collecting == ["event: change\ndata:\n\n"] * 2
+    assert [event async for event in events] == []
     assert len(streams) == 0
     await backend.close()
-    for job_id in (trainer.job_id, other.job_id):
-        site.admin.DeleteJob(v1.DeleteJobRequest(job_id=job_id))
+    for each in (trainer, other):
+        site.admin.DeleteJob(v1.DeleteJobRequest(job_id=each.job_id))
 
 
 def changes_of(stream: httpx.Response) -> Iterator[str]:
