@@ -49,7 +49,7 @@ def test_every_channel_has_these_options() -> None:
     opened = {
         path.relative_to(ROOT).as_posix(): path.read_text()
         for path in SOURCES
-        if re.search(r"\b(in)?secure_channel\(", path.read_text())
+        if re.search(r"\.(in)?secure_channel\b", path.read_text())
     }
     assert opened.keys() == {"client/python/wattwise/rpc/connection.py", "server/wattwise_web/backend.py"}
     assert all("channel_options(" in text for text in opened.values())
