@@ -173,6 +173,10 @@ def _page(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -
         alone = median(late[readers.ALONE])
         yield Figure("ReportResult, 95th percentile, beside an export ÷ none", late_beside / alone)
         yield Figure(f"that export, of {readers.TRIALS} trials", seconds, unit="s")
+        crowd = samples["crowd"] = readers.crowded(url, rounds)
+        beside = ratio(crowd, readers.CROWD, lambda baseline: baseline[readers.ALONE])
+        yield Figure(f"the list of jobs beside {readers.CROWD} ÷ none", beside, 1.5)
+        yield Figure(f"that list beside {readers.CROWD}", median(crowd[readers.CROWD]), unit="s")
         if CHROMIUM is None:
             print("Chromium is missing: no first paint")
             return

@@ -7,6 +7,7 @@ the first paint needs a real one.
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import httpx
+from wattwise_web.connections import max_connections
+from wattwise_web.live import LARGEST_TOTAL
 
 from benchmarks.figures import Samples
 from benchmarks.filling import DEEP
@@ -24,7 +27,8 @@ from tests.web.browser import chromium
 JOBS, TRIALS = 1_000, 90_000
 """Jobs of ten trials, and one of so many: 100,000 trials."""
 TABS = 1, 3
-ALONE = "alone"
+ALONE, CROWD = "alone", f"{LARGEST_TOTAL} live streams"
+_PAGES = 20
 _SECONDS = 20.0
 _PAINTED = """() => new Promise((found) => new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) if (entry.name === "first-contentful-paint") found(entry.startTime);
@@ -112,6 +116,33 @@ def _refresh(url: str, path: str, over: threading.Event) -> None:
         while not over.is_set():
             answer = client.get(f"{url}{path}", headers={"X-Wattwise-Fragment": "1"}).raise_for_status()
             over.wait(float(answer.headers["X-Wattwise-Pause"]))
+
+
+def crowded(url: str, rounds: int) -> Samples:
+    """Seconds of the list of jobs, alone and beside all live streams that there may be."""
+    max_connections()
+    found: Samples = {ALONE: _pages(url, rounds)}
+    with contextlib.ExitStack() as streams:
+        parts = httpx.URL(url)
+        for _ in range(LARGEST_TOTAL):
+            stream = streams.enter_context(socket.create_connection((parts.host, parts.port or 80)))
+            stream.sendall(
+                f"GET {parts.path.rstrip('/')}/live HTTP/1.1\r\nHost: {parts.netloc.decode()}\r\n\r\n".encode()
+            )
+            if b" 200 " not in stream.recv(100):
+                raise RuntimeError("a live stream was refused")
+        found[CROWD] = _pages(url, rounds)
+    return found
+
+
+def _pages(url: str, rounds: int) -> list[float]:
+    taken = []
+    with httpx.Client(timeout=60) as client:
+        for _ in range(rounds * _PAGES):
+            start = time.perf_counter()
+            client.get(url).raise_for_status()
+            taken.append(time.perf_counter() - start)
+    return taken
 
 
 def first_paint(url: str, rounds: int) -> Samples:
