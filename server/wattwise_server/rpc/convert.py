@@ -24,6 +24,7 @@ from wattwise_server.domain import (
     HistoryEntry,
     HistoryKind,
     Job,
+    JobFigures,
     JobSpec,
     ListedJob,
     Measurement,
@@ -36,6 +37,7 @@ from wattwise_server.domain import (
     TrialKey,
     TrialStatus,
     TrialWarning,
+    Verdict,
 )
 from wattwise_server.errors import (
     InvalidJobSpecError,
@@ -49,6 +51,7 @@ from wattwise_server.policy.explorer import next_exploration
 from wattwise_server.policy.failures import Status, advice, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.savings import EXPLORING_LAUNCHES, LEAST_RUNS, total_verdict
 from wattwise_server.policy.savings import Savings as Claim
 from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
 from wattwise_server.usecases.administration import Preview, ShownTrial
@@ -63,7 +66,6 @@ from wattwise_server.usecases.statistics import (
     JobStatistics,
     Savings,
     Summary,
-    Totals,
     TrialStatistics,
 )
 
@@ -408,21 +410,29 @@ def _claimed(known: Quantities) -> v1.Usage | None:
 def _saving(known: Claim | None) -> v1.Saving | None:
     if known is None:
         return None
-    baseline = known.baseline
+    baseline, way = known.baseline, known.settling
     return v1.Saving(
         spent=known.spent,
-        baseline=baseline.mean if baseline else None,
+        baseline=known.default_mean,
         saved=known.saved,
         at_least=known.at_least,
         cautious_baseline=baseline.cautious if baseline else None,
         least_baseline=baseline.least if baseline else None,
         uncorrected=known.uncorrected,
+        verdict=_verdict(known.verdict),
+        in_use=known.in_use,
+        baselines_to_settle=None if way is None else way.runs,
+        launches_to_settle=None if way is None else way.launches,
     )
+
+
+def _verdict(known: Verdict) -> v1.SavingsVerdict.ValueType:
+    return v1.SavingsVerdict.Value(f"SAVINGS_VERDICT_{known.value}")
 
 
 def _savings(known: Savings) -> v1.Savings:
     return v1.Savings(
-        verdict=v1.SavingsVerdict.Value(f"SAVINGS_VERDICT_{known.verdict.value}"),
+        verdict=_verdict(known.verdict),
         advice=known.advice,
         cost=_saving(known.cost),
         energy=_saving(known.energy),
@@ -434,6 +444,10 @@ def _savings(known: Savings) -> v1.Savings:
         newest_baseline_time=timestamp(known.newest_baseline_time),
         compared_from_trial=known.compared_from,
         break_even_trial=known.break_even_trial,
+        batch_size_in_use=known.in_use,
+        num_in_use_trials=known.num_in_use,
+        min_baseline_trials=LEAST_RUNS,
+        num_exploring_launches=EXPLORING_LAUNCHES,
     )
 
 
@@ -475,6 +489,15 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
             _power_profile(known.spec, profile.trial_number, profile.batch_size, profile.samples)
             for profile in known.profiles
         ],
+        months=[
+            v1.MonthStatistics(
+                start_time=timestamp(month.start),
+                num_trials=month.num_trials,
+                num_deliveries=month.num_deliveries,
+                spent=_amount(month.spent),
+            )
+            for month in known.months
+        ],
     )
 
 
@@ -514,18 +537,47 @@ def _power_profile(spec: JobSpec, number: int, batch_size: int, samples: Sequenc
     return v1.PowerProfile(trial_number=number, batch_size=batch_size, limits=limits)
 
 
-def totals(known: Totals) -> v1.Totals:
+def totals(known: JobFigures) -> v1.Totals:
     """Figures of several jobs."""
     return v1.Totals(
         num_jobs=known.num_jobs,
-        num_running_trials=known.num_running_trials,
+        num_running_trials=known.num_running,
         num_deliveries=known.num_deliveries,
         spent=_amount(known.spent),
         saved=_claimed(known.saved),
         saved_at_least=_claimed(known.saved_at_least),
         uncorrected=_claimed(known.uncorrected),
-        num_jobs_with_savings=known.num_jobs_with_savings,
-        num_jobs_needing_attention=known.num_jobs_needing_attention,
+        num_jobs_with_savings=known.num_claims,
+        num_jobs_needing_attention=known.num_needing_attention,
+        savings=_total_savings(known),
+    )
+
+
+def _total_savings(known: JobFigures) -> v1.Savings:
+    spent = known.spent.quantities()
+
+    def saving(name: str) -> v1.Saving | None:
+        value, saved, at_least, at_most, uncorrected = (
+            getattr(each, name) for each in (spent, known.saved, known.saved_at_least, known.at_most, known.uncorrected)
+        )
+        if value is None:
+            return None
+        verdict = total_verdict(known.verdicts, at_least, at_most)
+        return v1.Saving(
+            spent=value, saved=saved, at_least=at_least, uncorrected=uncorrected, verdict=_verdict(verdict)
+        )
+
+    cost = saving("cost")
+    return v1.Savings(
+        verdict=None if cost is None else cost.verdict,
+        cost=cost,
+        energy=saving("energy_joules"),
+        time=saving("time_seconds"),
+        money=saving("money"),
+        carbon=saving("carbon_grams"),
+        num_deliveries=known.num_deliveries,
+        min_baseline_trials=LEAST_RUNS,
+        num_exploring_launches=EXPLORING_LAUNCHES,
     )
 
 
@@ -584,6 +636,10 @@ def _job(known: Job, surviving: Sequence[int]) -> v1.Job:
         paused=known.paused,
         pinned_batch_size=known.pinned,
         baseline_requested=known.baseline_requested,
+        baseline_every=known.baseline_every,
+        best_known_batch_size=search.best_known,
+        best_known_cost=search.best_known_cost,
+        batch_size_in_use=known.batch_size_in_use,
         warnings=map(_warning, known.warnings),
         reset_after=known.reset_after,
         reset_time=timestamp(known.reset_time),

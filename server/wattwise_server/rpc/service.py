@@ -218,7 +218,11 @@ class JobAdminService(v1.JobAdminServicer):
 
     async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
         """Requests a trial of the default batch size."""
-        return v1.RequestBaselineResponse(job=convert.job(await self._control.request_baseline(request.job_id)))
+        if request.HasField("every"):
+            job = await self._control.schedule_baselines(request.job_id, request.every)
+        else:
+            job = await self._control.request_baseline(request.job_id)
+        return v1.RequestBaselineResponse(job=convert.job(job))
 
     async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:
         """Changes a policy."""

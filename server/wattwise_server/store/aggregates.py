@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from wattwise_server.domain import Moments, TrialType, Usage
-from wattwise_server.store.base import Delivered, JobVersion, TrialGroup
+from wattwise_server.store.base import Day, Delivered, JobVersion, TrialGroup
 from wattwise_server.store.rows import Row, from_micros
 
 _OWN = "NOT (t.type = 'IMPORTED' AND t.start_known AND t.start_time < j.create_time)"
@@ -114,6 +114,17 @@ DELIVERIES_SINCE = f"""
 """How many own trials of the job $1 from the number $3 on have delivered a model after $2. The signs keep SQLite from
 the primary key, which reads every trial since the reset."""
 
+_MICROS_OF_A_DAY = 86_400_000_000
+DAYS = f"""
+    SELECT t.end_time / {_MICROS_OF_A_DAY} AS day, count(*) AS num_trials,
+           sum(CASE WHEN t.target_reached THEN 1 ELSE 0 END) AS num_deliveries,
+           sum(coalesce(t.cost, 0.0)) AS cost, sum(coalesce(t.last_energy_joules, 0.0)) AS joules,
+           sum(coalesce(t.last_time_seconds, 0.0)) AS seconds
+    {_ENDED.format(jobs="t.job_key = $1 AND")} AND t.end_time IS NOT NULL AND {_OWN}
+    GROUP BY t.end_time / {_MICROS_OF_A_DAY} ORDER BY day
+"""
+"""By day in UTC, the ended own trials of the job $1."""
+
 PROFILES = """
     SELECT t.trial_number, t.batch_size, s.samples FROM jobs j
     CROSS JOIN power_samples s
@@ -171,6 +182,12 @@ def read_group(row: Row) -> TrialGroup:
         newest_end=None if row["newest"] is None else from_micros(row["newest"]),
         logs=Delivered(*(_moments(row, name) for name in _QUANTITIES)),
     )
+
+
+def read_day(row: Row) -> Day:
+    """A row of DAYS."""
+    usage = Usage(row["seconds"], row["joules"], row["cost"])
+    return Day(from_micros(row["day"] * _MICROS_OF_A_DAY), row["num_trials"], row["num_deliveries"], usage)
 
 
 def _moments(row: Row, name: str) -> Moments:

@@ -202,6 +202,22 @@ class TrialGroup(NamedTuple):
     logs: Delivered = Delivered()
 
 
+class Day(NamedTuple):
+    """The own trials of a job that count and ended on one day, in UTC.
+
+    Attributes:
+        start: When the day began.
+        num_trials: Their number.
+        num_deliveries: Those of them that reached the target.
+        usage: What they took together.
+    """
+
+    start: datetime
+    num_trials: int
+    num_deliveries: int
+    usage: Usage
+
+
 class Prices(NamedTuple):
     """Money for a joule, and for a second of one GPU."""
 
@@ -219,6 +235,8 @@ class JobVersion(NamedTuple):
         excluded: The numbers of its excluded trials, ascending.
         policy: Its policy.
         default_batch_size: Its default batch size.
+        pinned: The batch size that every launch gets, if there is one.
+        best_known: The batch size with the least expected cost; None while unknown.
         num_gpus: Of a trial.
         needs_attention: See `Activity`.
     """
@@ -229,6 +247,8 @@ class JobVersion(NamedTuple):
     excluded: tuple[int, ...]
     policy: str
     default_batch_size: int
+    pinned: int | None
+    best_known: int | None
     num_gpus: int
     needs_attention: bool
 
@@ -453,6 +473,9 @@ class Store(Protocol):
 
     async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """The compared trial from which the deliveries times `baseline` have exceeded the cost; None: not yet."""
+
+    async def days(self, key: int) -> Sequence[Day]:
+        """The days on which own trials of a job ended that count, ascending."""
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size, ascending: trial number, batch size and samples."""

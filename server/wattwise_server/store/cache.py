@@ -40,6 +40,7 @@ from wattwise_server.errors import ConflictError, ServiceError
 from wattwise_server.store import rows
 from wattwise_server.store.base import (
     Bucket,
+    Day,
     HistoryList,
     JobList,
     JobPlace,
@@ -374,6 +375,10 @@ class CachedStore(ABC):
     async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """The trial from which the deliveries have been worth more than they cost."""
         return await self.queries.break_even(key, baseline, compared_from)
+
+    async def days(self, key: int) -> Sequence[Day]:
+        """The days on which trials ended."""
+        return await self.queries.days(key)
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size."""

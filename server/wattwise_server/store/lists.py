@@ -163,7 +163,8 @@ def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialec
     if keys is not None:
         conditions.add(f"j.job_key IN ({', '.join(map(str, keys)) or '-1'})")
     excluded = f"SELECT {dialect.json_array}(trial_number) FROM trials t WHERE {_OF_JOB} AND t.excluded"  # noqa: S608
-    columns = f"job_key AS key, num_events, reset_after, {_POLICY}, default_batch_size, number_of_gpus AS num_gpus"
+    columns = f"job_key AS key, num_events, reset_after, {_POLICY}, default_batch_size, pinned, best_known"
+    columns += ", number_of_gpus AS num_gpus"
     sql = f"SELECT {columns}, ({excluded}) AS excluded, {_ATTENTION} AS needs_attention FROM jobs j WHERE {conditions}"  # noqa: S608 - names of ours
     return Query(sql, conditions.parameters)
 

@@ -31,6 +31,7 @@ from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store import aggregates, lists
 from wattwise_server.store.base import (
     Bucket,
+    Day,
     HistoryList,
     JobList,
     JobPlace,
@@ -336,6 +337,10 @@ class Queries(ABC):
         """The trial from which the deliveries have been worth more than they cost."""
         ((found,),) = await self._figures(aggregates.BREAK_EVEN, key, 0, 1, baseline, compared_from)
         return None if found is None else int(found)
+
+    async def days(self, key: int) -> Sequence[Day]:
+        """The days on which trials ended."""
+        return [aggregates.read_day(row) for row in await self._figures(aggregates.DAYS, key)]
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size."""

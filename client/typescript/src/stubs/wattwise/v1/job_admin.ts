@@ -432,6 +432,12 @@ export interface SetJobPausedResponse {
 export interface RequestBaselineRequest {
   /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
+  /**
+   * From now on, one launch in so many gets the default batch size, by its trial's number: 2 or more, or 0 to end that. While
+   * the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected. Unset: one
+   * baseline, for the next launch.
+   */
+  every?: number | undefined;
 }
 
 /** Response of RequestBaseline. */
@@ -1950,13 +1956,16 @@ export const SetJobPausedResponse: MessageFns<SetJobPausedResponse> = {
 };
 
 function createBaseRequestBaselineRequest(): RequestBaselineRequest {
-  return { jobId: "" };
+  return { jobId: "", every: undefined };
 }
 
 export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
   encode(message: RequestBaselineRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
+    }
+    if (message.every !== undefined) {
+      writer.uint32(16).int32(message.every);
     }
     return writer;
   },
@@ -1982,6 +1991,14 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
             message.jobId = reader.string();
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.every = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2000,6 +2017,7 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
   fromPartial(object: DeepPartial<RequestBaselineRequest>): RequestBaselineRequest {
     const message = createBaseRequestBaselineRequest();
     message.jobId = object.jobId ?? "";
+    message.every = object.every ?? undefined;
     return message;
   },
 };

@@ -13,7 +13,7 @@ import { TrialType, trialTypeFromJSON, trialTypeToNumber } from "./trial.js";
 export enum SavingsVerdict {
   /** SAVINGS_VERDICT_UNSPECIFIED - Never sent by the server. */
   SAVINGS_VERDICT_UNSPECIFIED = "SAVINGS_VERDICT_UNSPECIFIED",
-  /** SAVINGS_VERDICT_NO_BASELINE - There is no claim: the default batch size has not delivered a model yet. */
+  /** SAVINGS_VERDICT_NO_BASELINE - There is no claim: the default batch size has delivered fewer than three models. */
   SAVINGS_VERDICT_NO_BASELINE = "SAVINGS_VERDICT_NO_BASELINE",
   /** SAVINGS_VERDICT_UNCERTAIN - The data do not say yet whether the job saves anything: there may be a saving, but its lower bound is not above 0. */
   SAVINGS_VERDICT_UNCERTAIN = "SAVINGS_VERDICT_UNCERTAIN",
@@ -25,6 +25,11 @@ export enum SavingsVerdict {
   SAVINGS_VERDICT_NO_DELIVERY = "SAVINGS_VERDICT_NO_DELIVERY",
   /** SAVINGS_VERDICT_NOT_MEASURED - There is no claim: some deliveries have no measurement of the cost. */
   SAVINGS_VERDICT_NOT_MEASURED = "SAVINGS_VERDICT_NOT_MEASURED",
+  /**
+   * SAVINGS_VERDICT_EXPLORING - The job has had at most ten launches, in which most jobs cost more than they save, and no saving is shown yet. There is a
+   * claim only if the default batch size has delivered three models.
+   */
+  SAVINGS_VERDICT_EXPLORING = "SAVINGS_VERDICT_EXPLORING",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -51,6 +56,9 @@ export function savingsVerdictFromJSON(object: any): SavingsVerdict {
     case 6:
     case "SAVINGS_VERDICT_NOT_MEASURED":
       return SavingsVerdict.SAVINGS_VERDICT_NOT_MEASURED;
+    case 7:
+    case "SAVINGS_VERDICT_EXPLORING":
+      return SavingsVerdict.SAVINGS_VERDICT_EXPLORING;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -74,6 +82,8 @@ export function savingsVerdictToNumber(object: SavingsVerdict): number {
       return 5;
     case SavingsVerdict.SAVINGS_VERDICT_NOT_MEASURED:
       return 6;
+    case SavingsVerdict.SAVINGS_VERDICT_EXPLORING:
+      return 7;
     case SavingsVerdict.UNRECOGNIZED:
     default:
       return -1;
@@ -175,8 +185,9 @@ export interface Saving {
   /** Everything that was spent, failed and running trials included. */
   spent: number;
   /**
-   * Mean of what a delivery of the default batch size took, which tends to overstate what the next one will take: the default
-   * is left early where its first trials were expensive. Unset: there is no claim.
+   * Mean of what the deliveries of the default batch size took, which tends to overstate what the next one will take: the
+   * default is left early where its first trials were expensive. Unset: it has none, there is no delivery, or some
+   * deliveries have no measurement.
    */
   baseline?:
     | number
@@ -201,7 +212,28 @@ export interface Saving {
    * The deliveries times `baseline`, minus what ended trials spent. It tends to overstate, so that below 0 it is what was lost.
    * Unset: there is no claim.
    */
-  uncorrected?: number | undefined;
+  uncorrected?:
+    | number
+    | undefined;
+  /** What the data say about this quantity. Always set. */
+  verdict: SavingsVerdict;
+  /**
+   * What a model takes with the batch size in use: what its ended trials took, missed and failed ones included, by its
+   * deliveries. Unset: it has none, or as `baseline`.
+   */
+  inUse?:
+    | number
+    | undefined;
+  /**
+   * The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch
+   * size, and `launches_to_settle` others. Unset: a saving is shown, no way of 20 and 1,000 such launches would show one, or
+   * the figures are those of several jobs.
+   */
+  baselinesToSettle?:
+    | number
+    | undefined;
+  /** Launches with the batch size in use, see `baselines_to_settle`. Unset: likewise. */
+  launchesToSettle?: number | undefined;
 }
 
 /**
@@ -254,6 +286,14 @@ export interface Savings {
    * 0: all trials since the newest reset are compared.
    */
   comparedFromTrial: number;
+  /** The batch size that a launch gets unless something is tried, see Job. Always set, but for several jobs. */
+  batchSizeInUse: number;
+  /** Number of its deliveries among the compared trials. */
+  numInUseTrials: number;
+  /** Number of the default batch size's deliveries below which nothing is claimed. Always set. */
+  minBaselineTrials: number;
+  /** Number of launches up to which a job explores: SAVINGS_VERDICT_EXPLORING. Always set. */
+  numExploringLaunches: number;
 }
 
 /** What a list shows of a job. */
@@ -346,6 +386,20 @@ export interface ProfiledLimit {
   costPerStep: number;
 }
 
+/** A calendar month of a job, in UTC. */
+export interface MonthStatistics {
+  /** When it began. Always set. */
+  startTime:
+    | Date
+    | undefined;
+  /** Number of trials that ended in it. */
+  numTrials: number;
+  /** Number of those that delivered a model. */
+  numDeliveries: number;
+  /** What all of them took. */
+  spent: Usage | undefined;
+}
+
 /**
  * The figures of a job. Trials that do not count are left out: excluded ones, and those from before the newest reset. What
  * ran before the job was registered, and was imported, is part of the baseline but not of what was spent.
@@ -380,6 +434,8 @@ export interface JobStatistics {
    * from an older server, whose `savings` has it.
    */
   numDeliveries: number;
+  /** The newest twelve calendar months in which trials ended, ascending. Empty: none has ended. */
+  months: MonthStatistics[];
 }
 
 /** Figures of several jobs together. */
@@ -413,7 +469,11 @@ export interface Totals {
    * Sum of what these jobs saved by the plain means of their defaults, which tends to overstate, so that below 0 it is what
    * was lost. Unset: no job has a claim.
    */
-  uncorrected: Usage | undefined;
+  uncorrected:
+    | Usage
+    | undefined;
+  /** What the jobs saved together, by the rule of a single job: without baselines, batch sizes and times. Always set. */
+  savings: Savings | undefined;
 }
 
 function createBaseFactors(): Factors {
@@ -865,6 +925,10 @@ function createBaseSaving(): Saving {
     cautiousBaseline: undefined,
     leastBaseline: undefined,
     uncorrected: undefined,
+    verdict: SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED,
+    inUse: undefined,
+    baselinesToSettle: undefined,
+    launchesToSettle: undefined,
   };
 }
 
@@ -890,6 +954,18 @@ export const Saving: MessageFns<Saving> = {
     }
     if (message.uncorrected !== undefined) {
       writer.uint32(57).double(message.uncorrected);
+    }
+    if (message.verdict !== SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED) {
+      writer.uint32(64).int32(savingsVerdictToNumber(message.verdict));
+    }
+    if (message.inUse !== undefined) {
+      writer.uint32(73).double(message.inUse);
+    }
+    if (message.baselinesToSettle !== undefined) {
+      writer.uint32(80).int32(message.baselinesToSettle);
+    }
+    if (message.launchesToSettle !== undefined) {
+      writer.uint32(88).int32(message.launchesToSettle);
     }
     return writer;
   },
@@ -963,6 +1039,38 @@ export const Saving: MessageFns<Saving> = {
             message.uncorrected = reader.double();
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.verdict = savingsVerdictFromJSON(reader.int32());
+            continue;
+          }
+          case 9: {
+            if (tag !== 73) {
+              break;
+            }
+
+            message.inUse = reader.double();
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.baselinesToSettle = reader.int32();
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.launchesToSettle = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -987,6 +1095,10 @@ export const Saving: MessageFns<Saving> = {
     message.cautiousBaseline = object.cautiousBaseline ?? undefined;
     message.leastBaseline = object.leastBaseline ?? undefined;
     message.uncorrected = object.uncorrected ?? undefined;
+    message.verdict = object.verdict ?? SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED;
+    message.inUse = object.inUse ?? undefined;
+    message.baselinesToSettle = object.baselinesToSettle ?? undefined;
+    message.launchesToSettle = object.launchesToSettle ?? undefined;
     return message;
   },
 };
@@ -1005,6 +1117,10 @@ function createBaseSavings(): Savings {
     newestBaselineTime: undefined,
     breakEvenTrial: undefined,
     comparedFromTrial: 0,
+    batchSizeInUse: 0,
+    numInUseTrials: 0,
+    minBaselineTrials: 0,
+    numExploringLaunches: 0,
   };
 }
 
@@ -1045,6 +1161,18 @@ export const Savings: MessageFns<Savings> = {
     }
     if (message.comparedFromTrial !== 0) {
       writer.uint32(96).int32(message.comparedFromTrial);
+    }
+    if (message.batchSizeInUse !== 0) {
+      writer.uint32(104).int32(message.batchSizeInUse);
+    }
+    if (message.numInUseTrials !== 0) {
+      writer.uint32(112).int32(message.numInUseTrials);
+    }
+    if (message.minBaselineTrials !== 0) {
+      writer.uint32(120).int32(message.minBaselineTrials);
+    }
+    if (message.numExploringLaunches !== 0) {
+      writer.uint32(128).int32(message.numExploringLaunches);
     }
     return writer;
   },
@@ -1158,6 +1286,38 @@ export const Savings: MessageFns<Savings> = {
             message.comparedFromTrial = reader.int32();
             continue;
           }
+          case 13: {
+            if (tag !== 104) {
+              break;
+            }
+
+            message.batchSizeInUse = reader.int32();
+            continue;
+          }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.numInUseTrials = reader.int32();
+            continue;
+          }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.minBaselineTrials = reader.int32();
+            continue;
+          }
+          case 16: {
+            if (tag !== 128) {
+              break;
+            }
+
+            message.numExploringLaunches = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1193,6 +1353,10 @@ export const Savings: MessageFns<Savings> = {
     message.newestBaselineTime = object.newestBaselineTime ?? undefined;
     message.breakEvenTrial = object.breakEvenTrial ?? undefined;
     message.comparedFromTrial = object.comparedFromTrial ?? 0;
+    message.batchSizeInUse = object.batchSizeInUse ?? 0;
+    message.numInUseTrials = object.numInUseTrials ?? 0;
+    message.minBaselineTrials = object.minBaselineTrials ?? 0;
+    message.numExploringLaunches = object.numExploringLaunches ?? 0;
     return message;
   },
 };
@@ -1768,6 +1932,97 @@ export const ProfiledLimit: MessageFns<ProfiledLimit> = {
   },
 };
 
+function createBaseMonthStatistics(): MonthStatistics {
+  return { startTime: undefined, numTrials: 0, numDeliveries: 0, spent: undefined };
+}
+
+export const MonthStatistics: MessageFns<MonthStatistics> = {
+  encode(message: MonthStatistics, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.startTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.startTime), writer.uint32(10).fork()).join();
+    }
+    if (message.numTrials !== 0) {
+      writer.uint32(16).int32(message.numTrials);
+    }
+    if (message.numDeliveries !== 0) {
+      writer.uint32(24).int32(message.numDeliveries);
+    }
+    if (message.spent !== undefined) {
+      Usage.encode(message.spent, writer.uint32(34).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): MonthStatistics {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseMonthStatistics();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.startTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.numTrials = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.numDeliveries = reader.int32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.spent = Usage.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<MonthStatistics>): MonthStatistics {
+    return MonthStatistics.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<MonthStatistics>): MonthStatistics {
+    const message = createBaseMonthStatistics();
+    message.startTime = object.startTime ?? undefined;
+    message.numTrials = object.numTrials ?? 0;
+    message.numDeliveries = object.numDeliveries ?? 0;
+    message.spent = (object.spent !== undefined && object.spent !== null) ? Usage.fromPartial(object.spent) : undefined;
+    return message;
+  },
+};
+
 function createBaseJobStatistics(): JobStatistics {
   return {
     trials: [],
@@ -1778,6 +2033,7 @@ function createBaseJobStatistics(): JobStatistics {
     savingsPoints: [],
     powerProfiles: [],
     numDeliveries: 0,
+    months: [],
   };
 }
 
@@ -1806,6 +2062,9 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     }
     if (message.numDeliveries !== 0) {
       writer.uint32(64).int32(message.numDeliveries);
+    }
+    for (const v of message.months) {
+      MonthStatistics.encode(v!, writer.uint32(74).fork()).join();
     }
     return writer;
   },
@@ -1887,6 +2146,14 @@ export const JobStatistics: MessageFns<JobStatistics> = {
             message.numDeliveries = reader.int32();
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.months.push(MonthStatistics.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1914,6 +2181,7 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     message.savingsPoints = object.savingsPoints?.map((e) => SavingsPoint.fromPartial(e)) || [];
     message.powerProfiles = object.powerProfiles?.map((e) => PowerProfile.fromPartial(e)) || [];
     message.numDeliveries = object.numDeliveries ?? 0;
+    message.months = object.months?.map((e) => MonthStatistics.fromPartial(e)) || [];
     return message;
   },
 };
@@ -1929,6 +2197,7 @@ function createBaseTotals(): Totals {
     numJobsWithSavings: 0,
     numJobsNeedingAttention: 0,
     uncorrected: undefined,
+    savings: undefined,
   };
 }
 
@@ -1960,6 +2229,9 @@ export const Totals: MessageFns<Totals> = {
     }
     if (message.uncorrected !== undefined) {
       Usage.encode(message.uncorrected, writer.uint32(74).fork()).join();
+    }
+    if (message.savings !== undefined) {
+      Savings.encode(message.savings, writer.uint32(82).fork()).join();
     }
     return writer;
   },
@@ -2049,6 +2321,14 @@ export const Totals: MessageFns<Totals> = {
             message.uncorrected = Usage.decode(reader, reader.uint32());
             continue;
           }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            message.savings = Savings.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2078,6 +2358,9 @@ export const Totals: MessageFns<Totals> = {
     message.numJobsNeedingAttention = object.numJobsNeedingAttention ?? 0;
     message.uncorrected = (object.uncorrected !== undefined && object.uncorrected !== null)
       ? Usage.fromPartial(object.uncorrected)
+      : undefined;
+    message.savings = (object.savings !== undefined && object.savings !== null)
+      ? Savings.fromPartial(object.savings)
       : undefined;
     return message;
   },
