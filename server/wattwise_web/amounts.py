@@ -20,8 +20,6 @@ KWH = 3.6e6
 MINUS = "\N{MINUS SIGN}"
 _JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))
 _DASH = "–"
-_LARGEST_PERCENT = 999
-"""Larger shares are said as such: they come from a baseline of nearly nothing."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -89,21 +87,6 @@ def carbon(grams: float) -> str:
     if abs(grams) >= 1e6:
         return f"{number(grams / 1e6)} t"
     return f"{number(grams / 1000)} kg" if abs(grams) >= 1000 else f"{number(grams)} g"
-
-
-def percent(share: float) -> str:
-    """A share of 1, as a whole percentage that says 0% and 100% only of those."""
-    if not math.isfinite(share):
-        return number(share)
-    rounded = round(100 * abs(share))
-    text = str(rounded)
-    if 0 < abs(share) < 0.01:
-        text = "<1"
-    elif rounded == 100 and abs(share) < 1:
-        text = ">99"
-    elif rounded > _LARGEST_PERCENT:
-        text = f">{_LARGEST_PERCENT}"
-    return f"{MINUS if share < 0 else ''}{text}%"
 
 
 class Moment(NamedTuple):

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import jinja2
 from google.protobuf.json_format import MessageToDict
+from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -24,6 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wattwise import v1
 from wattwise.commands.export import FIELDS, csv_row
+from wattwise.commands.humanize import percent
 from wattwise.commands.tables import JobTrial
 from wattwise.errors import (
     CredentialsError,
@@ -39,7 +42,6 @@ from wattwise.errors import (
 )
 
 from wattwise_web import live
-from wattwise_web.amounts import percent
 from wattwise_web.backend import Backend, is_token
 from wattwise_web.pages import Reader, Visitor, is_old_page
 from wattwise_web.sessions import Sessions
@@ -93,7 +95,16 @@ def templates() -> jinja2.Environment:
     # The server's texts are parts of log lines, too, and begin with a small letter.
     found.filters["percent"] = percent
     found.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
+    found.filters["commands"] = with_commands
     return found
+
+
+_COMMAND = re.compile("`([^`]+)`")
+
+
+def with_commands(text: str) -> Markup:
+    """The text with what stands in backquotes as code."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - it is escaped
 
 
 class Page:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattwise import v1
+from wattwise.commands.humanize import percent
 
-from wattwise_web.amounts import cost, energy, metric, number, percent, step_time
+from wattwise_web.amounts import cost, energy, metric, number, step_time
 
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"

@@ -6,11 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
 from wattwise import v1
-from wattwise.commands.savings import since_trial
+from wattwise.commands.answer import (
+    Answer,
+    change_now,
+    main_quantity,
+    share_lost,
+    share_saved,
+    since_trial,
+    total_answer,
+)
+from wattwise.commands.humanize import percent
 from wattwise.commands.tables import policy, uncounted
 from wattwise.errors import WattwiseError
 from wattwise.monitor.kind import monitor_text
@@ -19,7 +28,6 @@ from wattwise_web import amounts, charts, savings
 from wattwise_web.backend import Backend
 
 Values = dict[str, Any]
-Answer = TypeVar("Answer")
 Parameters = Mapping[str, str]
 
 PAGE_SIZE = 50
@@ -166,15 +174,17 @@ class Reader:
         kept = {"id": job_id} | ({"result": result} if result else {}) | ({"batch": str(size)} if size else {})
         last = listed.trials[-1].id.trial_number if listed.trials else 0
         bounds = [trial.cost_bound for trial in newest.trials if trial.HasField("cost_bound")]
+        found_answer = answer(job, statistics.savings, info.factors, preview.choices)
         return {
             "title": job_id,
             "info": info,
             "job_id": job_id,
             "badge": _page_badge(job, running.total_size),
-            "sentence": _sentence(job, preview, running.total_size),
+            "sentence": _sentence(found_answer, running.total_size),
             "warnings": _warnings(job),
-            "headline": savings.headline(job, statistics, info.factors),
-            "advice": [f"{text[:1].upper()}{text[1:]}." for text in _advice(statistics.savings)],
+            "answer": found_answer,
+            "card": savings.card(job, statistics, info.factors, found_answer),
+            "advice": [f"{text[:1].upper()}{text[1:]}." for text in statistics.savings.advice],
             "factors": savings.factor_lines(info.factors),
             "factor_source": info.factors.source,
             "facts": _job_facts(job, statistics),
@@ -397,6 +407,8 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
     measured = totals.spent.energy_joules > 0
     field = "energy_joules" if measured else "time_seconds"
     text = amounts.energy if measured else amounts.span
+    quantity = main_quantity(totals.savings, factors)
+    paid = amounts.money(totals.spent.money, factors.currency) if quantity.name == "money" else ""
     return {
         "jobs": totals.num_jobs,
         "running": totals.num_running_trials,
@@ -404,44 +416,49 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
         "spent": text(getattr(totals.spent, field)),
         "measured": measured,
         "time": amounts.span(totals.spent.time_seconds),
-        "saved": savings.total_saved(totals, factors),
+        "paid": paid,
+        "per_model": quantity.text(totals.spent.money / totals.num_deliveries)
+        if paid and totals.num_deliveries
+        else "",
+        "saved": total_answer(totals, factors),
+        "compared": totals.num_jobs_with_savings,
         "attention": totals.num_jobs_needing_attention,
     }
 
 
 def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
     summary, found = job.summary, job.summary.savings
-    least = savings.share(found.cost, least=True)
-    verdict = found.verdict
-    if verdict == v1.SAVINGS_VERDICT_SAVING and least is not None:
-        saved = {
-            "text": amounts.percent(least),
-            "kind": "gain",
-            "amount": savings.main_figure(found, factors, least=True),
-        }
-    elif verdict == v1.SAVINGS_VERDICT_LOSS:
-        saved = {
-            "text": f"+{amounts.percent(savings.lost_share(found.cost))}",
-            "kind": "loss",
-            "amount": "costs more",
-        }
-    elif verdict == v1.SAVINGS_VERDICT_UNCERTAIN:
-        saved = {"text": "not certain", "kind": "none", "amount": ""}
-    else:
-        saved = {"text": amounts.unknown(), "kind": "none", "amount": ""}
+    saving, text = main_quantity(found, factors)[1:]
+    change = change_now(found, saving)
+    match saving.verdict:
+        case v1.SAVINGS_VERDICT_SAVING:
+            saved = (percent(share_saved(saving)), "gain", text(saving.at_least))
+        case v1.SAVINGS_VERDICT_LOSS:
+            saved = (f"+{percent(share_lost(found, saving))}", "loss", "costs more")
+        case v1.SAVINGS_VERDICT_EXPLORING:
+            saved = ("exploring", "none", "")
+        case v1.SAVINGS_VERDICT_UNCERTAIN:
+            saved = ("not certain", "none", "")
+        case v1.SAVINGS_VERDICT_NO_BASELINE:
+            missing = found.min_baseline_trials - found.num_baseline_trials
+            saved = (amounts.unknown(), "none", f"needs {amounts.plural(missing, 'run')} of the default")
+        case _:
+            saved = (amounts.unknown(), "none", "")
     default = job.spec.default_batch_size
-    size = job.pinned_batch_size or job.min_cost_batch_size or default
+    size = job.batch_size_in_use
     has_activity = summary.HasField("last_activity_time")
     return {
         "id": job.spec.job_id,
         "badge": amounts.job_badge(job),
         "size": size,
         "default": default,
-        "known": bool(job.pinned_batch_size or job.min_cost_batch_size),
+        "known": bool(job.pinned_batch_size or job.best_known_batch_size),
+        "now": text(saving.in_use) if saving.HasField("in_use") else amounts.unknown(),
+        "change": "" if change is None else f"{percent(abs(change))} {'more' if change > 0 else 'less'}",
         "running": summary.num_running_trials,
         "trials": job.num_trials,
         "deliveries": summary.num_deliveries,
-        "saved": saved,
+        "saved": dict(zip(("text", "kind", "amount"), saved, strict=True)),
         "since": since_trial(found).strip(),
         "estimated": job.monitor.estimated,
         "activity": amounts.moment(summary.last_activity_time if has_activity else job.create_time),
@@ -454,30 +471,10 @@ def _page_badge(job: v1.Job, running: int) -> amounts.Badge:
     return amounts.job_badge(job, summary)
 
 
-def _sentence(job: v1.Job, preview: v1.PreviewNextResponse, running: int) -> str:
-    """The state in one sentence: what is used, what is next, what runs."""
-    stage = amounts.stage_word(job)
-    parts = []
-    if job.HasField("pinned_batch_size"):
-        parts.append(f"Batch size {job.pinned_batch_size} is pinned: every launch gets it.")
-    elif job.paused:
-        parts.append("The search is paused: launches get the best known batch size.")
-    elif job.HasField("min_cost_batch_size"):
-        best, default = job.min_cost_batch_size, job.spec.default_batch_size
-        same = ", the default" if best == default else f"; the default is {default}"
-        parts.append(f"Batch size {best} is the cheapest so far, at {amounts.cost(job.min_cost)}{same}.")
-    elif not job.num_trials:
-        parts.append("No trial yet: the first launch begins the search.")
-    else:
-        parts.append("No trial has reached the target within its bound yet.")
-    if preview.choices:
-        choice = preview.choices[0]
-        chance = f" with {amounts.percent(choice.probability)}" if len(preview.choices) > 1 else ""
-        parts.append(f"Next: batch size {choice.batch_size}{chance} ({stage}).")
-    else:
-        parts.append("No batch size is left to try.")
-    parts.append(f"{amounts.plural(running, 'trial')} running." if running else "Nothing is running.")
-    return " ".join(parts)
+def _sentence(found: Answer, running: int) -> str:
+    """What a launch costs, what is used, what is next, and what runs."""
+    runs = f"{amounts.plural(running, 'trial is', 'trials are')} running." if running else "Nothing is running."
+    return " ".join(filter(None, (found.now, found.used, found.upcoming, runs)))
 
 
 def _warnings(job: v1.Job) -> list[tuple[str, str]]:
@@ -601,11 +598,6 @@ def _trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
     if trial.token_id:
         facts.append(("Token", trial.token_id))
     return facts
-
-
-def _advice(savings: v1.Savings) -> list[str]:
-    """What to do about the savings; without a delivery the headline says it."""
-    return [] if savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY else list(savings.advice)
 
 
 def _has_stages(job: v1.Job, trial: v1.Trial) -> bool:

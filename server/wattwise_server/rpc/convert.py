@@ -567,10 +567,8 @@ def _total_savings(known: JobFigures) -> v1.Savings:
             spent=value, saved=saved, at_least=at_least, uncorrected=uncorrected, verdict=_verdict(verdict)
         )
 
-    cost = saving("cost")
-    return v1.Savings(
-        verdict=None if cost is None else cost.verdict,
-        cost=cost,
+    found = v1.Savings(
+        cost=saving("cost"),
         energy=saving("energy_joules"),
         time=saving("time_seconds"),
         money=saving("money"),
@@ -579,6 +577,8 @@ def _total_savings(known: JobFigures) -> v1.Savings:
         min_baseline_trials=LEAST_RUNS,
         num_exploring_launches=EXPLORING_LAUNCHES,
     )
+    found.verdict = found.cost.verdict
+    return found
 
 
 def preview(known: Preview) -> v1.PreviewNextResponse:

@@ -11,6 +11,7 @@ from wattwise_server.clock import Clock, steady_clock
 from wattwise_server.domain import ListedJob, PowerSample, TrialKey
 from wattwise_server.store.base import (
     Bucket,
+    Day,
     HistoryList,
     JobList,
     JobPlace,
@@ -143,6 +144,10 @@ class InTurns:
     async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """By the next store."""
         return await next(self._turns).break_even(key, baseline, compared_from)
+
+    async def days(self, key: int) -> Sequence[Day]:
+        """By the next store."""
+        return await next(self._turns).days(key)
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """By the next store."""

@@ -63,7 +63,10 @@ def add_control(add: AddAction) -> None:
         parser = add(name, text, _set_paused)
         parser.set_defaults(paused=paused)
         add_id(parser)
-    add_id(add("baseline", "give the next launch the default batch size, to compare with", _baseline))
+    parser = add("baseline", "give the next launch the default batch size, to compare with", _baseline)
+    add_id(parser)
+    every = "instead, give one launch in N the default batch size from now on; 0 ends that"
+    parser.add_argument("--every", type=_every, metavar="N", help=every)
     parser = add("set-policy", "change a job's policy; its search is rebuilt from its trials", _set_policy)
     add_id(parser)
     parser.add_argument("policy", type=_policy, metavar="POLICY", help=f"one of {', '.join(_POLICIES)}")
@@ -77,14 +80,22 @@ def _policy(text: str) -> v1.Policy.ValueType:
     return found
 
 
+def _every(text: str) -> int:
+    number = 0 if text == "0" else positive(text)
+    if number == 1:
+        raise argparse.ArgumentTypeError("1 would be every launch: pin the default instead, or use 2 or more")
+    return number
+
+
 def _outlook(job: v1.Job) -> str:
     """What the job's next launches get, in sentences."""
     pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
     if stuck(job) and not pinned:
         return f"{job.advice[0].upper()}{job.advice[1:]}."
     best = ""
-    if job.HasField("min_cost") and not pinned:
-        best = f" Cheapest so far: {joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}."
+    if job.HasField("best_known_cost") and not pinned:
+        cost = f"{joules(job.best_known_cost)}{mark_of(job)}"
+        best = f" The lowest expected cost of a model is {cost}, with batch size {job.best_known_batch_size}."
     baseline = ""
     if job.baseline_requested and (waits := baseline_waits(job)):
         baseline = f" A baseline with batch size {job.spec.default_batch_size} waits {waits}."
@@ -137,12 +148,31 @@ def _set_paused(client: Client, args: argparse.Namespace) -> int:
 
 
 def _baseline(client: Client, args: argparse.Namespace) -> int:
+    if args.every is not None:
+        return _schedule(client, args)
     before = client.get_job(args.job_id).baseline_requested
     job = client.request_baseline(args.job_id)
     text = f"Requested a baseline of {args.job_id}: batch size {job.spec.default_batch_size}."
     if before:
         text = f"A baseline of {args.job_id} is requested already: nothing has changed."
     return _answer(args, job, job, text)
+
+
+def _schedule(client: Client, args: argparse.Namespace) -> int:
+    before = client.get_job(args.job_id).baseline_every
+    job = client.request_baseline(args.job_id, every=args.every)
+    default = job.spec.default_batch_size
+    if before == job.baseline_every:
+        text = f"{args.job_id} has {_schedule_of(job)} already: nothing has changed."
+    elif job.baseline_every:
+        text = f"{args.job_id} has {_schedule_of(job)} from now on, with its default batch size {default}."
+    else:
+        text = f"{args.job_id} has no scheduled baselines any more."
+    return _answer(args, job, job, text)
+
+
+def _schedule_of(job: v1.Job) -> str:
+    return f"a baseline in {job.baseline_every} launches" if job.baseline_every else "no scheduled baselines"
 
 
 def _set_policy(client: Client, args: argparse.Namespace) -> int:

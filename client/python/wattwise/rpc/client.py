@@ -481,19 +481,20 @@ class Client:
             lambda link: link.admin.SetJobPaused, v1.SetJobPausedRequest(job_id=job_id, paused=paused), timeout
         ).job
 
-    def request_baseline(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
+    def request_baseline(self, job_id: str, *, every: int | None = None, timeout: float | None = None) -> v1.Job:
         """Requests that the job's next launch gets the default batch size, to compare with.
 
         Args:
             job_id: the job.
+            every: instead of the next launch, one launch in so many from now on; 0 ends that.
             timeout: seconds; None is the client's.
 
         Raises:
+            InvalidRequestError: if `every` is 1 or negative, or the default batch size may not be chosen.
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(
-            lambda link: link.admin.RequestBaseline, v1.RequestBaselineRequest(job_id=job_id), timeout
-        ).job
+        request = v1.RequestBaselineRequest(job_id=job_id, every=every)
+        return self._call(lambda link: link.admin.RequestBaseline, request, timeout).job
 
     def set_job_policy(self, job_id: str, policy: v1.Policy.ValueType, *, timeout: float | None = None) -> v1.Job:
         """Changes the job's policy; the search is rebuilt from the job's trials.
