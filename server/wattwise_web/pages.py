@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from wattwise import v1
 from wattwise.commands.answer import (
     Answer,
+    answer,
     change_now,
     main_quantity,
     share_lost,
@@ -131,8 +132,8 @@ class Reader:
     async def job(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/job?id=`."""
         job_id = wanted.get("id", "")
-        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
-        job: v1.Job = answer.job
+        known = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        job: v1.Job = known.job
         start, size = _whole(wanted.get("from", "")), _whole(wanted.get("batch", ""))
         size = size if size in job.spec.batch_sizes else 0
         result = wanted.get("result", "")
@@ -170,20 +171,20 @@ class Reader:
         details = await asyncio.gather(
             *(self._trial(visitor, trial) for trial in running.trials[:_CURVES]), return_exceptions=True
         )
-        found = [(each.trial, each.measurements) for each in details if isinstance(each, v1.GetTrialResponse)]
+        curves = [(each.trial, each.measurements) for each in details if isinstance(each, v1.GetTrialResponse)]
         kept = {"id": job_id} | ({"result": result} if result else {}) | ({"batch": str(size)} if size else {})
         last = listed.trials[-1].id.trial_number if listed.trials else 0
         bounds = [trial.cost_bound for trial in newest.trials if trial.HasField("cost_bound")]
-        found_answer = answer(job, statistics.savings, info.factors, preview.choices)
+        found = answer(job, statistics.savings, info.factors, preview.choices)
         return {
             "title": job_id,
             "info": info,
             "job_id": job_id,
             "badge": _page_badge(job, running.total_size),
-            "sentence": _sentence(found_answer, running.total_size),
+            "sentence": _sentence(found, running.total_size),
             "warnings": _warnings(job),
-            "answer": found_answer,
-            "card": savings.card(job, statistics, info.factors, found_answer),
+            "answer": found,
+            "card": savings.card(job, statistics, info.factors, found),
             "advice": [f"{text[:1].upper()}{text[1:]}." for text in statistics.savings.advice],
             "factors": savings.factor_lines(info.factors),
             "factor_source": info.factors.source,
@@ -194,7 +195,7 @@ class Reader:
                 [
                     charts.cost_by_trial(job, statistics, bounds[0] if bounds else None),
                     charts.beliefs(job, preview.choices, savings.mean_moneys(statistics, info.factors)),
-                    charts.curves(job.spec, found) if found else _no_curves(running.total_size),
+                    charts.curves(job.spec, curves) if curves else _no_curves(running.total_size),
                     charts.saved_so_far(statistics),
                     charts.epochs(job, statistics),
                     charts.power(job, statistics.power_profiles),

@@ -135,13 +135,16 @@ def test_search_state_and_order_are_in_the_url(web: httpx.Client) -> None:
 
 
 def test_a_saving_job_says_at_least_how_much(web: httpx.Client) -> None:
-    """The headline is the lower bound; estimate, spent, money and the basis stand beside it."""
+    """What a launch costs now, then the lower bound; estimate, spent, money first and the basis stand beside it."""
     answer = job_page(web, "resnet-nightly")
     shown = text_of(answer)
     assert 'class="saving k-saving"' in answer.text
-    at_least, estimate = map(int, re.findall(r"Saves at least (\d+)%.*?The estimate is (\d+)%", shown)[0])
-    assert 0 < at_least < estimate < 100
-    assert "Baseline: the mean of" in shown
+    assert re.search(r"A launch costs [\d.]+ EUR now, [\d.]+ EUR with the default, 256: \d+% less\.", shown)
+    assert re.search(r"Batch size \d+ is used now, because its expected cost is the lowest", shown)
+    assert re.search(r"Saved at least [\d.]+ EUR in \d+ deliveries, \d+% of what the default would have cost\.", shown)
+    assert re.search(r"Compared with the mean of \d+ deliveries with the default, 256", shown)
+    (names,) = re.findall(r'<table class="data amounts">(.*?)</table>', answer.text, re.DOTALL)
+    assert re.findall(r'<th scope="row">(.*?)</th>', names)[:2] == ["money", "energy"]
     assert re.search(r"Broke even at trial \d+", shown)
     assert re.search(r"money [\d.,]+ EUR", shown)
     assert "monitor nvml" in shown
@@ -171,9 +174,9 @@ def test_a_model_has_its_price(tmp_path: Path) -> None:
     assert sizes == [16, 8]
     money = {row["batch size"]: row["mean money of a delivery"] for row in batch_sizes(shown)}
     assert money == {"8": "1.50 EUR", "16": "0.601 EUR", "32": DASH, "64": DASH}
-    assert "A model costs 1.50 EUR: 3.00 EUR for 2 deliveries." in text_of(shown)
+    assert "2 deliveries for 3.00 EUR, 1.50 EUR each, failed and running trials included." in text_of(shown)
     assert {row["mean money of a delivery"] for row in batch_sizes(without)} == {DASH}
-    assert "A model costs" not in text_of(without)
+    assert "EUR for no delivery, failed and running trials included." in text_of(without)
 
 
 @pytest.mark.parametrize("prices", [(), ("--electricity-price", "0", "--gpu-hour-price", "0", "--currency", "EUR")])
@@ -187,13 +190,14 @@ def test_without_prices_no_model_has_one(tmp_path: Path, prices: Sequence[str]) 
             shown = job_page(web, trainer.job_id)
     assert [row["batch size"] for row in batch_sizes(shown)] == ["8", "16", "32", "64"]
     assert "mean money of a delivery" not in batch_sizes(shown)[0]
-    assert "A model costs" not in text_of(shown)
+    assert "EUR each" not in text_of(shown)
 
 
 def test_a_loss_is_shown_like_a_gain(web: httpx.Client) -> None:
     """A job that cost more than its default has the same headline, with the loss and what to do."""
     answer = job_page(web, "bert-weekly")
-    assert re.search(r'class="saving k-loss".*?Costs more by <span class="big">\d+%</span>', answer.text, re.DOTALL)
+    assert re.search(r'class="saving k-loss".*?Lost about <span class="big">[\d.]+ EUR</span>', answer.text, re.DOTALL)
+    assert re.search(r"A launch costs [\d.]+ EUR now, with the default, 256\.", text_of(answer))
     assert "wattwise jobs pin bert-weekly 256" in text_of(answer)
 
 
@@ -268,8 +272,9 @@ def test_states_without_data_say_what_will_fill_them(web: httpx.Client) -> None:
     """A job without trials has a sentence for every chart and list."""
     shown = text_of(job_page(web, "vision-new"))
     for sentence in (
-        "No trial yet: the first launch begins the search.",
-        "No delivery yet",
+        "No launch has reached the target yet.",
+        "Batch size 16, the default, is used now: no batch size is known to reach the target.",
+        "No comparison yet",
         "Every trial appears here once it has ended.",
         "Nothing is running.",
         "Fills once a trial has reached the target.",

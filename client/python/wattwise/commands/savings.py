@@ -44,6 +44,7 @@ from wattwise.commands.humanize import (
 )
 from wattwise.commands.main import MISUSED, complain
 from wattwise.commands.tables import batch_size_in_use, job_state, mark_of, monitors, print_facts, seconds_since
+from wattwise.errors import UnsupportedCallError
 from wattwise.rpc.client import Client
 
 _PAGE = 1000
@@ -453,10 +454,13 @@ class Figures(NamedTuple):
 
 
 def figures_of(client: Client, job: v1.Job) -> Figures:
-    """The figures of a job."""
+    """The figures of a job; none of a server that does not know them."""
     job_id = job.spec.job_id
-    statistics, factors = client.get_job_statistics(job_id), client.get_server_info().factors
-    choices = client.preview_next(job_id).choices
+    try:
+        statistics, factors = client.get_job_statistics(job_id), client.get_server_info().factors
+        choices = client.preview_next(job_id).choices
+    except UnsupportedCallError:
+        return Figures((), None)
     found = answer(job, statistics.savings, factors, choices)
     lines = [
         ("cost", found.now),
