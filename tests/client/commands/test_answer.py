@@ -16,9 +16,7 @@ EXPLORING, UNCERTAIN = v1.SAVINGS_VERDICT_EXPLORING, v1.SAVINGS_VERDICT_UNCERTAI
 NO_BASELINE, NO_DELIVERY = v1.SAVINGS_VERDICT_NO_BASELINE, v1.SAVINGS_VERDICT_NO_DELIVERY
 
 
-def said(
-    verdict: v1.SavingsVerdict.ValueType, runs: int = 3, job: dict[str, Any] | None = None, **cost: Any
-) -> Answer:
+def said(verdict: v1.SavingsVerdict.ValueType, runs: int = 3, job: dict[str, Any] | None = None, **cost: Any) -> Answer:
     """The answer about a job with the default 64 that uses 16 now, in 20 deliveries that took 500 J."""
     known: dict[str, Any] = {"best_known_batch_size": 16, "best_known_cost": 16.4, "batch_size_in_use": 16}
     shown = v1.Job(spec=v1.JobSpec(job_id="a job", default_batch_size=64), **known | (job or {}))
@@ -81,7 +79,9 @@ def test_exploration_is_no_loss() -> None:
 
 def test_an_uncertain_claim_has_no_negative_numbers() -> None:
     """It says what would settle it."""
-    found = said(UNCERTAIN, saved=-100.0, at_least=-7e6, uncorrected=-94.0, baselines_to_settle=0, launches_to_settle=20)
+    found = said(
+        UNCERTAIN, saved=-100.0, at_least=-7e6, uncorrected=-94.0, baselines_to_settle=0, launches_to_settle=20
+    )
     assert found.brief.endswith("is not certain yet. About 20 more launches would prove a saving.")
     assert "-" not in found.brief
     same = said(UNCERTAIN, job={"batch_size_in_use": 64}, saved=-1.0, at_least=-2.0)
@@ -106,7 +106,9 @@ def test_states_of_a_job_are_told() -> None:
     assert said(SAVING, at_least=1.0, job={"paused": True}).used.endswith("; the search is paused.")
 
 
-def test_every_verdict_of_a_server_has_a_sentence(grpc_server: LiveServer, grpc_stub: v1.BatchSizeOptimizerStub) -> None:
+def test_every_verdict_of_a_server_has_a_sentence(
+    grpc_server: LiveServer, grpc_stub: v1.BatchSizeOptimizerStub
+) -> None:
     """From a new job to one that has explored; the verdict of a single job is that of its totals."""
     trainer = Trainer(grpc_stub, job_id_prefix="answers", job_id="answers-one")
     admin = grpc_server.admin

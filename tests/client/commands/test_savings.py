@@ -52,7 +52,9 @@ def test_headline_is_the_lower_bound(ask: Ask, saving: Trainer) -> None:
     shown = ask("jobs", "savings", saving.job_id)
     document = json.loads(ask("jobs", "savings", saving.job_id, "--json"))
     cost = document["statistics"]["savings"]["cost"]
-    assert shown.startswith("A launch costs 10.0 J now, 100 J with the default, 16: 90% less. Saved at least 2.58 kJ in ")
+    assert shown.startswith(
+        "A launch costs 10.0 J now, 100 J with the default, 16: 90% less. Saved at least 2.58 kJ in "
+    )
     assert (round(cost["at_least"], -1), cost["spent"]) == (2580, 1000)
     assert cost["saved"] > cost["at_least"]
     assert row(shown, "cost") == ["cost", "10.0 J", "100 J", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
@@ -76,7 +78,9 @@ def test_no_claim(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Without a delivery, or without one of the default, no number is claimed, and the first line says why."""
     trainer = Trainer(stub)
     shown = ask("jobs", "savings", trainer.job_id)
-    assert shown.startswith("No launch has reached the target yet. Nothing can be compared with the default before that.")
+    assert shown.startswith(
+        "No launch has reached the target yet. Nothing can be compared with the default before that."
+    )
     assert row(shown, "cost") == ["cost", "no claim", "0.00 J"]
     trainer.run(10.0)
     assert row(ask("jobs", "savings", trainer.job_id), "cost") == ["cost", "10.0 J", "10.0 J", "no claim", "10.0 J"]

@@ -467,6 +467,26 @@ class FigureTests:
             assert await store.deliveries_since(key, minutes(8), 0) == 0
             assert await store.deliveries_since(key, minutes(3), 4) == 1
 
+    async def test_days_have_what_ended_on_them(self, opener: Opener) -> None:
+        """Own trials that count, by the day in UTC on which they ended; what still runs has no day."""
+        trials = [
+            ended_trial(1),
+            ended_trial(2, end_time=minutes(2)),
+            ended_trial(3, end_time=minutes(3), end=EndReason.MAX_EPOCHS),
+            ended_trial(4, end_time=minutes(24 * 60)),
+            ended_trial(5, excluded=True),
+            ended_trial(6, type=TrialType.IMPORTED, start_time=BEGIN - MINUTE),
+        ]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=6, reset_after=1), *trials)
+            days = await store.days(key)
+        assert [(day.start.date(), day.num_trials, day.num_deliveries) for day in days] == [
+            (minutes(2).date(), 2, 1),
+            (minutes(24 * 60).date(), 1, 1),
+        ]
+        assert all((day.start.hour, day.start.minute, day.start.second) == (0, 0, 0) for day in days)
+        assert days[1].usage.cost == days[0].usage.cost / 2 > 0
+
     async def test_history_outlives_its_job(self, opener: Opener) -> None:
         """Entries are listed newest first, by job, prefix and kind; old ones are forgotten."""
         kinds = [HistoryKind.JOB_REGISTERED, HistoryKind.TRIAL_FAILED, HistoryKind.JOB_DELETED]
