@@ -74,7 +74,7 @@ def test_without_baselines_there_is_no_claim() -> None:
 
 
 def test_the_truth_follows_the_default_after_a_drift() -> None:
-    """The default costs a quarter from the seventh recurrence on: deliveries count at what they would have cost then."""
+    """The default costs a quarter from the seventh recurrence on: deliveries count at what it would cost then."""
     made = workload(4, 1).drifting(6)
     early, late = claims(Case("made", eta=1.0), made, "POLICY_PRUNING_GTS", 0, (6, 8), every=2)
     assert early is not None
@@ -235,7 +235,7 @@ def test_lines_of_the_traces_need_them(
 
 
 def test_every_line_has_its_workloads() -> None:
-    """The eight measured settings, three recorded workloads, and named worlds that exist; only a default that changes is not judged."""
+    """The eight measured settings, three recorded workloads, and named worlds; only a changing default is not judged."""
     found = list(savings.lines())
     assert sum(line.cases[0].needs is not None for line in found) == 8 + 3
     changing = ["drift *", "epochs-triple *", "epochs-halve *", "epoch-cost-doubles *"]
