@@ -235,7 +235,7 @@ def test_lines_of_the_traces_need_them(
 
 
 def test_every_line_has_its_workloads() -> None:
-    """The eight measured settings, three recorded workloads, and named worlds; only a changing default is not judged."""
+    """The eight measured settings, three recorded workloads, and named worlds; changing defaults are not judged."""
     found = list(savings.lines())
     assert sum(line.cases[0].needs is not None for line in found) == 8 + 3
     changing = ["drift *", "epochs-triple *", "epochs-halve *", "epoch-cost-doubles *"]

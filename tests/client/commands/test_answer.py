@@ -79,9 +79,8 @@ def test_exploration_is_no_loss() -> None:
 
 def test_an_uncertain_claim_has_no_negative_numbers() -> None:
     """It says what would settle it."""
-    found = said(
-        UNCERTAIN, saved=-100.0, at_least=-7e6, uncorrected=-94.0, baselines_to_settle=0, launches_to_settle=20
-    )
+    way = {"baselines_to_settle": 0, "launches_to_settle": 20}
+    found = said(UNCERTAIN, saved=-100.0, at_least=-7e6, uncorrected=-94.0, **way)
     assert found.brief.endswith("is not certain yet. About 20 more launches would prove a saving.")
     assert "-" not in found.brief
     same = said(UNCERTAIN, job={"batch_size_in_use": 64}, saved=-1.0, at_least=-2.0)
@@ -106,10 +105,10 @@ def test_states_of_a_job_are_told() -> None:
     assert said(SAVING, at_least=1.0, job={"paused": True}).used.endswith("; the search is paused.")
 
 
-def test_every_verdict_of_a_server_has_a_sentence(
+def test_a_single_job_has_the_verdict_of_its_totals(
     grpc_server: LiveServer, grpc_stub: v1.BatchSizeOptimizerStub
 ) -> None:
-    """From a new job to one that has explored; the verdict of a single job is that of its totals."""
+    """From a new job to one that has explored."""
     trainer = Trainer(grpc_stub, job_id_prefix="answers", job_id="answers-one")
     admin = grpc_server.admin
     for trials in (0, 1, 12):

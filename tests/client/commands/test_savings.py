@@ -52,9 +52,7 @@ def test_headline_is_the_lower_bound(ask: Ask, saving: Trainer) -> None:
     shown = ask("jobs", "savings", saving.job_id)
     document = json.loads(ask("jobs", "savings", saving.job_id, "--json"))
     cost = document["statistics"]["savings"]["cost"]
-    assert shown.startswith(
-        "A launch costs 10.0 J now, 100 J with the default, 16: 90% less. Saved at least 2.58 kJ in "
-    )
+    assert shown.startswith("A launch costs 10.0 J now, 100 J with the default, 16: 90% less. Saved at least 2.58 kJ")
     assert (round(cost["at_least"], -1), cost["spent"]) == (2580, 1000)
     assert cost["saved"] > cost["at_least"]
     assert row(shown, "cost") == ["cost", "10.0 J", "100 J", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
