@@ -79,7 +79,7 @@ def test_exploration_is_no_loss() -> None:
 
 def test_an_uncertain_claim_has_no_negative_numbers() -> None:
     """It says what would settle it."""
-    way = {"baselines_to_settle": 0, "launches_to_settle": 20}
+    way: dict[str, Any] = {"baselines_to_settle": 0, "launches_to_settle": 20}
     found = said(UNCERTAIN, saved=-100.0, at_least=-7e6, uncorrected=-94.0, **way)
     assert found.brief.endswith("is not certain yet. About 20 more launches would prove a saving.")
     assert "-" not in found.brief
