@@ -21,12 +21,13 @@ from typing import IO, TYPE_CHECKING, Any
 from wattwise import v1
 from wattwise.commands.actions import AddAction, add_jobs
 from wattwise.commands.humanize import instant, printable
-from wattwise.commands.main import MISUSED, complain
+from wattwise.commands.main import complain
 from wattwise.commands.tables import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.errors import JobNotFoundError, WattwiseError
 from wattwise.monitor.kind import monitor_text
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
+from wattwise.streams import MISUSED
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp

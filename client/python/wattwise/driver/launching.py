@@ -31,8 +31,7 @@ from wattwise.errors import InvalidResultError, JobNotFoundError, TrialNotFoundE
 from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
 from wattwise.rpc.labels import launch_labels
-from wattwise.training.delivery import REFUSALS, deliver_record
-from wattwise.training.journal import Journal
+from wattwise.training.delivery import REFUSALS, deliver_record, opened
 from wattwise.training.journal import TrialRecord as SpooledRecord
 from wattwise.training.rules import cost, own_decision, reaches_target
 from wattwise.training.spool import Spool
@@ -199,21 +198,20 @@ class Launcher:
     def _deliver_spooled(self, claim: Claim, reason: v1.EndReason.ValueType) -> None:
         """Delivers what a client in the command could not; `reason` is how a client was ended that did not say so."""
         path = Spool.from_env().path_of(self.run.server_name, self.job.job_id, claim.launch.request_id)
-        with suppress(OSError, ValueError):
-            journal = None if path is None else Journal.open(path)
-            if journal is None:
-                return
-            try:
-                if not journal.record.results and reason == v1.END_REASON_STOPPED_EARLY:
-                    reason = v1.END_REASON_PREEMPTED
-                journal.end(reason)
-                deliver_record(self.client, journal.record, PATIENCE_SECONDS)
-                journal.delete()
-            except REFUSALS as error:
-                journal.refuse(str(error))
-                self.run.board.say(f"the server refused the spooled trial in {path}: {error}")
-            finally:
-                journal.release()
+        journal = None if path is None else opened(path)
+        if journal is None:
+            return
+        try:
+            if not journal.record.results and reason == v1.END_REASON_STOPPED_EARLY:
+                reason = v1.END_REASON_PREEMPTED
+            journal.end(reason)
+            deliver_record(self.client, journal.record, PATIENCE_SECONDS)
+            journal.delete()
+        except REFUSALS as error:
+            journal.refuse(str(error))
+            self.run.board.say(f"the server refused the spooled trial in {path}: {error}")
+        finally:
+            journal.release()
 
     def _record_of(
         self,

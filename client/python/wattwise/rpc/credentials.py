@@ -13,7 +13,7 @@ import grpc
 
 from wattwise.errors import CredentialsError
 from wattwise.rpc.address import is_loopback
-from wattwise.spec import read_switch
+from wattwise.variables import read_switch, read_variable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,10 +56,12 @@ class Credentials:
             variables: the variables; None is the environment. An empty variable counts as unset.
 
         Raises:
-            CredentialsError: if `WATTWISE_TLS` or `WATTWISE_INSECURE` is neither 1 nor 0.
+            CredentialsError: if `WATTWISE_TLS` or `WATTWISE_INSECURE` is neither 1 nor 0, or a variable has a control
+                character.
         """
         variables = os.environ if variables is None else variables
-        texts = {name: variables.get(f"WATTWISE_{name.upper()}") or None for name in cls.__dataclass_fields__}
+        names = cls.__dataclass_fields__
+        texts = {name: read_variable(f"WATTWISE_{name.upper()}", CredentialsError, variables) or None for name in names}
         return cls(
             token=texts["token"],
             token_file=texts["token_file"],
