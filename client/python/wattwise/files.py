@@ -57,10 +57,6 @@ class FileError(ValueError):
         self.remedy = remedy
         self.line = line
 
-    def advising(self, remedy: str) -> FileError:
-        """The same fault with a remedy that the reader of the file knows."""
-        return FileError(self.path, self.fault, remedy, self.line)
-
 
 def shown(path: Path) -> str:
     """A path for a message; one with characters that a terminal does not show is quoted."""
