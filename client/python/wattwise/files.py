@@ -14,9 +14,10 @@ import errno
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 SMALL, USUAL, LARGE = 2**16, 2**24, 2**28
 """Largest sizes in bytes: of a file with a few values, of one that a program has written, of a table."""
 _LONGEST_NUMBER = 40
-"""Digits of an integer in JSON: Python neither reads nor shows thousands of them, and none has a meaning here."""
+"""Digits of an integer in JSON; a longer one is a float, since Python neither reads nor shows thousands of digits."""
 _CHUNK = 2**20
+_APPENDING = os.O_CREAT | os.O_APPEND
+_FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | _APPENDING, "a+b": os.O_RDWR | _APPENDING}
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
@@ -91,6 +94,14 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, within: Path | None = 
     return descriptor
 
 
+def open_file(path: Path, mode: str, *, within: Path | None = None) -> IO[bytes]:
+    """Opens a regular file: `mode` is "rb", or "ab" or "a+b" to append to one that is created if it is missing.
+
+    The other arguments and the errors are those of `open_regular`.
+    """
+    return os.fdopen(open_regular(path, _FLAGS[mode], within=within), mode)
+
+
 def read_bytes(path: Path, most: int = USUAL, *, within: Path | None = None) -> bytes:
     """The content of a regular file.
 
@@ -133,6 +144,22 @@ def read_descriptor(descriptor: int, path: Path, most: int) -> bytes:
     if size > most:
         raise FileError(path, f"is larger than {most:,} bytes", "it is not the file that is expected: move it away")
     return bytes(content)
+
+
+def read_end(path: Path, most: int, after: int = 0, *, within: Path | None = None) -> bytes:
+    """The end of a file that has grown.
+
+    Args:
+        path: the file.
+        most: how many bytes are read.
+        after: the offset before which nothing is read.
+        within: as of `open_regular`, like the errors.
+    """
+    descriptor = open_regular(path, within=within)
+    try:
+        return os.pread(descriptor, most, max(after, os.fstat(descriptor).st_size - most))
+    finally:
+        os.close(descriptor)
 
 
 def read_text(path: Path, most: int = USUAL, *, within: Path | None = None) -> str:
@@ -202,8 +229,8 @@ def foreign(found: os.stat_result) -> str:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, suffix: str = ".new") -> Iterator[int]:
-    """The descriptor of a new file that takes the place of `path`, durably, unless the block raises.
+def replacing(path: Path, suffix: str = ".new") -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `path`, durably, unless the block raises.
 
     Readers see the old file or the new one, never a part of it.
 
@@ -219,11 +246,10 @@ def replacing(path: Path, suffix: str = ".new") -> Iterator[int]:
         fresh.unlink()
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        try:
-            yield descriptor
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         fresh.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -259,16 +285,13 @@ def _confined(path: Path, within: Path) -> Path:
     return target
 
 
-def _integer(text: str) -> int:
-    if len(text) > _LONGEST_NUMBER:
-        raise ValueError(f"it has a number of {len(text)} digits")
-    return int(text)
+def _integer(text: str) -> int | float:
+    return int(text) if len(text) <= _LONGEST_NUMBER else float(text)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"it has {twice!r:.80} twice")
     return found
