@@ -151,14 +151,7 @@ class BearerToken:
 
 
 def _read_token(file: Path) -> Metadata:
-    try:
-        text = file.read_text(encoding="ascii")
-    except OSError as error:
-        raise CredentialsError(f"cannot read the token file {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CredentialsError(
-            f"{file} is not a token file: it must contain the output of wattwise token create"
-        ) from None
+    text = _read(file, "token_file").removeprefix(b"\xef\xbb\xbf").decode("ascii", errors="replace")
     return _bearer(text, f"the content of {file}")
 
 
@@ -167,7 +160,8 @@ def _bearer(token: str, what: str) -> Metadata:
     # Checked here because gRPC's own error would include the token.
     if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", token):
         raise CredentialsError(
-            f"{what} is not a valid token: it is empty or contains invalid characters; copy it again"
+            f"{what} is not a valid token: it is empty or contains invalid characters; copy the output of "
+            "`wattwise token create` again"
         )
     return (("authorization", f"Bearer {token}"),)
 
@@ -207,7 +201,11 @@ def _read_pair(cert: Path, key: Path) -> tuple[bytes, bytes]:
 
 
 def _read(path: Path, name: str) -> bytes:
+    from wattwise.files import USUAL, FileError, read_bytes  # noqa: PLC0415 - as slow to import as Path
+
     try:
-        return path.read_bytes()
-    except OSError as error:
+        return read_bytes(path, USUAL)
+    except FileNotFoundError as error:
         raise CredentialsError(f"cannot read {path} ({name}): {error.strerror}; choose a readable file") from None
+    except FileError as error:
+        raise CredentialsError(f"cannot use the file of {name}: {error}") from None
