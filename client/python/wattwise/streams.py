@@ -35,8 +35,8 @@ def run_command(name: str, arguments: Sequence[str], run: Callable[[Sequence[str
         run: does what they say; returns the exit status.
 
     Returns:
-        The exit status: that of `run`; 1 if the output cannot be written, 2 if an argument has a control character,
-        130 after Ctrl-C, 141 if the reader of the output is gone.
+        The exit status: that of `run`; 1 if the output cannot be written, 2 if an argument has a control character or
+        is not UTF-8, 130 after Ctrl-C, 141 if the reader of the output is gone.
 
     Raises:
         SystemExit: with a status of `argparse`.
@@ -54,6 +54,10 @@ def run_command(name: str, arguments: Sequence[str], run: Callable[[Sequence[str
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
+    except UnicodeEncodeError as error:
+        # Of an argument: what is printed is escaped.
+        write_line(f"{name}: {error.object!a:.200} is not UTF-8: correct it, or set LC_ALL=C.UTF-8")
+        return MISUSED
     except (OutputError, BrokenPipeError) as error:
         # Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
