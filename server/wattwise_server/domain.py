@@ -26,10 +26,11 @@ def identifier_fault(value: str) -> str | None:
     """What is wrong with an id that a client chose; None if it is valid."""
     if len(value) > MAX_ID_LENGTH:
         return f"has {len(value)} characters; use at most {MAX_ID_LENGTH}"
-    # isprintable is fast and rules out control characters.
-    if not value.isprintable() and any(unicodedata.category(char) == "Cc" for char in value):
+    # isprintable is fast and rules out control characters and surrogates, which are no UTF-8.
+    categories = frozenset() if value.isprintable() else frozenset(map(unicodedata.category, value))
+    if "Cc" in categories:
         return "has control characters; remove them"
-    return None
+    return "is not UTF-8" if "Cs" in categories else None
 
 
 class Stage(Enum):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
@@ -25,7 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wattwise import v1
-from wattwise.commands.export import FIELDS, csv_row
+from wattwise.commands.export import CSV_HEADING, csv_row
 from wattwise.commands.humanize import percent
 from wattwise.commands.tables import JobTrial
 from wattwise.errors import (
@@ -315,9 +313,9 @@ class Page:
 
     async def _csv(self, request: Request) -> Response:
         async def lines() -> AsyncIterator[str]:
-            yield _csv_line(FIELDS)
+            yield CSV_HEADING
             async for row in rows:
-                yield _csv_line(csv_row(row))
+                yield csv_row(row)
 
         found = await self._trials(request)
         if isinstance(found, Response):
@@ -411,12 +409,6 @@ def _local(path: str) -> str:
     # Browsers resolve these, which would lead out of the page's own path.
     dots = {".", ".."} & set(unquote(urlsplit(path).path).split("/")) if good else ()
     return path if good and not dots and not urlsplit(path).netloc else "/"
-
-
-def _csv_line(cells: Iterable[str]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer).writerow(cells)
-    return buffer.getvalue()
 
 
 def _without(request: Request, name: str) -> str:

@@ -19,8 +19,8 @@ from wattwise.commands.events import add_events
 from wattwise.commands.export import add_export
 from wattwise.commands.humanize import printable
 from wattwise.commands.importing import add_import
-from wattwise.commands.main import MISUSED, complain, say, sentence
-from wattwise.commands.options import add_credential_options, credentials_of
+from wattwise.commands.main import complain, say, sentence
+from wattwise.commands.options import SERVER, add_credential_options, credentials_of, server_address
 from wattwise.commands.savings import add_savings, figures_of
 from wattwise.commands.tables import (
     END_REASONS,
@@ -34,6 +34,8 @@ from wattwise.commands.tables import (
 )
 from wattwise.commands.watch import add_watch
 from wattwise.rpc.client import Client
+from wattwise.streams import MISUSED
+from wattwise.variables import control_fault
 
 WEB_URL = "WATTWISE_WEB_URL"
 """The variable with the URL of `wattwise web`."""
@@ -154,6 +156,8 @@ def page_of(base: str, job_id: str) -> str:
 
 def _fault_of(base: str) -> str:
     """What is wrong with the URL of the site; empty if it can be used."""
+    if fault := control_fault(base):
+        return f"{WEB_URL} {fault}"
     if not base:
         return f"--web needs the URL of `wattwise web`, such as https://wattwise.example, which {WEB_URL} can set"
     with suppress(ValueError):
@@ -220,7 +224,8 @@ def _common_options() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--server",
-        default=os.environ.get("WATTWISE_SERVER") or "localhost:50051",
+        type=server_address,
+        default=os.environ.get(SERVER) or "localhost:50051",
         metavar="ADDRESS",
         help="the server's host:port, or several with commas ($WATTWISE_SERVER; default: localhost:50051)",
     )

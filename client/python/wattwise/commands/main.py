@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -12,11 +11,11 @@ from typing import Protocol
 
 from wattwise.commands.humanize import printable
 from wattwise.errors import WattwiseError
+from wattwise.streams import FAILED, MISUSED, run_command, write_line
 
 GROUP = "wattwise.commands"
 _EXTRAS = {"run": "run", "web": "web"}
 """The extra that installs a command's packages, where it is not `server`."""
-FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
 class Command(Protocol):
@@ -74,26 +73,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None for those of the process.
 
     Returns:
-        The command's exit status; 1 if the server refuses or is away, 130 after Ctrl-C.
+        The command's exit status; otherwise as `run_command`; 1 if the server refuses or is away.
 
     Raises:
         SystemExit: with status 2 for wrong usage, and 0 after --help and --version.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return _run(arguments)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the pipe is gone; Python would fail again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+    return run_command("wattwise", sys.argv[1:] if argv is None else argv, _run)
 
 
 def complain(message: str) -> None:
     """Prints a message on stderr, as one line."""
     # Job ids and other texts come from other users.
-    print(printable(" ".join(message.split())), file=sys.stderr)  # noqa: T201 - the command's answer
+    write_line(printable(" ".join(message.split())))
 
 
 def say(line: str) -> None:
@@ -101,7 +92,7 @@ def say(line: str) -> None:
     print(printable(line))  # noqa: T201 - the command's answer
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     points = {point.name: point for point in metadata.entry_points(group=GROUP)}
     name = next((word for word in arguments if not word.startswith("-")), None)
     # Only the requested command is imported, because imports may be slow; --help imports all.
@@ -119,12 +110,10 @@ def _run(arguments: list[str]) -> int:
     if unknown:
         parser.error(f"unknown arguments: {' '.join(unknown)}; see `wattwise {args.command} --help`")
     try:
-        status = commands[args.command].run(args)
+        return commands[args.command].run(args)
     except WattwiseError as error:
         complain(f"wattwise {args.command}: {error}")
         return FAILED
-    sys.stdout.flush()
-    return status
 
 
 def load(point: metadata.EntryPoint) -> Command:

@@ -6,6 +6,16 @@ import argparse
 from dataclasses import replace
 
 from wattwise.rpc.credentials import Credentials
+from wattwise.variables import control_fault
+
+SERVER = "WATTWISE_SERVER"
+
+
+def server_address(text: str) -> str:
+    """The type of the option --server, whose default is a variable: the command's arguments were checked before."""
+    if fault := control_fault(text):
+        raise argparse.ArgumentTypeError(f"{SERVER} {fault}")
+    return text
 
 
 def add_credential_options(parser: argparse.ArgumentParser) -> None:

@@ -42,10 +42,11 @@ from wattwise.commands.humanize import (
     moment,
     money,
 )
-from wattwise.commands.main import MISUSED, complain
+from wattwise.commands.main import complain
 from wattwise.commands.tables import batch_size_in_use, job_state, mark_of, monitors, print_facts, seconds_since
 from wattwise.errors import UnsupportedCallError
 from wattwise.rpc.client import Client
+from wattwise.streams import MISUSED
 
 _PAGE = 1000
 _BOUND = (

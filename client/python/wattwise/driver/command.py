@@ -12,8 +12,8 @@ from pathlib import Path
 
 from wattwise.commands.answer import answer
 from wattwise.commands.columns import print_text
-from wattwise.commands.main import MISUSED, complain
-from wattwise.commands.options import add_credential_options, credentials_of
+from wattwise.commands.main import complain
+from wattwise.commands.options import SERVER, add_credential_options, credentials_of, server_address
 from wattwise.driver.folder import RunFolder
 from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.jobfile import JobFile, JobFileError, read
@@ -36,6 +36,7 @@ from wattwise.rpc.address import check_address
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
+from wattwise.streams import MISUSED
 
 _CLAIM_SECONDS = 10.0
 _EPILOG = """exit status: 0 every recurrence has reached the target; 1 the run cannot continue; 2 the arguments or the
@@ -56,7 +57,8 @@ class RunCommand:
         )
         parser.add_argument(
             "--server",
-            default=os.environ.get("WATTWISE_SERVER") or None,
+            type=server_address,
+            default=os.environ.get(SERVER) or None,
             metavar="ADDRESS",
             help="the server's host:port, or several with commas ($WATTWISE_SERVER; default: start one in the run's "
             "folder)",

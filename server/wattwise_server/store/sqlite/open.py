@@ -43,7 +43,11 @@ def database_path(url: str) -> Path:
             f"{_shown(url)} names no database: use sqlite:///wattwise.db for a file in the current folder, "
             "sqlite:////var/lib/wattwise/wattwise.db for an absolute path, or postgresql://USER@HOST/DATABASE"
         )
-    return Path(url.removeprefix(SCHEME)).resolve()
+    try:
+        return Path(url.removeprefix(SCHEME)).resolve()
+    except ValueError as error:
+        # A NUL in it, or a loop of links.
+        raise StartError(f"{_shown(url)} names no file: {error}; name another one") from None
 
 
 def _shown(url: str) -> str:
