@@ -33,6 +33,9 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 OLDEST = 14
 """The oldest version of PostgreSQL that has what servers use."""
 
+_NAME = "wattwise"
+"""By which `wattwise copy` finds the connections of servers."""
+
 _CONNECT_SECONDS = 2.0
 """For each host: one that does not answer must not keep the others from being asked."""
 
@@ -40,7 +43,7 @@ _CONNECT_SECONDS = 2.0
 # have committed. Timeouts are off, because servers have limits of their own. The search_path, which is added, has one
 # schema, so that no table of the same name in another one is taken, nor a temporary one.
 _SETTINGS = {
-    "application_name": "wattwise",
+    "application_name": _NAME,
     "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
@@ -149,6 +152,7 @@ class Connector:
         self,
         settings: Mapping[str, str] | None = None,
         *,
+        name: str = _NAME,
         command_timeout: float | None = None,
         reads: bool = False,
         starting: bool = False,
@@ -156,7 +160,8 @@ class Connector:
         """A connection to the first host that takes writes; the one that did last is asked first.
 
         Args:
-            settings: Of the session.
+            settings: Of the session, besides those that every connection has.
+            name: Its application_name.
             command_timeout: How long a statement may take, in seconds.
             reads: Whether a primary will do that is read-only.
             starting: Whether to look for a pooler, if a host refuses the connection.
@@ -166,13 +171,14 @@ class Connector:
             RefusedError: likewise, and a host refuses this user, database, option or any write.
         """
         said: list[tuple[str, DatabaseAwayError]] = []
-        wanted = {**self._settings, **(settings or {})}
+        begun_with = self._settings | {"application_name": name}
         attributes = SessionAttribute.primary if reads else SessionAttribute.read_write
-        for place, (name, url) in enumerate(zip(self._names, self._urls, strict=True)):
+        for place, (host, url) in enumerate(zip(self._names, self._urls, strict=True)):
             try:
-                connection = await self._open(url, wanted, attributes, command_timeout)
+                connection = await self._open(url, begun_with, attributes, command_timeout)
+                await _set(connection, {**(begun_with if self._are_dropped else {}), **(settings or {})})
             except (*ERRORS, ValueError) as error:  # noqa: PERF203 - each host may fail
-                said.append((name, await self._failure(url, wanted, error, starting=starting)))
+                said.append((host, await self._failure(url, error, starting=starting)))
             else:
                 self._urls.insert(0, self._urls.pop(place))
                 self._names.insert(0, self._names.pop(place))
@@ -194,19 +200,9 @@ class Connector:
             command_timeout=command_timeout,
             target_session_attrs=attributes,
         )
-        later = dict(settings) if self._are_dropped else {}
-        if settings and connection.get_server_version().major >= 17:
-            later |= _SINCE_17
-        try:
-            await _set(connection, later)
-        except BaseException:
-            connection.terminate()
-            raise
         return connection
 
-    async def _failure(
-        self, url: str, settings: Mapping[str, str], error: Exception, *, starting: bool
-    ) -> DatabaseAwayError:
+    async def _failure(self, url: str, error: Exception, *, starting: bool) -> DatabaseAwayError:
         """Why a host cannot be used."""
         if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
             return await self._why_read_only(url)
@@ -214,7 +210,7 @@ class Connector:
         code = (error.sqlstate or "") if isinstance(error, asyncpg.PostgresError) else ""
         answered = isinstance(error, (*_ANSWERS, ssl.SSLError)) or _is_without_tls(error)
         if starting and isinstance(error, _ANSWERS) and not isinstance(error, ValueError):
-            found = None if code.startswith(_OF_POSTGRES) else await self._refusal(url, settings, error)
+            found = None if code.startswith(_OF_POSTGRES) else await self._refusal(url, error)
             if found is not None:
                 return found
         waiting_helps = code.startswith(_WAITING_HELPS) if code else not isinstance(error, (ValueError, ssl.SSLError))
@@ -241,17 +237,21 @@ class Connector:
         )
         return RefusedError(text, "it is read-only", answered=True)
 
-    async def _refusal(self, url: str, settings: Mapping[str, str], error: Exception) -> DatabaseAwayError | None:
-        """What refuses a connection with these settings, if not the database; None: the error says what is wrong."""
+    async def _refusal(self, url: str, error: Exception) -> DatabaseAwayError | None:
+        """What refuses a connection with settings, if not the database; None: the error says what is wrong."""
         code = error.sqlstate if isinstance(error, asyncpg.PostgresError) else None
         refuses = "refuses a setting that every connection needs"
         options = self._options.get("options")
-        if code and not code.startswith(_OF_OPTIONS) and any(name in str(error) for name in (*settings, _STARTUP)):
+        if (
+            code
+            and not code.startswith(_OF_OPTIONS)
+            and any(name in str(error) for name in (*self._settings, _STARTUP))
+        ):
             return pooler(refuses, error)
         if await self._version(url) is not None:
             try:
                 # A second time, because the database may have been starting.
-                await hang_up(await self._open(url, settings))
+                await hang_up(await self._open(url, self._settings))
             except ERRORS:
                 version = await self._version(url)
                 if version is not None:
@@ -331,8 +331,7 @@ class Connector:
     async def _check_session(self, connection: Connection) -> None:
         if connection.get_server_version().major < OLDEST:
             raise _too_old(connection.get_server_version().major)
-        # `wattwise copy` counts the connections of servers by their name.
-        second = await self.connect({"application_name": "wattwise check"}, starting=True)
+        second = await self.connect(name="wattwise check", starting=True)
         try:
             await check_sessions(connection, second)
         except RefusedError as error:
@@ -376,10 +375,17 @@ async def hang_up(connection: Connection) -> None:
 
 
 async def _set(connection: Connection, settings: Mapping[str, str]) -> None:
-    """Sets what the start of a connection could not; as text, because a pooler may not know prepared statements."""
-    if settings:
-        calls = (f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in settings.items())
-        await connection.execute(f"SELECT {', '.join(calls)}")
+    """Sets what the start of a connection could not, as text, because a pooler may know no prepared statement."""
+    since_17 = _SINCE_17 if connection.get_server_version().major >= 17 else {}
+    wanted = {**since_17, **settings}
+    if not wanted:
+        return
+    calls = (f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in wanted.items())
+    try:
+        await connection.execute(f"SELECT {', '.join(calls)}", timeout=_CONNECT_SECONDS)
+    except BaseException:
+        connection.terminate()
+        raise
 
 
 def _combined(said: Sequence[tuple[str, DatabaseAwayError]]) -> DatabaseAwayError:

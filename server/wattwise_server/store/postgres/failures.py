@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import asyncpg
 
@@ -62,6 +65,17 @@ ERRORS = (
     asyncio.TimeoutError,
 )
 """What may be raised by a call of the database."""
+
+
+@contextmanager
+def may_be_terminated(connection: asyncpg.Connection[Any]) -> Iterator[None]:
+    """Makes asyncpg's `AttributeError`, if terminate() comes between two messages of a statement, one of ERRORS."""
+    try:
+        yield
+    except AttributeError as error:
+        if not connection.is_closed():
+            raise
+        raise DatabaseAwayError("the connection was terminated") from error
 
 
 def is_lost(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 
-from wattwise_server.store.postgres.failures import ERRORS, RefusedError
+from wattwise_server.store.postgres.failures import ERRORS, RefusedError, may_be_terminated
 
 if TYPE_CHECKING:
     from wattwise_server.store.postgres.connecting import Connection
@@ -87,10 +87,10 @@ class _Check:
         self.pooled = (await self._session(self._first))[0] != self._first.get_server_pid()
         for holder, other in ((self._second, self._first), (self._first, self._second)):
             # A pooler gives this one the session that the other one has left, for as long as the transaction lasts.
-            await self._answer(holder.execute("BEGIN"))
+            await self._answer(holder, holder.execute("BEGIN"))
             for connection in (holder, other):
                 seen[connection].add(await self._session(connection))
-            await self._answer(holder.execute("COMMIT"))
+            await self._answer(holder, holder.execute("COMMIT"))
             for connection in (other, holder):
                 seen[connection].add(await self._session(connection))
         return len(seen[self._first]) == len(seen[self._second]) == 1 and not seen[self._first] & seen[self._second]
@@ -102,23 +102,24 @@ class _Check:
         def receive(*_notice: object) -> None:
             arrived.set()
 
-        await self._answer(self._first.add_listener(channel, receive))
-        await self._answer(self._second.execute(f"NOTIFY {channel}"))
+        await self._answer(self._first, self._first.add_listener(channel, receive))
+        await self._answer(self._second, self._second.execute(f"NOTIFY {channel}"))
         # Before its answer PostgreSQL sends the notices that are there: also a slow one does not seem to lose them.
         await self._session(self._first)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(arrived.wait(), _NOTICE_SECONDS)
-        await self._answer(self._first.remove_listener(channel, receive))
+        await self._answer(self._first, self._first.remove_listener(channel, receive))
         return arrived.is_set()
 
     async def _session(self, connection: Connection) -> tuple[object, ...]:
-        row = await self._answer(connection.fetchrow(_SESSION))
+        row = await self._answer(connection, connection.fetchrow(_SESSION))
         return tuple(row or ())
 
-    async def _answer(self, asked: Awaitable[_T]) -> _T:
+    async def _answer(self, connection: Connection, asked: Awaitable[_T]) -> _T:
         timer = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._end)
         try:
-            return await asked
+            with may_be_terminated(connection):
+                return await asked
         finally:
             timer.cancel()
 
