@@ -296,6 +296,20 @@ class Spent(NamedTuple):
     compared_cost: float
 
 
+class Migrated(NamedTuple):
+    """What a migration has done.
+
+    Attributes:
+        before: The version of the schema when it began; 0: the database was new.
+        now: The version since.
+        by_another: Whether another process has migrated it meanwhile.
+    """
+
+    before: int
+    now: int
+    by_another: bool = False
+
+
 class Transaction(Protocol):
     """One job, loaded and locked."""
 

@@ -19,6 +19,7 @@ from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.observability.logs import log_event
+from wattwise_server.store.base import Migrated
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import Group, explain, recording_factory
 from wattwise_server.store.sqlite.database_file import DatabaseFile, owned
@@ -95,8 +96,8 @@ async def open_sqlite(url: str, clock: Clock, observer: Observer = NO_OBSERVERS)
                 await store.close()
 
 
-def migrate_sqlite(url: str) -> tuple[int, int]:
-    """Creates or migrates a file; returns the schema version that it had, 0 if it is new, and the one that it has.
+def migrate_sqlite(url: str) -> Migrated:
+    """Creates or migrates a file.
 
     Raises:
         StartError: as `open_sqlite`.
@@ -104,7 +105,7 @@ def migrate_sqlite(url: str) -> tuple[int, int]:
     path = database_path(url)
     check_whole(path)
     with owned(path, create=True):
-        return _prepare(path), max(migrations())
+        return Migrated(_prepare(path), max(migrations()))
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
