@@ -19,7 +19,8 @@ from wattwise.monitor.kind import monitor_text
 from wattwise_web import amounts, charts, facts, savings
 from wattwise_web.backend import Backend
 from wattwise_web.batch_sizes import used_now
-from wattwise_web.charts.curves import thinned
+from wattwise_web.charts.base import thinned
+from wattwise_web.charts.curves import POINTS
 from wattwise_web.trial_filter import RESULT_WORDS, TrialFilter, whole
 
 Values = dict[str, Any]
@@ -200,7 +201,7 @@ class Reader:
 
     async def _curve(self, visitor: Visitor, job_id: str, trial_number: int) -> charts.Curve:
         found = await self._trial(visitor, job_id, trial_number)
-        return charts.Curve(found.trial, thinned(found.measurements))
+        return charts.Curve(found.trial, thinned(found.measurements, POINTS))
 
     async def _ended_curve(self, visitor: Visitor, job: v1.Job, bucket: v1.TrialBucket) -> charts.Curve:
         """That of a trial of a job that the visitor may read. It may go on, but then it ends again."""

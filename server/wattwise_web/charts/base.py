@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
 
 from wattwise_web.amounts import JOULES
 
 Spec: TypeAlias = dict[str, Any]
+Item = TypeVar("Item")
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 # Each has a contrast of 3:1 and more on the light and the dark background.
@@ -166,11 +167,16 @@ def date_axis() -> Spec:
 
 def with_dates(spec: Spec, values: Iterable[Spec]) -> Spec:
     """The specification with its other horizontal axis, if the time of each value is known."""
-    return spec | {"usermeta": {"date": date_axis()}} if all(value.get("d") for value in values) else spec
+    return spec | {"usermeta": {"date": date_axis()}} if all("d" in value for value in values) else spec
 
 
-DATE: Spec = {"calculate": "datum.d ? datum.d * 1000 : null", "as": "date"}
-"""Times are in seconds."""
+def dated(values: list[Spec]) -> Spec:
+    """Makes the times of values, in seconds, small; returns what computes their dates from them."""
+    first = min((value["d"] for value in values if "d" in value), default=0)
+    for value in values:
+        if "d" in value:
+            value["d"] -= first
+    return {"calculate": f"isValid(datum.d) ? ({first} + datum.d) * 1000 : null", "as": "date"}
 
 
 def unit_axis(
@@ -216,6 +222,12 @@ def joules_text(field: str) -> str:
     return f"replace(format({field}, '.3s'), regexp('([0-9])([^0-9]?)$'), '$1 $2J')"
 
 
+def thinned(items: Sequence[Item], most: int) -> list[Item]:
+    """At most about so many of the items, the last one among them."""
+    step = max(1, -(-len(items) // most))
+    return [*items[:-1:step], *items[-1:]]
+
+
 def tooltip(*fields: tuple[str, str]) -> list[Spec]:
     """The lines of a tooltip: fields with their names. Empty ones are left out."""
     return [{"field": name, "title": title, "type": "nominal"} for name, title in fields]
@@ -223,7 +235,10 @@ def tooltip(*fields: tuple[str, str]) -> list[Spec]:
 
 def rounded(value: float) -> float | None:
     """With five digits, which a chart cannot tell from more; None if it is not finite."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.5g}")
+    return int(short) if short.is_integer() else short
 
 
 def page(path: str, **parameters: object) -> str:

@@ -84,7 +84,7 @@ def expected_costs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], money: Ma
 
 
 def _ceiling(means: Sequence[float], known: Mapping[int, Belief]) -> float:
-    """Where intervals are cut off: a long one, or a batch size that is far too expensive, leaves room for the others."""
+    """Where intervals are cut off: long ones, and batch sizes that are far too expensive, leave room for others."""
     highest = max(mean for mean in means if mean <= _FAR * max(0.0, min(means)) or mean == min(means))
     ends = [mean + _CERTAIN * (deviation or 0.0) for mean, deviation in known.values() if mean is not None]
     return min(max(ends), _LONG * highest) or 1.0

@@ -22,11 +22,12 @@ from wattwise_web.charts.base import (
     page,
     rounded,
     rule,
+    thinned,
     tooltip,
     unit_axis,
 )
 
-_POINTS = 800
+POINTS = 800
 """Of all curves together."""
 _MARKED = 120
 """With more points, a curve has no symbols but its first and its last one."""
@@ -46,12 +47,6 @@ class Curve(NamedTuple):
         return self.trial.status == v1.TRIAL_STATUS_DISPATCHED
 
 
-def thinned(measurements: Sequence[v1.Measurement], most: int = _POINTS) -> Sequence[v1.Measurement]:
-    """At most about so many of them, the last one among them."""
-    step = -(-len(measurements) // most) if most else 1
-    return [*measurements[:-1:step], *measurements[-1:]]
-
-
 def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> Chart:
     """The metric by epoch, against the target.
 
@@ -61,7 +56,7 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
         of_job: whether they are trials of several batch sizes rather than a single one.
     """
     name, title = "curves", "Metric by epoch"
-    most = max(2, _POINTS // max(1, len(found)))
+    most = max(2, POINTS // max(1, len(found)))
     shown = [(curve, thinned(curve.measurements, most)) for curve in found]
     rows = [
         (

@@ -13,7 +13,6 @@ from wattwise import v1
 
 from wattwise_web.amounts import cost, ended, minute, number
 from wattwise_web.charts.base import (
-    DATE,
     GOOD,
     INK,
     MOST_ROWS,
@@ -24,20 +23,24 @@ from wattwise_web.charts.base import (
     Spec,
     base,
     batch_encoding,
+    dated,
     joules_text,
     number_axis,
     page,
     rounded,
     rule,
+    thinned,
     tooltip,
     unit_axis,
     with_dates,
 )
 
-_EXPLAINED = 200
+_EXPLAINED = 100
 """So many of the newest trials say in their tooltips why their batch size was chosen."""
 _EDGE = 0.96
 """Where a mark is that would be above the chart, relative to its top."""
+_LINE = 250
+"""Points of a line."""
 _HOLLOW, _FILLED, _FAILED = range(3)
 _SINGLE, _SEVERAL = "Each mark is a trial", "Each mark is the median of a range of trials, its line their range"
 
@@ -83,7 +86,10 @@ def cost_by_trial(
             *_mark_layers(buckets, x, y, sizes=sizes or job.spec.batch_sizes, single=single),
         ],
         height=260,
-        computed=_computed(job.spec.job_id, list(words), y["scale"]["domain"][1], single=single),
+        computed=[
+            dated(values),
+            *_computed(job.spec.job_id, list(words), y["scale"]["domain"][1], single=single),
+        ],
     )
     columns = ("trial", "batch size", "cost", *(() if single else ("range",)), "result", "epochs", "ended")
     newest = buckets[: -MOST_ROWS - 1 : -1]
@@ -116,9 +122,10 @@ def _mark(bucket: v1.TrialBucket, words: dict[str, int], *, single: bool, explai
         "y": rounded(bucket.median_cost),
         "b": bucket.batch_size,
         "k": _FAILED if failed else _FILLED if bucket.num_deliveries and not explored else _HOLLOW,
-        "e": float(f"{bucket.mean_epochs:.3g}"),
-        "r": words.setdefault(_result(bucket, single=single), len(words)),
+        "e": rounded(bucket.mean_epochs),
     }
+    if result := words.setdefault(_result(bucket, single=single), len(words)):
+        value["r"] = result
     if bucket.HasField("last_end_time"):
         value["d"] = bucket.last_end_time.seconds
     if bucket.excluded:
@@ -147,13 +154,12 @@ def _computed(job_id: str, words: list[str], top: float, *, single: bool) -> lis
         {"calculate": "datum.b + ''", "as": "batch"},
         {"calculate": "datum.x + ''" if single else "datum.f + '–' + datum.t", "as": "label"},
         {"calculate": joules_text("datum.y"), "as": "text"},
-        {"calculate": f"{json.dumps(words)}[datum.r]", "as": "result"},
+        {"calculate": f"{json.dumps(words)}[datum.r || 0]", "as": "result"},
         {"calculate": "format(datum.e, ',~r')", "as": "epochs"},
         {"calculate": "datum.w || ''", "as": "why"},
         {"calculate": f"{json.dumps(place)} + {where}", "as": "href"},
         # An excluded one may be far above all others.
         {"calculate": f"min(datum.y, {_EDGE * top!r})", "as": "shown"},
-        DATE,
         {"calculate": "datum.date ? utcFormat(datum.date, '%Y-%m-%d %H:%M') + ' UTC' : ''", "as": "ended"},
     ]
 
@@ -296,7 +302,7 @@ def saved_so_far(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
     if not points:
         return Chart(name, title)
     dates = _dates(statistics.buckets)
-    values = [_saved(point, dates(point.trial_number)) for point in points]
+    values = [_saved(point, dates(point.trial_number)) for point in thinned(points, _LINE)]
     estimates = [value["s"] for value in values if value["s"] is not None]
     bounds = [value["l"] for value in values if value["l"] is not None]
     # A lower bound may be far below: it would leave the estimate no room.
@@ -313,7 +319,7 @@ def saved_so_far(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
             {"calculate": joules_text("datum.s"), "as": "text"},
             {"calculate": f"datum.l === null ? '–' : {joules_text('datum.l')}", "as": "least_text"},
             {"calculate": f"{json.dumps(page('trial', job=job.spec.job_id, number=''))} + datum.x", "as": "href"},
-            DATE,
+            dated(values),
         ],
     )
     caption = "Solid: saved at least; dashed: the estimate; both by today's baseline. Below zero is a loss."
@@ -328,7 +334,7 @@ def saved_so_far(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
         title,
         caption,
         ("up to trial", "deliveries", "estimate", "at least"),
-        [_saved_row(job.spec.job_id, point) for point in points[: -MOST_ROWS - 1 : -1]],
+        [_saved_row(point) for point in points[: -MOST_ROWS - 1 : -1]],
         with_dates(spec, values),
         more_rows=max(0, len(points) - MOST_ROWS),
     )
@@ -337,12 +343,12 @@ def saved_so_far(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
 def _saved(point: v1.SavingsPoint, date: int | None) -> Spec:
     least = rounded(point.saved_cost_at_least) if point.HasField("saved_cost_at_least") else None
     value: Spec = {"x": point.trial_number, "s": rounded(point.saved_cost), "l": least}
-    return value | ({"d": date} if date else {})
+    return value | ({} if date is None else {"d": date})
 
 
-def _saved_row(job_id: str, point: v1.SavingsPoint) -> tuple[Cell, ...]:
+def _saved_row(point: v1.SavingsPoint) -> tuple[str, ...]:
     return (
-        Link(str(point.trial_number), page("trial", job=job_id, number=point.trial_number)),
+        str(point.trial_number),
         f"{point.num_deliveries:,}",
         cost(point.saved_cost),
         cost(point.saved_cost_at_least) if point.HasField("saved_cost_at_least") else "–",
@@ -403,7 +409,7 @@ def cost_per_delivery(found: Sequence[tuple[v1.Job, v1.JobStatistics]]) -> Chart
         _Delivered(job.spec.job_id, point.trial_number, point.num_deliveries, each, dates(point.trial_number))
         for job, statistics in found
         for dates in [_dates(statistics.buckets)]
-        for point in statistics.savings_points
+        for point in thinned(statistics.savings_points, _LINE)
         if point.num_deliveries and math.isfinite(each := point.spent_cost / point.num_deliveries)
     ]
     if not points:
@@ -411,7 +417,7 @@ def cost_per_delivery(found: Sequence[tuple[v1.Job, v1.JobStatistics]]) -> Chart
     names = [job.spec.job_id for job, _ in found]
     values: list[Spec] = [
         {"j": names.index(point.job_id), "x": point.trial, "y": rounded(point.each), "n": point.deliveries}
-        | ({"d": point.date} if point.date else {})
+        | ({} if point.date is None else {"d": point.date})
         for point in points
     ]
     of_job: Spec = {"field": "job", "type": "nominal", "legend": {"title": "job", "columns": 1}}
@@ -434,12 +440,12 @@ def cost_per_delivery(found: Sequence[tuple[v1.Job, v1.JobStatistics]]) -> Chart
         {"calculate": f"{json.dumps(names)}[datum.j]", "as": "job"},
         {"calculate": joules_text("datum.y"), "as": "text"},
         {"calculate": f"{json.dumps(links)}[datum.j] + datum.x", "as": "href"},
-        DATE,
+        dated(values),
     ]
     rows = [
         (
             point.job_id,
-            Link(str(point.trial), page("trial", job=point.job_id, number=point.trial)),
+            str(point.trial),
             f"{point.deliveries:,}",
             cost(point.each),
         )
