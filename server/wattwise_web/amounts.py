@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 KWH = 3.6e6
 """Joules of a kilowatt-hour."""
 MINUS = "\N{MINUS SIGN}"
-_JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))
+JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
+"""Units of costs, the largest first."""
 _DASH = "–"
 
 
@@ -48,10 +49,8 @@ def metric(value: float) -> str:
 
 def cost(joules: float) -> str:
     """A cost, in joules with a unit prefix."""
-    for size, unit in _JOULES:
-        if abs(joules) >= 0.9995 * size:
-            return f"{number(joules / size)} {unit}"
-    return f"{number(joules)} J"
+    size, unit = next((each for each in JOULES if abs(joules) >= 0.9995 * each[0]), JOULES[-1])
+    return f"{number(joules / size)} {unit}"
 
 
 def energy(joules: float) -> str:
@@ -114,6 +113,11 @@ def moment(timestamp: Timestamp, now: float | None = None, *, is_ahead: bool = F
     return Moment(text, when.strftime("%Y-%m-%d %H:%M:%S UTC"), when.strftime("%Y-%m-%dT%H:%M:%SZ"), seconds)
 
 
+def minute(timestamp: Timestamp) -> str:
+    """A time to the minute."""
+    return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def _age(seconds: float) -> str:
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
@@ -158,17 +162,32 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     """How a trial ended, in a few words."""
     if trial.status == v1.TRIAL_STATUS_DISPATCHED:
         return Badge("running", "run")
-    known = trial.end_reason in v1.EndReason.values()
-    reason = end_reason(trial.end_reason) if known else f"reason {trial.end_reason}"
-    word = trial_result(reason, reached=trial.target_reached)
+    word = ended(trial.end_reason, reached=trial.target_reached)
     kind = "good" if trial.target_reached else "bad" if trial.status == v1.TRIAL_STATUS_FAILED else "miss"
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
 
 
-def trial_type(value: int) -> str:
-    """A trial's type in words."""
-    known = value in v1.TrialType.values()
-    return enum_name(v1.TrialType.Name(v1.TrialType.ValueType(value)), "TRIAL_TYPE_") if known else f"type {value}"
+def ended(value: int, *, reached: bool) -> str:
+    """How a trial ended, in a few words."""
+    known = value in v1.EndReason.values()
+    reason = end_reason(v1.EndReason.ValueType(value)) if known else f"reason {value}"
+    return trial_result(reason, reached=reached)
+
+
+_CHOOSERS = {
+    v1.TRIAL_TYPE_EXPLORATION: "by the search, to explore the batch size",
+    v1.TRIAL_TYPE_CONCURRENT: "by the search, while another trial explored",
+    v1.TRIAL_TYPE_MAB: "by the bandit",
+    v1.TRIAL_TYPE_REQUESTED: "by a person",
+    v1.TRIAL_TYPE_IMPORTED: "outside: the trial was imported",
+}
+
+
+def chooser(value: v1.TrialType.ValueType, *, staged: bool) -> str:
+    """Who chose the batch size of a trial of this type; only policies with stages tell apart what the search chose."""
+    if value == v1.TRIAL_TYPE_MAB and not staged:
+        return "by the search"
+    return _CHOOSERS.get(value, f"type {value}")
 
 
 def event_kind(value: int) -> str:

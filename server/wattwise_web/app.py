@@ -129,10 +129,13 @@ class Page:
         pages = {
             "/": ("jobs.html", "jobs"),
             "/job": ("job.html", "job"),
+            "/job/trials": ("trials.html", "trials"),
+            "/compare": ("compare.html", "compare"),
             "/trial": ("trial.html", "trial"),
             "/running": ("running.html", "running"),
             "/events": ("events.html", "events"),
             "/about": ("about.html", "about"),
+            "/glossary": ("glossary.html", "glossary"),
         }
         routes: list[Any] = [
             Route(path, self._page(template, name), name=name) for path, (template, name) in pages.items()
@@ -342,27 +345,17 @@ class Page:
         return _streamed(request, lines(), "application/json", headers)
 
     async def _trials(self, request: Request) -> Response | AsyncIterator[JobTrial]:
-        """All trials of a job, read page by page; the answer instead if the first page cannot be read."""
-        visitor, job_id = self._visitor(request), request.query_params.get("id", "")
+        """The trials of a list's filter, read page by page; the answer instead if the first page cannot be read."""
+        visitor = self._visitor(request)
         if visitor.token is None and self._exposure.needs_login:
             return self._to_login(request)
         try:
-            job, first = await self._reader.job_with_trials(visitor, job_id)
+            found = await self._reader.filtered(visitor, request.query_params)
         except UnauthenticatedError:
             return self._to_login(request)
         except WattwiseError as error:
             return self._failed(request, error)
-
-        async def pages() -> AsyncIterator[JobTrial]:
-            page = first
-            while True:
-                for trial in page.trials:
-                    yield JobTrial(job, trial)
-                if not page.next_page_token:
-                    return
-                page = await self._reader.trials(visitor, job_id, page.next_page_token)
-
-        return pages()
+        return found.rows()
 
     async def _live(self, request: Request) -> Response:
         visitor = self._visitor(request)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from wattwise import v1
 
 from tests.changes import Recurring
 from tests.live_server import LiveServer
@@ -48,9 +49,12 @@ def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, change
     events = text_of(browser.get("/events", params={"job": changed.job_id, "kind": "EVENT_KIND_CHANGE_DETECTED"}))
     assert f"{change.message[0].upper()}{change.message[1:]}" in events
     chart = spec_of(page, "cost")
-    assert [layer["data"]["values"] for layer in chart["layer"] if "data" in layer] == [
-        [{"at": change.since_trial - 0.5, "change": change.message}]
-    ]
+    (line,) = (each for layer in chart["layer"] for each in layer.get("data", {}).get("values", ()) if "change" in each)
+    before = changed.admin.GetTrial(
+        v1.GetTrialRequest(trial=v1.TrialId(job_id=changed.job_id, trial_number=change.since_trial - 1))
+    ).trial
+    date = 1000 * before.end_time.seconds
+    assert line == {"x": change.since_trial - 0.5, "date": date, "change": change.message}
     assert f"A vertical line: {change.message}." in shown
 
 

@@ -58,6 +58,7 @@ from wattwise_server.usecases.administration import Preview, ShownTrial
 from wattwise_server.usecases.changes import changes
 from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.job_spec import JobDraft
+from wattwise_server.usecases.labels import label_faults
 from wattwise_server.usecases.monitors import warnings_of
 from wattwise_server.usecases.power_limits import MAX_SAMPLES, KnownLimit
 from wattwise_server.usecases.report import NO_METRIC, Report
@@ -242,6 +243,10 @@ def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:
     return EndReason(v1.EndReason.Name(reason).removeprefix("END_REASON_"))
 
 
+def _end_reason(known: EndReason | None) -> v1.EndReason.ValueType:
+    return v1.EndReason.Value(f"END_REASON_{known.value}") if known else v1.END_REASON_UNSPECIFIED
+
+
 def _choice(value: int, wire: Any, prefix: str, field: str) -> str | None:
     """The name of an enum's value without its prefix; None if it is unspecified.
 
@@ -295,6 +300,7 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
         faults.append(Violation("job_id", "is set together with job_id_prefix; set one of them"))
     if of_several and request.from_trial_number:
         faults.append(Violation("from_trial_number", "needs a job_id; trials of several jobs have no common numbers"))
+    faults += label_faults(request.labels)
     if faults:
         raise InvalidRequestError(*faults)
     return TrialList(
@@ -304,6 +310,7 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
         EndReason(reason) if reason else None,
         request.batch_size or None,
         request.newest_first,
+        tuple(sorted(request.labels.items())),
     )
 
 
@@ -463,17 +470,22 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
             v1.TrialBucket(
                 first_trial=found.first,
                 last_trial=found.last,
-                batch_size=bucket.batch_size,
-                num_trials=bucket.num_trials,
-                num_deliveries=bucket.num_deliveries,
-                num_failed=bucket.num_failed,
-                least_cost=bucket.least_cost,
-                median_cost=bucket.median_cost,
-                most_cost=bucket.most_cost,
-                num_explorations=bucket.num_explorations,
+                batch_size=found.bucket.batch_size,
+                num_trials=found.bucket.num_trials,
+                num_deliveries=found.bucket.num_deliveries,
+                num_failed=found.bucket.num_failed,
+                least_cost=found.bucket.least_cost,
+                median_cost=found.bucket.median_cost,
+                most_cost=found.bucket.most_cost,
+                num_explorations=found.bucket.num_explorations,
+                newest_trial=found.bucket.newest_trial,
+                last_end_time=timestamp(found.bucket.last_end_time),
+                mean_epochs=found.bucket.mean_epochs,
+                end_reason=_end_reason(found.bucket.end_reason),
+                reason=found.bucket.reason,
+                excluded=found.bucket.excluded,
             )
             for found in known.ranges
-            for bucket in found.buckets
         ],
         savings_points=[
             v1.SavingsPoint(
@@ -483,7 +495,7 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
                 saved_cost=found.saved_cost,
                 saved_cost_at_least=found.saved_at_least,
             )
-            for found in known.ranges
+            for found in known.points
         ],
         power_profiles=[
             _power_profile(known.spec, profile.trial_number, profile.batch_size, profile.samples)
@@ -716,9 +728,7 @@ def trial(known: Trial) -> v1.Trial:
         id=v1.TrialId(**known.key._asdict()),
         type=v1.TrialType.Value(f"TRIAL_TYPE_{known.type.value}"),
         status=v1.TrialStatus.Value(f"TRIAL_STATUS_{known.status.value}"),
-        end_reason=v1.EndReason.Value(f"END_REASON_{known.end_reason.value}")
-        if known.end_reason
-        else v1.END_REASON_UNSPECIFIED,
+        end_reason=_end_reason(known.end_reason),
         start_time=timestamp(known.start_time),
         end_time=timestamp(known.end_time),
         time_seconds=last.time_seconds if last else 0.0,

@@ -271,7 +271,7 @@ class JobAdminService(v1.JobAdminServicer):
     ) -> v1.GetJobStatisticsResponse:
         """The figures of a job."""
         buckets = convert.num_buckets(request)
-        found = await self._statistics.job(request.job_id, buckets)
+        found = await self._statistics.job(request.job_id, buckets, with_excluded=request.with_excluded)
         return v1.GetJobStatisticsResponse(statistics=convert.job_statistics(found))
 
     async def GetTotals(self, request: v1.GetTotalsRequest, context: Context) -> v1.GetTotalsResponse:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from wattwise_server.domain import Moments, TrialType, Usage
-from wattwise_server.store.base import Day, Delivered, JobVersion, TrialGroup
+from wattwise_server.domain import EndReason, Moments, TrialType, Usage
+from wattwise_server.store.base import Bucket, Day, Delivered, JobVersion, TrialGroup
 from wattwise_server.store.rows import Row, from_micros
 
 _OWN = "NOT (t.type = 'IMPORTED' AND t.start_known AND t.start_time < j.create_time)"
 _DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"
-_ENDED = """
-    FROM trials t JOIN jobs j ON j.job_key = t.job_key
-    WHERE {jobs} t.status != 'DISPATCHED' AND t.trial_number > j.reset_after AND NOT t.excluded
-"""
+_TRIALS = "FROM trials t JOIN jobs j ON j.job_key = t.job_key"
+_HAS_ENDED = "t.status != 'DISPATCHED' AND t.trial_number > j.reset_after"
+_ENDED = f"{_TRIALS} WHERE {{jobs}} {_HAS_ENDED} AND NOT t.excluded"
 # PostgreSQL would take the type of such a parameter from the integer that it is multiplied with.
 _REAL = "CAST(${} AS double precision)"
 _QUANTITIES = ("cost", "joules", "seconds", "money")
@@ -68,20 +67,28 @@ _COUNTED = f"""
            t.target_reached AND NOT {_DOUBTFUL} AS certain, (t.trial_number - $2) / $3 AS bucket
     {_ENDED.format(jobs="t.job_key = $1 AND")}
 """
-BUCKETS = f"""
-    WITH counted AS (SELECT * FROM ({_COUNTED}) AS every WHERE cost IS NOT NULL),
+_BUCKETS = f"""
+    WITH reported AS (
+        SELECT t.trial_number, t.batch_size, t.type, t.cost, t.status, t.target_reached, t.end_time, t.last_epoch,
+               t.end_reason, t.excluded, {{reason}} AS reason, (t.trial_number - $2) / $3 AS bucket
+        {_TRIALS} {{launches}}
+        WHERE t.job_key = $1 AND {_HAS_ENDED} AND {{counted}} AND t.cost IS NOT NULL
+    ),
     ranked AS (
-        SELECT *, row_number() OVER (PARTITION BY bucket, batch_size ORDER BY cost) AS nth,
-               count(*) OVER (PARTITION BY bucket, batch_size) AS total FROM counted
+        SELECT *, row_number() OVER (PARTITION BY bucket, batch_size, excluded ORDER BY cost) AS nth,
+               count(*) OVER (PARTITION BY bucket, batch_size, excluded) AS total FROM reported
     )
     SELECT bucket AS place, batch_size, count(*) AS num_trials,
            sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
            sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed,
            sum(CASE WHEN type = 'EXPLORATION' THEN 1 ELSE 0 END) AS num_explorations, min(cost) AS least_cost,
-           avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost, max(cost) AS most_cost
-    FROM ranked GROUP BY bucket, batch_size ORDER BY bucket, batch_size
+           avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost,
+           max(cost) AS most_cost, max(trial_number) AS newest_trial, max(end_time) AS last_end_time,
+           avg(CAST(last_epoch AS double precision)) AS mean_epochs,
+           CASE WHEN min(end_reason) = max(end_reason) THEN min(end_reason) END AS end_reason,
+           max(reason) AS reason, excluded
+    FROM ranked GROUP BY bucket, batch_size, excluded ORDER BY bucket, batch_size, excluded
 """  # noqa: S608 - as above
-"""Ended trials of the job $1 that have reported, in ranges of $3 numbers from $2 on."""
 
 POINTS = f"""
     SELECT bucket AS place, sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) AS num_deliveries,
@@ -142,6 +149,35 @@ trials have a profile."""
 
 _ROUNDING = 1e-12
 """What is left of equal values when their sum of squares is computed, relative to it."""
+
+
+def buckets(*, single: bool, with_excluded: bool) -> str:
+    """Ended trials of the job $1 that have reported, in ranges of $3 numbers from $2 on.
+
+    Args:
+        single: Whether each range is a single number; then the trials have the reasons of their batch sizes.
+        with_excluded: Whether excluded trials are among them, apart from the others.
+    """
+    launches = "LEFT JOIN launches l ON l.job_key = t.job_key AND l.trial_number = t.trial_number" if single else ""
+    return _BUCKETS.format(
+        reason="coalesce(l.reason, '')" if single else "''",
+        launches=launches,
+        counted="TRUE" if with_excluded else "NOT t.excluded",
+    )
+
+
+def read_bucket(row: Row) -> Bucket:
+    """A row of `buckets`."""
+    values = {name: row[name] for name in Bucket._fields}
+    reason = row["end_reason"]
+    return Bucket(
+        **values
+        | {
+            "last_end_time": from_micros(row["last_end_time"]),
+            "end_reason": EndReason(reason) if reason else None,
+            "excluded": bool(row["excluded"]),
+        }
+    )
 
 
 def of_jobs(keys: Sequence[int] | None, *, sign: str = "") -> str:

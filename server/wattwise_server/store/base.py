@@ -115,6 +115,7 @@ class TrialList(NamedTuple):
         end_reason: None is any.
         batch_size: None is any.
         newest_first: Whether the order is reversed.
+        labels: Pairs of key and value that a trial must have.
     """
 
     job_id: str | None = None
@@ -123,6 +124,7 @@ class TrialList(NamedTuple):
     end_reason: EndReason | None = None
     batch_size: int | None = None
     newest_first: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class HistoryList(NamedTuple):
@@ -276,6 +278,12 @@ class Bucket(NamedTuple):
     median_cost: float
     most_cost: float
     num_explorations: int
+    newest_trial: int
+    last_end_time: datetime
+    mean_epochs: float
+    end_reason: EndReason | None
+    reason: str
+    excluded: bool
 
 
 class Spent(NamedTuple):
@@ -474,10 +482,14 @@ class Store(Protocol):
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
         """The running trials of jobs, by key; None: of all jobs that have any."""
 
-    async def buckets(
-        self, key: int, first: int, width: int, compared_from: int
-    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
-        """The ended trials of a job that count, in ranges of `width` numbers from `first` on.
+    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
+        """The ended trials of a job that have reported, in ranges of `width` numbers from `first` on.
+
+        Excluded trials are left out, or have buckets of their own.
+        """
+
+    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
+        """Deliveries and costs of the ended trials of a job that count, in the same ranges.
 
         A claim of savings compares those from `compared_from` on, here and below.
         """

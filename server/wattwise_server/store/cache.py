@@ -362,11 +362,13 @@ class CachedStore(ABC):
         self.check_calls()
         return await self.queries.running_groups(keys)
 
-    async def buckets(
-        self, key: int, first: int, width: int, compared_from: int
-    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
         """The ended trials in ranges of numbers."""
-        return await self.queries.buckets(key, first, width, compared_from)
+        return await self.queries.buckets(key, first, width, with_excluded=with_excluded)
+
+    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
+        """What they delivered and cost."""
+        return await self.queries.spent(key, first, width, compared_from)
 
     async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
         """How many own trials that are compared have delivered a model after a time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate, groupby
@@ -143,16 +143,22 @@ class Month(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A range of trial numbers, with its trials by batch size, and with what was saved up to its end.
+    """The trials of one batch size in a range of trial numbers."""
+
+    first: int
+    last: int
+    bucket: Bucket
+
+
+class Point(NamedTuple):
+    """What was spent and saved up to the end of a range of trial numbers.
 
     Attributes:
         saved_cost: By the trials that are compared; None before the first one of them.
         saved_at_least: Likewise.
     """
 
-    first: int
     last: int
-    buckets: Sequence[Bucket]
     num_deliveries: int
     spent_cost: float
     saved_cost: float | None
@@ -169,6 +175,7 @@ class JobStatistics(NamedTuple):
     savings: Savings
     num_excluded: int
     ranges: Sequence[Range]
+    points: Sequence[Point]
     profiles: Sequence[Profile]
     months: Sequence[Month]
 
@@ -198,8 +205,8 @@ class Statistics:
         # What else was read of the ended trials of a job, with its version.
         self._answers: OrderedDict[tuple[object, ...], tuple[JobVersion, Any]] = OrderedDict()
 
-    async def job(self, job_id: str, num_buckets: int) -> JobStatistics:
-        """The figures of a job, with at most this many ranges of trials.
+    async def job(self, job_id: str, num_buckets: int, *, with_excluded: bool = False) -> JobStatistics:
+        """The figures of a job, with at most this many ranges of trials; also of excluded ones, if wanted.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -218,11 +225,18 @@ class Statistics:
         savings = await self._with_advice(self._savings(versions[0], groups, compared_from), versions[0], job)
         baseline = savings.cost.baseline
         ranges: Sequence[Range] = ()
+        points: Sequence[Point] = ()
         if num_buckets and job.num_trials > job.reset_after:
             first = job.reset_after + 1
             width = -(-(job.num_trials - job.reset_after) // num_buckets)
-            found = await self._of_ended(versions[0], self._store.buckets, first, width, compared_from)
-            ranges = _ranges(found, first, width, job.num_trials, compared_from=compared_from, baseline=baseline)
+            buckets = await self._of_ended(versions[0], self._store.buckets, first, width, with_excluded=with_excluded)
+            spent = await self._of_ended(versions[0], self._store.spent, first, width, compared_from)
+
+            def last(place: int) -> int:
+                return min(first + (place + 1) * width - 1, job.num_trials)
+
+            ranges = [Range(first + each.place * width, last(each.place), each) for each in buckets]
+            points = _points(spent, last, compared_from=compared_from, baseline=baseline)
         return JobStatistics(
             job.spec,
             self._by_batch_size(groups, versions[0].num_gpus),
@@ -231,6 +245,7 @@ class Statistics:
             savings,
             sum(number > job.reset_after for number in versions[0].excluded),
             ranges,
+            points,
             [Profile(*profile) for profile in await self._store.profiles(key)],
             self._months(await self._of_ended(versions[0], self._store.days), versions[0].num_gpus),
         )
@@ -355,13 +370,13 @@ class Statistics:
         return found
 
     async def _of_ended(
-        self, version: JobVersion, read: Callable[..., Awaitable[Answer]], *arguments: object
+        self, version: JobVersion, read: Callable[..., Awaitable[Answer]], *arguments: object, **options: object
     ) -> Answer:
         """What a query says of the ended trials of a job, asked again after each of its events."""
-        what = (read.__name__, version.key, *arguments)
+        what = (read.__name__, version.key, *arguments, *options.items())
         known = self._answers.pop(what, None)
         if known is None or not _is_same(known[0], version):
-            known = version, await read(version.key, *arguments)
+            known = version, await read(version.key, *arguments, **options)
         self._answers[what] = known
         while len(self._answers) > _KEPT_ANSWERS:
             self._answers.popitem(last=False)
@@ -546,39 +561,34 @@ def _at_most(savings: Savings) -> Quantities:
     return Quantities(*(None if each is None else max(0.0, each) for each in found))
 
 
-def _ranges(
-    found: tuple[Sequence[Bucket], Sequence[Spent]],
-    first: int,
-    width: int,
-    newest: int,
-    *,
-    compared_from: int,
-    baseline: Baseline | None,
-) -> Sequence[Range]:
-    """The ranges that have trials."""
-    buckets, spent = found
-    by_place: defaultdict[int, list[Bucket]] = defaultdict(list)
-    for bucket in buckets:
-        by_place[bucket.place].append(bucket)
+def _points(
+    spent: Sequence[Spent], last_of: Callable[[int], int], *, compared_from: int, baseline: Baseline | None
+) -> Sequence[Point]:
+    """The ends of the ranges that have trials.
+
+    Args:
+        spent: The ranges.
+        last_of: Returns the last number of a range.
+        compared_from: The first trial that is compared.
+        baseline: What a delivery costs with the default; None where nothing is claimed.
+    """
     sums = (
         accumulate(each.num_deliveries for each in spent),
         accumulate(each.cost for each in spent),
         accumulate(each.num_compared for each in spent),
         accumulate(each.compared_cost for each in spent),
     )
-    ranges = []
+    points = []
     for each, delivered, cost, compared, compared_cost in zip(spent, *sums, strict=True):
-        last = min(first + (each.place + 1) * width - 1, newest)
+        last = last_of(each.place)
         known = baseline if last >= compared_from else None
-        ranges.append(
-            Range(
-                first + each.place * width,
+        points.append(
+            Point(
                 last,
-                by_place[each.place],
                 delivered,
                 cost,
                 None if known is None else compared * known.cautious - compared_cost,
                 None if known is None else compared * known.least - compared_cost,
             )
         )
-    return ranges
+    return points

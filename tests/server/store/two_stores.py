@@ -131,11 +131,13 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).running_groups(keys)
 
-    async def buckets(
-        self, key: int, first: int, width: int, compared_from: int
-    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
         """By the next store."""
-        return await next(self._turns).buckets(key, first, width, compared_from)
+        return await next(self._turns).buckets(key, first, width, with_excluded=with_excluded)
+
+    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
+        """By the next store."""
+        return await next(self._turns).spent(key, first, width, compared_from)
 
     async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
         """By the next store."""

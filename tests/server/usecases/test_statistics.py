@@ -205,6 +205,30 @@ def test_running_trials_are_spent_but_not_delivered(priced: LiveServer) -> None:
     assert (group.num_trials, group.num_running, group.spent.time_seconds) == (1, 1, 1.0)
 
 
+def test_buckets_of_single_trials_say_when_and_why(priced: LiveServer) -> None:
+    """Each has its trial's number, end, epochs and reasons; an excluded trial is among them only if requested."""
+    job = People(priced)
+    job.run(100.0)
+    job.run(20.0, converges=False)
+    excluded = job.run(7e9)
+    key = v1.TrialId(job_id=job.job_id, trial_number=excluded.id.trial_number)
+    job.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=key, excluded=True))
+    trials = job.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials
+    request = v1.GetJobStatisticsRequest(job_id=job.job_id, num_buckets=10, with_excluded=True)
+    found = job.admin.GetJobStatistics(request).statistics
+    assert [
+        (each.newest_trial, each.last_end_time, each.mean_epochs, each.end_reason, each.reason, each.excluded)
+        for each in found.buckets
+    ] == [
+        (trial.id.trial_number, trial.end_time, trial.last_epoch, trial.end_reason, trial.reason, trial.excluded)
+        for trial in trials
+    ]
+    assert [each.excluded for each in found.buckets] == [False, False, True]
+    assert all(each.reason for each in found.buckets)
+    assert list(figures(priced, job.job_id, 10).buckets) == list(found.buckets[:2])
+    assert [point.trial_number for point in found.savings_points] == [1, 2]
+
+
 def test_buckets_cover_the_trials(priced: LiveServer) -> None:
     """With as many buckets as trials each has one; with fewer each has several, and the points are cumulative."""
     job = People(priced)

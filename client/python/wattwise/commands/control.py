@@ -188,7 +188,8 @@ def _state_answer(args: argparse.Namespace, before: v1.Job, job: v1.Job, batch_s
     if state == known[batch_size]:
         text = f"Batch size {batch_size} of {args.job_id} is {status_name(state)} already: nothing has changed."
         return _answer(args, job, job, text)
-    text = f"Batch size {batch_size} of {args.job_id}: {_state_text(state)}."
+    was_pinned = known[batch_size].status == v1.BATCH_SIZE_STATUS_PINNED
+    text = f"Batch size {batch_size} of {args.job_id} {_state_text(state, was_pinned=was_pinned)}."
     back = [
         other.batch_size
         for other in job.batch_size_states
@@ -197,7 +198,7 @@ def _state_answer(args: argparse.Namespace, before: v1.Job, job: v1.Job, batch_s
         == (v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY, v1.BATCH_SIZE_STATUS_ALLOWED)
     ]
     if back:
-        text += f" So are {sizes(back)}: what is known of memory no longer rules them out."
+        text += f" So may {sizes(back)}: what is known of memory no longer rules them out."
     if state.status == v1.BATCH_SIZE_STATUS_PINNED:
         text += _replaced(before, known[batch_size])
     return _answer(args, job, job, text + _withdrawn(before, job))
@@ -218,10 +219,12 @@ def _withdrawn(before: v1.Job, job: v1.Job) -> str:
     return f" The baseline that was requested, with batch size {job.spec.default_batch_size}, is withdrawn."
 
 
-def _state_text(state: v1.BatchSizeState) -> str:
-    """The state of a batch size, with its reason unless that begins with the state."""
+def _state_text(state: v1.BatchSizeState, *, was_pinned: bool) -> str:
+    """What is true of a batch size now, and what is known of it."""
+    if state.status == v1.BATCH_SIZE_STATUS_ALLOWED:
+        return f"{'is no longer pinned' if was_pinned else 'may be chosen again'}; {state.reason}"
     name = status_name(state)
-    return state.reason if state.reason.startswith(name) else f"{name}; {state.reason}"
+    return f"is {state.reason if state.reason.startswith(name) else f'{name}; {state.reason}'}"
 
 
 def _answer(args: argparse.Namespace, message: Message, job: v1.Job, text: str) -> int:

@@ -303,7 +303,13 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
     least = "least expected cost" if spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT else "min cost"
     stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the {least}"
-    without = "; pinned launches are not" if pinned else "; launches of a paused search are not" if job.paused else ""
+    without = (
+        "; trials of a pinned batch size are not"
+        if pinned
+        else "; trials of a paused search are not"
+        if job.paused
+        else ""
+    )
     yield "stopped early", stopping if spec.disable_early_stopping else stopping + without
     gpu = spec.gpu
     yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W in total"

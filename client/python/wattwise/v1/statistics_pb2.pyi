@@ -539,6 +539,12 @@ class TrialBucket(_message.Message):
     MEDIAN_COST_FIELD_NUMBER: _builtins.int
     MOST_COST_FIELD_NUMBER: _builtins.int
     NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
+    NEWEST_TRIAL_FIELD_NUMBER: _builtins.int
+    LAST_END_TIME_FIELD_NUMBER: _builtins.int
+    MEAN_EPOCHS_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EXCLUDED_FIELD_NUMBER: _builtins.int
     first_trial: _builtins.int
     """Number of the first trial of the range, of whatever batch size. Always set."""
     last_trial: _builtins.int
@@ -559,6 +565,20 @@ class TrialBucket(_message.Message):
     """The highest cost among them, in joules."""
     num_explorations: _builtins.int
     """Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION."""
+    newest_trial: _builtins.int
+    """Number of the newest of them. Always set."""
+    mean_epochs: _builtins.float
+    """Mean number of their epochs."""
+    end_reason: _trial_pb2.EndReason.ValueType
+    """Why they ended. Unspecified: not all for the same reason."""
+    reason: _builtins.str
+    """One sentence that explains the choice of the batch size. Empty: the range has several trials, or see Trial.reason."""
+    excluded: _builtins.bool
+    """Whether they are excluded. Only in answers to requests with `with_excluded`."""
+    @_builtins.property
+    def last_end_time(self) -> _timestamp_pb2.Timestamp:
+        """When the last of them ended. Always set."""
+
     def __init__(
         self,
         *,
@@ -572,10 +592,16 @@ class TrialBucket(_message.Message):
         median_cost: _builtins.float = ...,
         most_cost: _builtins.float = ...,
         num_explorations: _builtins.int = ...,
+        newest_trial: _builtins.int = ...,
+        last_end_time: _timestamp_pb2.Timestamp | None = ...,
+        mean_epochs: _builtins.float = ...,
+        end_reason: _trial_pb2.EndReason.ValueType = ...,
+        reason: _builtins.str = ...,
+        excluded: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_end_time", b"last_end_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "first_trial", b"first_trial", "last_trial", b"last_trial", "least_cost", b"least_cost", "median_cost", b"median_cost", "most_cost", b"most_cost", "num_deliveries", b"num_deliveries", "num_explorations", b"num_explorations", "num_failed", b"num_failed", "num_trials", b"num_trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "end_reason", b"end_reason", "excluded", b"excluded", "first_trial", b"first_trial", "last_end_time", b"last_end_time", "last_trial", b"last_trial", "least_cost", b"least_cost", "mean_epochs", b"mean_epochs", "median_cost", b"median_cost", "most_cost", b"most_cost", "newest_trial", b"newest_trial", "num_deliveries", b"num_deliveries", "num_explorations", b"num_explorations", "num_failed", b"num_failed", "num_trials", b"num_trials", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

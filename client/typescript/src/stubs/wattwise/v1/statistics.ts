@@ -7,7 +7,14 @@
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
-import { TrialType, trialTypeFromJSON, trialTypeToNumber } from "./trial.js";
+import {
+  EndReason,
+  endReasonFromJSON,
+  endReasonToNumber,
+  TrialType,
+  trialTypeFromJSON,
+  trialTypeToNumber,
+} from "./trial.js";
 
 /** What a job's data say about its savings. */
 export enum SavingsVerdict {
@@ -343,6 +350,20 @@ export interface TrialBucket {
   mostCost: number;
   /** Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION. */
   numExplorations: number;
+  /** Number of the newest of them. Always set. */
+  newestTrial: number;
+  /** When the last of them ended. Always set. */
+  lastEndTime:
+    | Date
+    | undefined;
+  /** Mean number of their epochs. */
+  meanEpochs: number;
+  /** Why they ended. Unspecified: not all for the same reason. */
+  endReason: EndReason;
+  /** One sentence that explains the choice of the batch size. Empty: the range has several trials, or see Trial.reason. */
+  reason: string;
+  /** Whether they are excluded. Only in answers to requests with `with_excluded`. */
+  excluded: boolean;
 }
 
 /** What was saved up to a trial. */
@@ -1497,6 +1518,12 @@ function createBaseTrialBucket(): TrialBucket {
     medianCost: 0,
     mostCost: 0,
     numExplorations: 0,
+    newestTrial: 0,
+    lastEndTime: undefined,
+    meanEpochs: 0,
+    endReason: EndReason.END_REASON_UNSPECIFIED,
+    reason: "",
+    excluded: false,
   };
 }
 
@@ -1531,6 +1558,24 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     }
     if (message.numExplorations !== 0) {
       writer.uint32(80).int32(message.numExplorations);
+    }
+    if (message.newestTrial !== 0) {
+      writer.uint32(88).int32(message.newestTrial);
+    }
+    if (message.lastEndTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.lastEndTime), writer.uint32(98).fork()).join();
+    }
+    if (message.meanEpochs !== 0) {
+      writer.uint32(105).double(message.meanEpochs);
+    }
+    if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
+      writer.uint32(112).int32(endReasonToNumber(message.endReason));
+    }
+    if (message.reason !== "") {
+      writer.uint32(122).string(message.reason);
+    }
+    if (message.excluded !== false) {
+      writer.uint32(128).bool(message.excluded);
     }
     return writer;
   },
@@ -1628,6 +1673,54 @@ export const TrialBucket: MessageFns<TrialBucket> = {
             message.numExplorations = reader.int32();
             continue;
           }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.newestTrial = reader.int32();
+            continue;
+          }
+          case 12: {
+            if (tag !== 98) {
+              break;
+            }
+
+            message.lastEndTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 13: {
+            if (tag !== 105) {
+              break;
+            }
+
+            message.meanEpochs = reader.double();
+            continue;
+          }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.endReason = endReasonFromJSON(reader.int32());
+            continue;
+          }
+          case 15: {
+            if (tag !== 122) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 16: {
+            if (tag !== 128) {
+              break;
+            }
+
+            message.excluded = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1655,6 +1748,12 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     message.medianCost = object.medianCost ?? 0;
     message.mostCost = object.mostCost ?? 0;
     message.numExplorations = object.numExplorations ?? 0;
+    message.newestTrial = object.newestTrial ?? 0;
+    message.lastEndTime = object.lastEndTime ?? undefined;
+    message.meanEpochs = object.meanEpochs ?? 0;
+    message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
+    message.reason = object.reason ?? "";
+    message.excluded = object.excluded ?? false;
     return message;
   },
 };
