@@ -11,6 +11,7 @@ from wattwise_web import charts, savings
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.web.conftest import FACTORS
+from tests.web.test_pages import DASH
 
 
 def pinned_runs(server: LiveServer, trainer: Trainer, batch_size: int, costs: list[float]) -> None:
@@ -52,7 +53,7 @@ def test_months_have_a_chart() -> None:
     factors = v1.Factors(gpu_hour_price=1.0, currency="EUR")
     chart = charts.model_by_month(statistics, factors)
     assert chart.rows[0] == ("November 2026", "12", "2.65 EUR", "31.80 EUR")
-    assert chart.rows[1][2] == "–"
+    assert chart.rows[1][1:] == ("0", DASH, "3.00 EUR")
     assert chart.spec is not None
     assert [value["each"] for value in chart.spec["data"]["values"]] == [3.9, 2.65]
     assert "EUR" in str(chart.spec)
