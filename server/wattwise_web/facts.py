@@ -94,7 +94,7 @@ def job_facts(job: v1.Job) -> list[tuple[str, str]]:
         ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
         ("Default", str(spec.default_batch_size)),
         ("Target", f"metric {sign} {amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs"),
-        ("Energy against time", f"η = {spec.eta_knob:g}"),
+        ("Energy against time", f"η = {spec.eta_knob:g} (1: only energy, 0: only time)"),
         ("Stopped early", stopping),
         ("GPUs", f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total"),
         ("Monitor", monitor_text(job.monitor) or "none named yet"),

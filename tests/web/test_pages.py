@@ -397,9 +397,9 @@ def test_running_trials_are_sorted_within_a_page(tmp_path: Path) -> None:
         with WebPage(server.address, tmp_path / "web.log") as page, page.client() as web:
             for _ in range(200):
                 trainer.next()
-            assert "200 trials running, the longest silent first." in text_of(web.get("/running"))
+            assert "200 running trials. First come those whose last report is" in text_of(web.get("/running"))
             trainer.next()
-            assert "201 trials running, the longest silent of this page first." in text_of(web.get("/running"))
+            assert "201 running trials. First come those of this page whose" in text_of(web.get("/running"))
 
 
 def test_values_of_newer_servers_have_a_name() -> None:
@@ -414,7 +414,7 @@ def test_events_running_and_about(web: httpx.Client) -> None:
     """Events are filtered by job and kind; running trials have their job; the server's version is on the last page."""
     failed = text_of(web.get("/events", params={"job": "resnet-nightly", "kind": "EVENT_KIND_TRIAL_FAILED"}))
     assert len(re.findall(r"Trial \d+, batch size \d+, crashed", failed)) == 2
-    assert "2 trials running" in text_of(web.get("/running"))
+    assert "2 running trials" in text_of(web.get("/running"))
     assert "version 0." in text_of(web.get("/about"))
 
 

@@ -273,7 +273,7 @@ Global___TrialId: _TypeAlias = TrialId  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """The state of a trial: one launch of a job with one batch size."""
+    """The state of a trial: the record of a training with one batch size."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -364,7 +364,7 @@ export interface TrialId {
   requestId: string;
 }
 
-/** The state of a trial: one launch of a job with one batch size. */
+/** The state of a trial: the record of a training with one batch size. */
 export interface Trial {
   /** The id of the trial. Always set. */
   id:
