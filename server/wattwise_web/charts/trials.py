@@ -286,7 +286,8 @@ def _caption(job: v1.Job, kinds: set[tuple[int, bool]], *, single: bool) -> str:
 def _row(job_id: str, bucket: v1.TrialBucket, *, single: bool) -> tuple[Cell, ...]:
     size, median = str(bucket.batch_size), cost(bucket.median_cost)
     when = minute(bucket.last_end_time) if bucket.HasField("last_end_time") else "–"
-    tail = (_result(bucket, single=single), number(bucket.mean_epochs), when)
+    mean = bucket.mean_epochs
+    tail = (_result(bucket, single=single), f"{mean:,.0f}" if mean.is_integer() else number(mean), when)
     if single:
         link = Link(str(bucket.first_trial), page("trial", job=job_id, number=bucket.first_trial))
         return link, size, median, *tail, bucket.reason or "–"
