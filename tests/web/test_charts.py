@@ -61,7 +61,7 @@ def dates_of(spec: Spec) -> dict[int, int]:
 
 
 def test_marks_have_the_dates_of_their_trials(web: httpx.Client, site: LiveServer) -> None:
-    """Each trial's mark has the time at which it ended, for the axis of dates; a saving has that of its newest trial."""
+    """For the axis of dates, each trial's mark has the time of its end, and a saving that of its newest trial."""
     request = v1.ListTrialsRequest(job_id=SAVING, page_size=1000)
     ended = {trial.id.trial_number: trial.end_time.seconds
              for trial in site.admin.ListTrials(request).trials if trial.HasField("end_time")}  # fmt: skip
@@ -150,12 +150,12 @@ def test_long_intervals_leave_room_for_others(own: LiveServer, reader: httpx.Cli
     assert max(near) < top <= 2.4 * max(near)
     assert [value["above"] for value in values_of(spec)] == [end > 2 * max(near) for end in ends]
     assert all(value["high"] < top for value in values_of(spec))
-    assert "An arrow: it goes on above the chart" in text_of(page)
+    assert "A grey arrow: it goes on above the chart" in text_of(page)
     assert [row["batch size"] for row in rows_of(page, "arms")] == list(map(str, sizes))
 
 
 def test_a_lower_bound_far_below_is_cut_off() -> None:
-    """Where the bound is far below zero, the axis leaves room for the estimate, and the caption and the table say so."""
+    """Where the bound is far below zero, the axis leaves room for the estimate, and the caption says so."""
     saved, least = [-1e3, 2e3, 3e3], [-5e6, -9e5, -2e5]
     points = [
         v1.SavingsPoint(trial_number=number, num_deliveries=number, saved_cost=each, saved_cost_at_least=bound)
