@@ -51,8 +51,6 @@ _USUAL_BELIEF: Policy = "POLICY_KNOWLEDGE_GRADIENT"
 class ReplayCommand:
     """The `replay` subcommand of `wattwise`."""
 
-    help = "run the policies over recorded traces and compare their costs"
-
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the options."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter

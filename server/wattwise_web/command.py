@@ -29,8 +29,6 @@ _URL = Kind("URL", str)
 class WebCommand:
     """The `web` subcommand of `wattwise`."""
 
-    help = "run the web page, which shows jobs and what they save"
-
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the options, and `export`."""
         usual = Settings("localhost:50051")
@@ -84,7 +82,7 @@ COMMAND = WebCommand()
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m wattwise_web`: the same as `wattwise web`."""
-    parser = argparse.ArgumentParser(prog="wattwise web", description=COMMAND.help)
+    parser = argparse.ArgumentParser(prog="wattwise web", description="The same as `wattwise web`.")
     COMMAND.add_arguments(parser)
     try:
         return COMMAND.run(parser.parse_args(argv))

@@ -7,9 +7,6 @@ import logging
 import sys
 from collections.abc import Sequence
 
-import uvloop
-
-from wattwise_server.app import run
 from wattwise_server.commands.options import (
     ADDRESS,
     DATABASE_HELP,
@@ -37,8 +34,6 @@ _WEEK = 7 * 86_400
 class ServeCommand:
     """The `serve` subcommand of `wattwise`."""
 
-    help = "run the server"
-
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         usual = Config()
@@ -59,6 +54,10 @@ class ServeCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until a signal stops it; returns 0, or 1 if it cannot start."""
+        import uvloop  # noqa: PLC0415 - --help runs no server
+
+        from wattwise_server.app import run  # noqa: PLC0415 - likewise
+
         configure(args.log_level, args.log_format)
         try:
             config = config_of(args)
@@ -77,7 +76,7 @@ COMMAND = ServeCommand()
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m wattwise_server`: the same as `wattwise serve`."""
-    parser = argparse.ArgumentParser(prog="wattwise serve", description=COMMAND.help)
+    parser = argparse.ArgumentParser(prog="wattwise serve", description="The same as `wattwise serve`.")
     COMMAND.add_arguments(parser)
     return COMMAND.run(parser.parse_args(argv))
 

@@ -27,13 +27,13 @@ def test_reset_revives_an_exhausted_job(ask: Ask, trainer: Trainer) -> None:
     with pytest.raises(grpc.RpcError) as exhausted:
         trainer.next()
     assert f"`wattwise jobs reset {trainer.job_id}`" in str(exhausted.value.details())
-    assert ask("jobs", "reset", trainer.job_id) == (
+    assert ask("jobs", "reset", trainer.job_id, "--yes") == (
         f"Reset {trainer.job_id}: its search begins again, without its 2 earlier trials. "
         "The next launch gets one of the batch sizes 8, 16, 32, 64, as the search chooses.\n"
     )
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "reset")[1].endswith(" UTC, after trial 2: trials 1-2 do not count")
-    assert row(ask("jobs", "trials", trainer.job_id), "2")[3] == "failed, before reset"
+    assert row(ask("jobs", "trials", trainer.job_id), "2")[4] == "failed, before reset"
     assert trainer.next().id.trial_number == 3
     assert len(json.loads(ask("jobs", "trials", trainer.job_id, "--json"))) == 3
 
@@ -48,7 +48,7 @@ def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:
     shown = ask("jobs", "show", job_id)
     assert row(shown, "min cost")[1].startswith("1.00 kJ")
     assert row(shown, "excluded trials") == ["excluded trials", "2"]
-    assert row(ask("jobs", "trials", job_id), "2")[3] == "succeeded, excluded"
+    assert row(ask("jobs", "trials", job_id), "2")[4] == "succeeded, excluded"
     assert ask("jobs", "include-trial", job_id, "2").startswith(f"Included trial 2 of {job_id}")
     assert row(ask("jobs", "show", job_id), "min cost")[1].startswith("1.00 J")
 
@@ -92,10 +92,10 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert row(shown, "pinned") == ["pinned", "64"]
     assert row(shown, "next launch")[1].startswith("batch size 64, like every launch")
     assert row(shown, "requested trials") == ["requested trials", "1-2"]
-    assert row(ask("jobs", "trials", job_id), "1")[2] == "requested"
+    assert row(ask("jobs", "trials", job_id), "1")[3] == "requested"
     assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
     assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id}: allowed; ")
-    assert row(ask("jobs", "list"), job_id)[1] == "-"
+    assert row(ask("jobs", "list"), job_id)[1] == "searching"
     assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned: ")
 
 
@@ -161,7 +161,7 @@ def test_waiting_baseline_is_named(ask: Ask, trainer: Trainer) -> None:
 def test_withdrawn_baseline(ask: Ask, trainer: Trainer) -> None:
     """Banning the default batch size withdraws a baseline, and so does a reset; the answer says so."""
     job_id = trainer.job_id
-    for words in (("ban", job_id, "16"), ("reset", job_id)):
+    for words in (("ban", job_id, "16"), ("reset", job_id, "--yes")):
         ask("jobs", "allow", job_id, "16")
         ask("jobs", "baseline", job_id)
         assert "is withdrawn" in ask("jobs", *words)
@@ -258,7 +258,7 @@ def test_unknown_policy(refused: Ask) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("reset",),
+        ("reset", "--yes"),
         ("exclude-trial", "1"),
         ("include-trial", "1"),
         ("ban", "8"),
@@ -327,5 +327,6 @@ def test_computed_costs_are_marked(ask: Ask, trainer: Trainer) -> None:
     measured = result(trial, 100, metric=0.5)
     measured.computed.CopyFrom(v1.ComputedUsage(time_seconds=1.5, energy_joules=80, power_limit_watts=50))
     trainer.stub.ReportResult(v1.ReportResultRequest(result=measured))
-    cells = row(ask("jobs", "trials", trainer.job_id), "1")
-    assert cells[8:10] == ["100 J", "80.0 J (computed)"]
+    shown = ask("jobs", "trials", trainer.job_id)
+    assert row(shown, "1")[9:11] == ["100 J", "80.0 J"]
+    assert any(line.startswith("Costs are computed for the cheapest power limit") for line in shown.splitlines())

@@ -178,7 +178,7 @@ def test_unknown_start_is_shown_as_such(ask: Ask, trainer: Trainer, tmp_path: Pa
 
 def test_trial_from_before_a_reset_is_excluded(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
     """Its start is compared with the time of the reset; it counts once it is included."""
-    ask("jobs", "reset", trainer.job_id)
+    ask("jobs", "reset", trainer.job_id, "--yes")
     file = written(tmp_path, f"{HEADING},start_time\na,16,2,10,100,0.95,2026-01-01\n")
     assert "excluded, before the job's reset" in ask("jobs", "import", trainer.job_id, file)
     assert row(ask("jobs", "show", trainer.job_id), "excluded trials") == ["excluded trials", "1"]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +22,9 @@ from wattwise import v1
 from wattwise.commands.main import main
 from wattwise.commands.tables import policy, stage
 
-from tests.client.commands.conftest import Ask, row
+from tests.client.commands.conftest import Ask, records, row
 from tests.jobs import Trainer, job_spec, monitor_of, power_sample
+from tests.terminal import on_terminal, wattwise
 
 AWAY = "127.0.0.1:1"
 
@@ -100,7 +102,7 @@ def test_unknown_argument(refused: Ask, command: str) -> None:
     words = command.split()
     error = refused(*words, "--databse", "x", status=2)
     assert "--databse x" in error
-    assert f"`wattwise {words[0]} --help`" in error
+    assert f"`wattwise {command} --help`" in error
 
 
 def test_light_install_shows_what_is_missing() -> None:
@@ -118,13 +120,12 @@ def test_light_install_refuses_what_is_missing() -> None:
 
 
 def test_list(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job's line in a pipe has its stage, its surviving batch sizes, its lowest cost, and its time in ISO 8601."""
+    """A job's line in a pipe has its state, its batch size, its surviving ones, its lowest cost, and when it began."""
     trainer = Trainer(stub)
     trainer.run(12_345)
-    *cells, registered, batch_size, age = row(ask("jobs", "list"), trainer.job_id)
-    assert cells[1:] == ["pruning, round 1 of 2", "8, 16, 32, 64", "1", "12.3 kJ", "16"]
-    assert abs(datetime.now(timezone.utc) - moment(registered)) < timedelta(minutes=5)
-    assert (batch_size, age[-1]) == ("16", "s")
+    _, *cells, registered, age = row(ask("jobs", "list"), trainer.job_id)
+    assert cells == ["pruning 1/2", "16", "8, 16, 32, 64", "1", "12.3 kJ", "16"]
+    assert (registered[-4:], age[-1]) == (" UTC", "s")
 
 
 def test_list_by_prefix(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -167,11 +168,11 @@ def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerS
     trainer.run(1000)
     listed, shown = ask("jobs", "list"), ask("jobs", "show", trainer.job_id)
     trials = ask("jobs", "trials", trainer.job_id)
-    assert row(listed, trainer.job_id)[1:3] == ["-", "8, 16, 32, 64"]
+    assert row(listed, trainer.job_id)[1:4] == ["searching", "16", "8, 16, 32, 64"]
     assert row(shown, "policy") == ["policy", "knowledge gradient"]
     assert row(shown, "stopped early") == ["stopped early", "above 2 times the least expected cost"]
     assert not any(line.startswith("stage") for line in shown.splitlines())
-    assert row(trials, "1")[:4] == ["1", "16", "-", "succeeded"]
+    assert row(trials, "1")[:5] == ["1", "16", "reached", "-", "succeeded"]
     assert not any(word in text for word in ("bandit", "mab") for text in (listed, shown, trials))
 
 
@@ -203,12 +204,12 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
     trainer.run(1000)
     trainer.run(3000)
-    shown = ask("jobs", "show", trainer.job_id)
+    shown = ask("jobs", "show", trainer.job_id, "--wide")
     assert row(shown, "policy") == ["policy", "pruning gts"]
     assert row(shown, "stage") == ["stage", "bandit"]
     assert row(shown, "stopped early") == ["stopped early", "above 5 times the min cost"]
     assert row(shown, "min cost") == ["min cost", "1.00 kJ at batch size 16"]
-    assert row(shown, "16", "mean cost") == ["16", "2", "2.00 kJ", "707 J", "1.00 kJ"]
+    assert row(shown, "16", "mean cost")[-4:] == ["2", "2.00 kJ", "707 J", "1.00 kJ"]
 
 
 def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -216,29 +217,35 @@ def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.Batch
     trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
     trainer.run(1000, monitor=monitor_of("estimate"))
     trainer.run(3000, monitor=monitor_of("estimate"))
-    assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (estimate)", "16", "estimate"]
-    shown = ask("jobs", "show", trainer.job_id)
+    listed = ask("jobs", "list", "--prefix", trainer.job_id)
+    assert row(listed, trainer.job_id)[5:8] == ["1.00 kJ", "16", "estimate"]
+    assert listed.splitlines()[-1] == "Costs are estimates."
+    shown = ask("jobs", "show", trainer.job_id, "--wide")
     assert row(shown, "min cost") == ["min cost", "1.00 kJ (estimate) at batch size 16"]
     assert row(shown, "monitor") == ["monitor", "estimate"]
-    assert row(shown, "batch size", "mean cost")[2:] == [
-        *("mean cost (estimate)", "std dev of the mean (estimate)", "std dev of a trial (estimate)"),
+    (heading,) = (line for line in shown.splitlines() if "mean cost" in line)
+    assert re.split(" {2,}", heading.strip())[6:] == [
+        *("expected cost per model (estimate)", "observations", "mean cost (estimate)"),
+        *("std dev of the mean (estimate)", "std dev of a trial (estimate)"),
     ]
-    assert row(ask("jobs", "trials", trainer.job_id), "2")[9:12] == ["3.00 kJ (estimate)"] * 2 + ["estimate"]
+    trials = ask("jobs", "trials", trainer.job_id)
+    assert row(trials, "2")[10:13] == ["3.00 kJ", "3.00 kJ", "estimate"]
+    assert trials.splitlines()[-1] == "Energies and costs are estimates."
     assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["monitor"] == {
         "kinds": ["estimate"],
         "estimated": True,
         "partly": False,
     }
-    trials = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
-    assert [trial["monitor"]["kinds"] for trial in trials] == [["estimate"], ["estimate"]]
+    documents = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
+    assert [trial["monitor"]["kinds"] for trial in documents] == [["estimate"], ["estimate"]]
 
 
 def test_measurements_are_not_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Measured joules are not marked."""
     trainer = Trainer(stub)
     trainer.run(1000, monitor=monitor_of("nvml", "rapl"))
-    assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ", "16", "nvml+rapl"]
-    assert row(ask("jobs", "trials", trainer.job_id), "1")[9:12] == ["1.00 kJ", "1.00 kJ", "nvml+rapl"]
+    assert row(ask("jobs", "list", "--prefix", trainer.job_id), trainer.job_id)[5:8] == ["1.00 kJ", "16", "nvml+rapl"]
+    assert row(ask("jobs", "trials", trainer.job_id), "1")[10:13] == ["1.00 kJ", "1.00 kJ", "nvml+rapl"]
 
 
 def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -246,22 +253,25 @@ def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
     trainer = Trainer(stub)
     trainer.run(1000, monitor=monitor_of("estimate"))
     trainer.run(1000, monitor=monitor_of("nvml"))
-    assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (partly estimate)", "16", "nvml, estimate before"]
+    listed = ask("jobs", "list", "--prefix", trainer.job_id)
+    assert row(listed, trainer.job_id)[5:8] == ["1.00 kJ", "16", "nvml, estimate before"]
+    assert listed.splitlines()[-1] == "Costs are estimates in part."
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "monitor") == ["monitor", "nvml, estimate before: these costs cannot be compared"]
     assert row(shown, "min cost") == ["min cost", "1.00 kJ (partly estimate) at batch size 16"]
     trials = ask("jobs", "trials", trainer.job_id)
-    assert [row(trials, number)[9] for number in ("1", "2")] == ["1.00 kJ (estimate)", "1.00 kJ"]
+    assert [row(trials, number)[10] for number in ("1", "2")] == ["~1.00 kJ", "1.00 kJ"]
     assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["other_monitor"]["kinds"] == ["estimate"]
 
 
 def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """An arm without observations has unknown costs."""
     trainer = Trainer(stub, num_pruning_rounds=0)
-    assert row(ask("jobs", "show", trainer.job_id), "8", "mean cost") == ["8", "0", "unknown", "unknown", "unknown"]
+    shown = ask("jobs", "show", trainer.job_id, "--wide")
+    assert row(shown, "8", "mean cost")[-4:] == ["0", "unknown", "unknown", "unknown"]
 
 
-def test_show_batch_sizes(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+def test_show_batch_sizes(stub: v1.BatchSizeOptimizerStub) -> None:
     """Every batch size has its state and its trials in a table of 80 columns; those that are out have a reason."""
     sizes = [16, 32, 64, 128, 256]
     trainer = Trainer(stub, batch_sizes=sizes, default_batch_size=64, num_pruning_rounds=1)
@@ -270,9 +280,10 @@ def test_show_batch_sizes(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     trainer.report(trainer.next(), 110_000)
     trainer.next()
-    shown = ask("jobs", "show", trainer.job_id).splitlines()
-    table = next(number for number, line in enumerate(shown) if "cost of a model" in line)
-    assert max(map(len, shown[table : table + 6])) <= 80
+    status, text = on_terminal(wattwise("jobs", "show", trainer.job_id))
+    shown = text.splitlines()
+    table = next(number for number, line in enumerate(shown) if line.endswith("model"))
+    assert (status, max(map(len, shown))) == (0, 80)
     assert [line.split() for line in shown[table + 1 : table + 6]] == [
         ["16", "pruned", "0", "0", "0", "0", "unknown"],
         ["32", "pruned", "0", "1", "0", "0", "unknown"],
@@ -287,11 +298,12 @@ def test_show_power_limits(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """The cheapest power limit of a batch size is shown once it is known, with the cost of a step."""
     trainer = Trainer(stub)
     trial = trainer.next()
-    assert "power limit" not in ask("jobs", "show", trainer.job_id)
+    assert "power limit" not in ask("jobs", "show", trainer.job_id, "--wide")
     samples = [power_sample(225, energy=90, time=2), power_sample(250, energy=100)]
     stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
-    shown = ask("jobs", "show", trainer.job_id)
-    assert row(shown, "16", "power limit") == ["16", "225 W per GPU", "9.00 J", "0.2 s", "9.00 J"]
+    assert "power limit" not in ask("jobs", "show", trainer.job_id)
+    shown = ask("jobs", "show", trainer.job_id, "--wide")
+    assert row(shown, "16", "power limit")[-4:] == ["225 W per GPU", "9.00 J", "0.2 s", "9.00 J"]
 
 
 def test_show_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -322,7 +334,7 @@ def test_job_ids_are_shown_escaped(
         assert all(line.isprintable() for line in shown.splitlines())
     assert json.loads(ask("jobs", "show", name, "--json"))["spec"]["job_id"] == name
     heading, *cells = ask("jobs", "list", "--prefix", "mine").splitlines()
-    assert {line.index("pruning") for line in cells} == {heading.index("state")}
+    assert {line.index("paused") for line in cells} == {heading.index("state")}
     assert escaped in ask("jobs", "delete", name, "--yes")
     assert main(["jobs", "show", name]) == 1
     error = capsys.readouterr().err.rstrip("\n")
@@ -337,17 +349,18 @@ def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.report(trial, 5_000, metric=0.95, epoch=3, time=725)
     trainer.next()
     shown = ask("jobs", "trials", trainer.job_id)
-    *cells, _, result, _ = row(shown, "1")
+    *cells, _, _ = row(shown, "1")
     assert cells == [
-        *("1", "16", "exploration", "succeeded", "target reached", "reached"),
+        *("1", "16", "reached", "exploration", "succeeded", "target reached", "reached"),
         *("3", "0.95", "12 min 05 s", "5.00 kJ", "5.00 kJ"),
     ]
-    assert result == "reached"
-    running = row(shown, "2")
-    assert running[:4] == ["2", "8", "exploration", "dispatched"]
+    assert row(shown, "2")[:5] == ["2", "8", "running", "exploration", "dispatched"]
+    first, running = records(ask("jobs", "trials", trainer.job_id, "--format", "tsv"))
+    assert abs(datetime.now(timezone.utc) - moment(first["started"])) < timedelta(minutes=5)
     # When it was dispatched, and when its lease runs out.
-    began, ends = map(moment, running[4:6])
+    began, ends = moment(running["started"]), moment(running["lease_expires"])
     assert timedelta(seconds=299) <= ends - began <= timedelta(seconds=301)
+    assert [running[name] for name in ("epochs", "metric", "time_seconds", "energy_joules", "cost_joules")] == [""] * 5
 
 
 def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -361,13 +374,13 @@ def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> N
     trainer.end(crashed, v1.END_REASON_ERROR)
     trainer.report(trainer.next(), 5, metric=0.6)
     shown = ask("jobs", "trials", trainer.job_id)
-    assert [row(shown, str(number))[4:6] for number in (1, 2, 3)] == [
+    assert [row(shown, str(number))[5:7] for number in (1, 2, 3)] == [
         ["target reached", "reached"],
         ["cost bound", "reached, over budget"],
         ["max epochs", "missed"],
     ]
-    assert row(shown, "4")[3:6] == ["failed", "error", "1"]
-    assert row(shown, "5")[3:5] == ["dispatched", "not yet"]
+    assert row(shown, "4")[4:7] == ["failed", "error", "1"]
+    assert row(shown, "5")[4:6] == ["dispatched", "not yet"]
     assert "never" in row(shown, "5")
 
 
@@ -375,7 +388,7 @@ def test_stuck_job(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A job whose batch sizes all failed is stuck, and shows what to change."""
     trainer = Trainer(stub, batch_sizes=[16])
     trainer.run(10, converges=False)
-    assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck in round 1 of 2", "none"]
+    assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck", "none"]
     advice = row(ask("jobs", "show", trainer.job_id), "advice")[1]
     assert "under a new job_id" in advice
     assert "target_metric" in advice
@@ -496,7 +509,7 @@ def test_delete_asks(
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     if remains:
-        assert (out, err) == ("", "Not deleted.\n")
+        assert (out, err) == ("", "Nothing was changed.\n")
         assert trainer.next().id.trial_number == 1
     else:
         assert out.startswith(f"Deleted {trainer.job_id}")

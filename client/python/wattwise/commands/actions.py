@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
@@ -11,6 +12,8 @@ from typing import Any, Protocol, TypeAlias
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from wattwise.commands.humanize import printable
+from wattwise.commands.main import MISUSED, complain
 from wattwise.errors import UnsupportedCallError
 from wattwise.rpc.client import Client
 
@@ -25,6 +28,40 @@ class AddAction(Protocol):
         """Declares it."""
 
 
+PAGE = 1000
+"""Jobs, trials or events that are read with one call."""
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """Declares the option that answers the question of `refusal`."""
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
+
+def refusal(args: argparse.Namespace, command: str, deed: str, question: Callable[[], str]) -> int | None:
+    """Asks before something is done that cannot be undone, unless --yes is used.
+
+    Args:
+        args: with the option of `add_yes`.
+        command: the words of the command, such as "wattwise jobs delete".
+        deed: what it would do, such as "delete mnist-nightly".
+        question: the question, whose answer is yes or no; called only if it is asked.
+
+    Returns:
+        None to do it; else the exit status, after a line that says why it is not done.
+    """
+    if args.yes:
+        return None
+    if not sys.stdin.isatty():
+        complain(f"{command}: stdin is not a terminal; add --yes to {deed}")
+        return MISUSED
+    # On stderr: stdout is for the answer.
+    print(printable(f"{question()} [y/N] "), end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user
+    if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+        return None
+    complain("Nothing was changed.")
+    return 0
+
+
 def add_id(parser: argparse.ArgumentParser) -> None:
     """Declares the job id."""
     parser.add_argument("job_id", metavar="ID", help="the job id, as in `wattwise jobs list`")
@@ -37,6 +74,11 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
         "job_id", metavar="ID", nargs="?", type=_job_id, help="only this job, with more of it; without it, all jobs"
     )
     jobs.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
+
+
+def add_trial_number(parser: argparse.ArgumentParser) -> None:
+    """Declares the number of a trial."""
+    parser.add_argument("trial_number", type=positive, metavar="N", help="its number in `wattwise jobs trials ID`")
 
 
 def add_batch_size(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from wattwise import v1
-from wattwise.commands.actions import AddAction, add_jobs
+from wattwise.commands.actions import PAGE, add_jobs
 from wattwise.commands.humanize import instant, printable
 from wattwise.commands.main import MISUSED, complain
 from wattwise.commands.tables import END_REASONS, TRIAL_STATUSES, JobTrial
@@ -31,7 +31,6 @@ from wattwise.spec import enum_name
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-_PAGE = 1000
 _FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """What a text begins with that a spreadsheet takes for a formula, also in the full width of East Asian characters."""
 
@@ -46,9 +45,9 @@ a metric that is not a number is "NaN", labels are an object, and texts are as t
 Field = Callable[[JobTrial], Any]
 
 
-def add_export(add: AddAction) -> None:
+def add_export(parser: argparse.ArgumentParser) -> None:
     """Declares the action."""
-    parser = add("export", "write the trials of a job, or of all jobs, as CSV or JSON Lines", _export)
+    parser.set_defaults(handler=_export)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_jobs(parser)
@@ -79,11 +78,11 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
     status = TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED)
     reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
     one = args.job_id is not None
-    jobs = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=_PAGE)
+    jobs = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=PAGE)
     for job in jobs:
         # Of many jobs, one may be deleted meanwhile.
         with nullcontext() if one else suppress(JobNotFoundError):
-            for trial in client.list_trials(job.spec.job_id, status=status, end_reason=reason, page_size=_PAGE):
+            for trial in client.list_trials(job.spec.job_id, status=status, end_reason=reason, page_size=PAGE):
                 # An older server ignores the reason.
                 if reason in (v1.END_REASON_UNSPECIFIED, trial.end_reason):
                     yield JobTrial(job, trial)

@@ -11,7 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from wattwise.commands.main import FAILED, complain, say
-from wattwise.commands.options import add_credential_options, credentials_of
+from wattwise.commands.options import add_credential_options, credentials_of, usual_server
 from wattwise.errors import InvalidArgumentError, WattwiseError
 from wattwise.rpc.address import check_address, servers_of
 from wattwise.rpc.backoff import check_seconds
@@ -29,8 +29,6 @@ _STATES = health_pb2.HealthCheckResponse.ServingStatus
 
 class HealthCommand:
     """The `health` subcommand of `wattwise`."""
-
-    help = "check whether a server is serving; the exit status is 0 if it is, and each of several, else 1"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the options."""
@@ -86,7 +84,7 @@ def _asked(args: argparse.Namespace) -> tuple[str, Credentials]:
     if args.address is None and probed:
         # Beside a server the variables of TLS are the server's, and its port for probes has none.
         return _reachable(check_address(probed)), Credentials()
-    address = args.address or os.environ.get("WATTWISE_SERVER") or "localhost:50051"
+    address = args.address or usual_server()
     return _reachable(check_address(address)), credentials_of(args)
 
 

@@ -1,11 +1,31 @@
-"""Command-line options for credentials; each has a `WATTWISE_*` variable."""
+"""Command-line options for the server and for credentials; each has a `WATTWISE_*` variable."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from wattwise.rpc.credentials import Credentials
+if TYPE_CHECKING:
+    from wattwise.rpc.credentials import Credentials
+
+_SERVER = "localhost:50051"
+
+
+def usual_server() -> str:
+    """The server that a command calls if no option names one."""
+    return os.environ.get("WATTWISE_SERVER") or _SERVER
+
+
+def add_server_option(parser: argparse.ArgumentParser) -> None:
+    """Declares the server's address."""
+    parser.add_argument(
+        "--server",
+        default=usual_server(),
+        metavar="ADDRESS",
+        help=f"the server's host:port, or several with commas ($WATTWISE_SERVER; default: {_SERVER})",
+    )
 
 
 def add_credential_options(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +53,8 @@ def credentials_of(args: argparse.Namespace) -> Credentials:
     Raises:
         CredentialsError: if a variable that is 1 or 0 is neither.
     """
+    from wattwise.rpc.credentials import Credentials  # noqa: PLC0415 - it needs gRPC, which no option needs
+
     names = ("token_file", "tls", "tls_ca", "tls_cert", "tls_key", "insecure")
     options = {name: value for name in names if (value := getattr(args, name))}
     if "token_file" in options:

@@ -46,8 +46,6 @@ by SIGHUP, Ctrl-C or SIGTERM, and continues when it is started again."""
 class RunCommand:
     """The `run` subcommand of `wattwise`."""
 
-    help = "launch a training command repeatedly, with batch sizes that the server chooses"
-
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the job file and the options."""
         parser.epilog = _EPILOG
