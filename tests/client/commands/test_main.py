@@ -291,7 +291,8 @@ def test_show_batch_sizes(stub: v1.BatchSizeOptimizerStub) -> None:
         ["128", "out", "of", "memory", "0", "0", "1", "0", "unknown"],
         ["256", "out", "of", "memory", "0", "0", "0", "0", "unknown"],
     ]
-    assert [line.split(":")[0] for line in shown[table + 6 : table + 10]] == ["16", "32", "128", "256"]
+    reasons = [line for line in shown[table + 6 :] if not line.startswith(" ")]
+    assert [line.split(":")[0] for line in reasons] == ["16", "32", "128", "256"]
 
 
 def test_show_power_limits(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -334,7 +335,7 @@ def test_job_ids_are_shown_escaped(
         assert all(line.isprintable() for line in shown.splitlines())
     assert json.loads(ask("jobs", "show", name, "--json"))["spec"]["job_id"] == name
     heading, *cells = ask("jobs", "list", "--prefix", "mine").splitlines()
-    assert {line.index("paused") for line in cells} == {heading.index("state")}
+    assert {line.index("paused") for line in cells if escaped in line} == {heading.index("state")}
     assert escaped in ask("jobs", "delete", name, "--yes")
     assert main(["jobs", "show", name]) == 1
     error = capsys.readouterr().err.rstrip("\n")

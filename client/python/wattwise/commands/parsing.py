@@ -82,7 +82,7 @@ def add_entries(
     subparsers = parser.add_subparsers(metavar=metavar, required=True, parser_class=Parser)
     for name, entry in entries.items():
         subparser = subparsers.add_parser(name, help=entry.help, description=sentence(entry.help))
-        subparser.declare = lambda used, name=name, entry=entry: declare(name, entry, used)  # type: ignore[misc]
+        subparser.declare = lambda used, name=name, entry=entry: declare(name, entry, used)
 
 
 def near(word: str, known: Iterable[object]) -> str:
