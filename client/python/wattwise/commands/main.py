@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Protocol
 
 import wattwise
@@ -45,7 +44,7 @@ ENTRIES: Mapping[str, Entry] = {
         "server",
     ),
     "run": Entry(
-        "wattwise.driver.command:COMMAND",
+        "wattwise.driver.arguments:COMMAND",
         "launch a training command repeatedly, with batch sizes that the server chooses",
         "run",
     ),
@@ -118,7 +117,8 @@ def say(line: str) -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    parser = _parser()
+    with_help = not arguments or arguments[0].startswith("-")
+    parser = _parser({name: _shown(entry) for name, entry in ENTRIES.items()} if with_help else ENTRIES)
     if not arguments:
         parser.print_help(sys.stderr)
         return MISUSED
@@ -165,18 +165,20 @@ def _declare(name: str, entry: Entry, parser: Parser) -> None:
     parser.set_defaults(command=name, run=command.run)
 
 
-def _parser() -> Parser:
+def _parser(entries: Mapping[str, Entry]) -> Parser:
     parser = Parser(
         prog="wattwise",
         description="Learns which batch size trains a recurring deep-learning job at the lowest cost.",
         epilog="See `wattwise COMMAND --help` for details.",
     )
     parser.add_argument("--version", action="version", version=f"wattwise {wattwise.__version__}")
-    add_entries(parser, "COMMAND", {name: _shown(entry) for name, entry in ENTRIES.items()}, _declare)
+    add_entries(parser, "COMMAND", entries, _declare)
     return parser
 
 
 def _shown(entry: Entry) -> Entry:
     """The entry; its help names the extra if the extra is not installed."""
+    from importlib.util import find_spec  # noqa: PLC0415 - most commands print no help
+
     package = _NEEDED.get(entry.extra)
     return entry if package is None or find_spec(package) else entry._replace(help=_needs(entry.extra))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -87,6 +86,8 @@ def add_entries(
 
 def near(word: str, known: Iterable[object]) -> str:
     """A question with the known word that is nearest to a word, such as "did you mean 'jobs'?"; empty without one."""
+    import difflib  # noqa: PLC0415 - only errors need it
+
     nearest = difflib.get_close_matches(word, map(str, known), n=1)
     return f"did you mean {nearest[0]!r}?" if nearest else ""
 
