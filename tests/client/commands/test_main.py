@@ -461,13 +461,15 @@ def test_delete_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert [trial["id"]["trial_number"] for trial in answered["stopped_trials"]] == [1]
 
 
-def test_delete_without_a_terminal(stub: v1.BatchSizeOptimizerStub) -> None:
-    """Without a terminal, nothing is deleted unless --yes is used."""
+@pytest.mark.parametrize("action", ["delete", "reset"])
+def test_without_a_terminal_nothing_is_asked(stub: v1.BatchSizeOptimizerStub, action: str) -> None:
+    """Without a terminal, nothing is deleted or reset unless --yes is used."""
     trainer = Trainer(stub)
-    finished = answer("jobs", "delete", trainer.job_id)
-    assert finished.returncode == 2
-    assert "--yes" in finished.stderr
-    assert trainer.next().id.trial_number == 1
+    trainer.run(10)
+    finished = answer("jobs", action, trainer.job_id)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert f"add --yes to {action} {trainer.job_id}" in finished.stderr
+    assert trainer.next().id.trial_number == 2
 
 
 @pytest.fixture
@@ -482,9 +484,9 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def asking(job_id: str, program_end: int) -> Iterator[subprocess.Popen[str]]:
-    """A deletion that is waiting for confirmation on the terminal."""
-    words = shell("jobs", "delete", job_id)
+def asking(action: str, job_id: str, program_end: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """An action that is waiting for confirmation on the terminal, and its question."""
+    words = shell("jobs", action, job_id)
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=program_end, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -492,8 +494,7 @@ def asking(job_id: str, program_end: int) -> Iterator[subprocess.Popen[str]]:
             asked = ""
             while not asked.endswith("[y/N] "):
                 asked += process.stderr.read(1) or pytest.fail(f"it ended after {asked!r}")
-            assert asked == f"Delete {job_id} and its 0 trials? [y/N] "
-            yield process
+            yield process, asked
         finally:
             process.kill()
 
@@ -505,9 +506,10 @@ def test_delete_asks(
     """On a terminal, only "y" or "yes" deletes."""
     person, program_end = terminal
     trainer = Trainer(stub)
-    with asking(trainer.job_id, program_end) as process:
+    with asking("delete", trainer.job_id, program_end) as (process, asked):
         os.write(person, typed)
         out, err = process.communicate(timeout=60)
+    assert asked == f"Delete {trainer.job_id} and its 0 trials? [y/N] "
     assert process.returncode == 0
     if remains:
         assert (out, err) == ("", "Nothing was changed.\n")
@@ -517,10 +519,28 @@ def test_delete_asks(
         assert trainer.job_id in refused("jobs", "show", trainer.job_id, status=1)
 
 
+@pytest.mark.parametrize(("typed", "remains"), [(b"\n", True), (b"yes\n", False)])
+def test_reset_asks(
+    ask: Ask, terminal: tuple[int, int], stub: v1.BatchSizeOptimizerStub, typed: bytes, remains: bool
+) -> None:
+    """On a terminal the question says what is lost, and how a new job would keep what was learned."""
+    person, program_end = terminal
+    trainer = Trainer(stub)
+    trainer.run(10)
+    with asking("reset", trainer.job_id, program_end) as (process, asked):
+        os.write(person, typed)
+        out, err = process.communicate(timeout=60)
+    assert "1 trial " in asked
+    assert f"names {trainer.job_id} in prior_job_ids" in asked
+    assert (process.returncode, err) == (0, "Nothing was changed.\n" if remains else "")
+    assert out.startswith("" if remains else f"Reset {trainer.job_id}: ")
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["reset_after"] == (0 if remains else 1)
+
+
 def test_interrupted(terminal: tuple[int, int], stub: v1.BatchSizeOptimizerStub) -> None:
     """Ctrl-C ends the command with status 130 and without a traceback, and nothing is deleted."""
     trainer = Trainer(stub)
-    with asking(trainer.job_id, terminal[1]) as process:
+    with asking("delete", trainer.job_id, terminal[1]) as (process, _):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")

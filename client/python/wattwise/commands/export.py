@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import math
 import os
@@ -66,10 +67,16 @@ def _export(client: Client, args: argparse.Namespace) -> int:
     if args.json and args.format == "csv":
         complain("wattwise jobs: --json cannot be combined with --format csv")
         return MISUSED
-    rows = _rows(client, args)
+    number = itertools.count()
+    # One number for each row that is written.
+    rows = (row for row, _ in zip(_rows(client, args), number, strict=False))
     as_json = args.json or args.format == "json"
     with _output(args.output) as file:
         _write_json(file, rows) if as_json else _write_csv(file, rows)
+    if args.output is not None and str(args.output) != "-":
+        written = next(number)
+        # On stderr: a pipe behind --output /dev/stdout has rows alone.
+        complain(f"wattwise jobs export: wrote {written} {'trial' if written == 1 else 'trials'} to {args.output}")
     return 0
 
 
