@@ -30,6 +30,7 @@ def test_csv(ask: Ask, trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureF
     """A file has a line for each trial, RFC 4180's line ends, and empty cells for what is unknown."""
     file = tmp_path / "trials.csv"
     assert main(["jobs", "export", trainer.job_id, "--output", str(file)]) == 0
+    assert capsys.readouterr().out == ""
     text = file.read_bytes().decode()
     rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     assert text.count("\r\n") == text.count("\n") == 5
