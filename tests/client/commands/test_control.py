@@ -284,7 +284,14 @@ def test_json_and_unknown_jobs(ask: Ask, refused: Ask, trainer: Trainer, words: 
 
 def test_wrong_numbers(refused: Ask, trainer: Trainer) -> None:
     """A trial or a batch size that the job does not have is refused by name."""
-    assert "trial 7" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
+    assert "trial 7: it has none yet" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
+    trainer.run(10)
+    assert "it has one trial, 1;" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
+    trainer.run(10)
+    for words in (("exclude-trial",), ("include-trial",), ("trial",)):
+        error = refused("jobs", *words, trainer.job_id, "99", status=1)
+        assert "its trials are 1 to 2" in error
+        assert f"`wattwise jobs trials {trainer.job_id}`" in error
     assert "8, 16, 32, 64" in refused("jobs", "pin", trainer.job_id, "12", status=1)
     assert "argument BATCH_SIZE" in refused("jobs", "ban", trainer.job_id, "0", status=2)
 

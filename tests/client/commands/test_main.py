@@ -437,6 +437,49 @@ def test_unknown_job(refused: Ask, action: str) -> None:
     assert error.count("\n") == 1
 
 
+def test_nearest_job(refused: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """The error for a job id that does not exist names the nearest one, and none that is far."""
+    for job_id in ("nearest-mnist-nightly", "nearest-bert-weekly"):
+        Trainer(stub, job_id=job_id, job_id_prefix="nearest")
+    assert "did you mean 'nearest-mnist-nightly'?" in refused("jobs", "show", "nearest-minst-nightly", status=1)
+    assert "did you mean 'nearest-bert-weekly'?" in refused("jobs", "pause", "BERT-weekl", status=1)
+    assert "did you mean" not in refused("jobs", "savings", "qqqqqqqq", status=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("jbos",), "'jobs'"),
+        (("jobs", "lst"), "'list'"),
+        (("jobs", "trails", "x"), "'trials'"),
+        (("jobs", "list", "--formt", "tsv"), "'--format'"),
+        (("jobs", "reset", "x", "--yess"), "'--yes'"),
+        (("jobs", "trials", "x", "--status", "dispached"), "'dispatched'"),
+        (("jobs", "events", "--kind", "trial-faild"), "'trial-failed'"),
+        (("spool", "lisst"), "'list'"),
+        (("serve", "--adress", "x"), "'--address'"),
+        (("web", "exprt"), "'export'"),
+        (("jobs", "list", "--sort", "batchsize"), "'batch-size'"),
+    ],
+)
+def test_nearest_word(refused: Ask, words: tuple[str, ...], meant: str) -> None:
+    """A misspelt command, action, option, choice or column is answered with the one that was meant, in a few lines."""
+    error = refused(*words, status=2)
+    assert f"did you mean {meant}?" in error
+    assert len(error.splitlines()) <= 3
+
+
+def test_short_usage(refused: Ask) -> None:
+    """The error for wrong options has a usage of one line, the fault, and the command that explains the options."""
+    usage, fault, explained = refused("jobs", "export", "--format", "xml", status=2).splitlines()
+    assert usage == "usage: wattwise jobs export [OPTIONS] [ID]"
+    assert fault.startswith("wattwise jobs export: argument --format: ")
+    assert "`wattwise jobs export --help`" in explained
+    assert refused("jobs", "show", status=2).splitlines()[1] == (
+        "wattwise jobs show: the following arguments are required: ID"
+    )
+
+
 def test_server_away(refused: Ask) -> None:
     """A server that is away is one line on stderr with its address; --server overrides the environment."""
     error = refused("jobs", "list", "--server", AWAY, status=1)

@@ -6,15 +6,18 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from wattwise import v1
 from wattwise.commands.humanize import printable
 from wattwise.commands.main import MISUSED, complain
-from wattwise.errors import UnsupportedCallError
+from wattwise.commands.parsing import near
+from wattwise.errors import JobNotFoundError, UnsupportedCallError, WattwiseError
 from wattwise.rpc.client import Client
 
 Handler: TypeAlias = Callable[[Client, argparse.Namespace], int]
@@ -103,6 +106,31 @@ def positive(text: str) -> int:
 def plain(message: Message) -> dict[str, Any]:
     """The message as JSON objects, including fields that are zero."""
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+@contextmanager
+def near_ids(client: Client, job_id: str | None) -> Iterator[None]:
+    """Within the block, the error for a job that does not exist names the job with the nearest id.
+
+    Raises:
+        JobNotFoundError: with that id.
+    """
+    try:
+        yield
+    except JobNotFoundError as error:
+        hint = near(job_id, _candidates(client, job_id)) if job_id else ""
+        if not hint:
+            raise
+        raise JobNotFoundError(f"{error}; {hint}", reason=error.reason, metadata=error.metadata) from None
+
+
+def _candidates(client: Client, job_id: str) -> Iterator[str]:
+    """Ids that may be meant: those that contain what was typed, and those of the jobs that were active last."""
+    # What helps an error must not fail, nor take long where there are many jobs.
+    with suppress(WattwiseError):
+        recent = client.list_jobs(order=v1.JOB_ORDER_LAST_ACTIVITY, page_size=PAGE)
+        for job in (*islice(client.list_jobs(contains=job_id, page_size=1), 1), *islice(recent, PAGE)):
+            yield job.spec.job_id
 
 
 @contextmanager

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_LEAST_PART = 3
+"""From so many characters on, a part of a known word may be meant as the word."""
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors have a usage of one line, and the nearest known word for an unknown one.
@@ -88,7 +91,9 @@ def near(word: str, known: Iterable[object]) -> str:
     """A question with the known word that is nearest to a word, such as "did you mean 'jobs'?"; empty without one."""
     import difflib  # noqa: PLC0415 - only errors need it
 
-    nearest = difflib.get_close_matches(word, map(str, known), n=1)
+    words = list(map(str, known))
+    longer = [each for each in words if len(word) >= _LEAST_PART and word.lower() in each.lower()]
+    nearest = difflib.get_close_matches(word, words, n=1) or sorted(longer, key=len)[:1]
     return f"did you mean {nearest[0]!r}?" if nearest else ""
 
 
