@@ -5,6 +5,9 @@
 Exits with 1 if in any case and after any number of recurrences the estimate overstates on average, or if a lower bound
 holds in less than 95% of the seeds by more than chance explains, or of all seeds and cases together.
 
+One launch in ten is a baseline, as after `wattwise jobs baseline ID --every 10`: without them, most jobs run their
+default once or twice, and nothing is claimed.
+
 The replay knows what a delivery costs with the default: the mean over all its recorded runs that reach the target. Only
 cost is looked at. A batch size has one power limit in a replay, so that energy and time are in proportion to cost.
 """
@@ -36,13 +39,18 @@ from wattwise_replay.tables import counted
 from wattwise_replay.traces import WORKLOADS
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
 from wattwise_replay.world import TrialCourse, World, course
-from wattwise_server.policy.savings import Delivered, Savings, Verdict, savings
+from wattwise_server.domain import Verdict
+from wattwise_server.policy.savings import Delivered, Savings, savings
 from wattwise_server.store.base import PolicyState
 from wattwise_server.usecases.changes import compared_from
 
-from benchmarks.decisions.cases import Case, Folders
+from benchmarks.decisions.cases import Case, Folders, beside
+from benchmarks.decisions.worlds import UNLUCKY
 
 HORIZONS = (20, 40, 100)
+EVERY = 10
+"""Launches of which one is a baseline."""
+
 LEAST_COVERED = 0.95
 _UNLIKELY = 0.05
 """Probability below which chance explains nothing."""
@@ -74,6 +82,9 @@ _NAMED = (
     "best-default-noisy",
 )
 
+_RECORDED = ("blobs-sgd", "cancer-adam", "digits-adam")
+"""Real trainings on processors, of which about one run in 16 takes two to four times as long, or never ends."""
+
 _CHANGING = ("drift", "epochs-triple", "epochs-halve", "epoch-cost-doubles")
 
 
@@ -101,6 +112,9 @@ def lines() -> Iterator[Line]:
         yield Line(name, [Case(name)])
     yield Line("20 random worlds", [Case(f"random-{number}") for number in range(20)])
     yield Line("10 far defaults", [Case(f"far-{number}") for number in range(10)])
+    for name in _RECORDED:
+        yield Line(name, [Case(f"{name}/{name}.toml")])
+    yield Line(f"{len(UNLUCKY)} unlucky worlds", [Case(name) for name in UNLUCKY])
     for name in _CHANGING:
         yield Line(f"{name}{_CHANGES}", [Case(name)], judged=False)
 
@@ -133,18 +147,22 @@ class Claim(NamedTuple):
 
 
 class _Recorded(WithFallback):
-    """Notes what the server would know of every trial.
+    """Notes what the server would know of every trial, and makes one launch in `every` a baseline; 0: none.
 
     Attributes:
         numbers: The number of each trial; below 0 for those without an answer, which are not in a job's history.
         compared_from: The first trial that a claim compares once each has ended.
     """
 
-    def __init__(self, engine: InProcess, workload: Workload, policy: str) -> None:
+    def __init__(self, engine: InProcess, workload: Workload, policy: str, every: int) -> None:
         super().__init__(engine, workload)
-        self._job, self._policy = engine, policy.removeprefix("POLICY_")
+        self._job, self._policy, self._every = engine, policy.removeprefix("POLICY_"), every
         self.numbers: list[int] = []
         self.compared_from: list[int] = []
+
+    def dispatch(self) -> Dispatch:
+        due = self._every and (len(self.numbers) + 1) % self._every == 0
+        return self._job.dispatch_baseline() if due else super().dispatch()
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
         end = super().run(trial, epochs)
@@ -163,7 +181,7 @@ def default_cost(workload: Workload, eta: float) -> float:
 
 
 def claims(
-    case: Case, workload: Workload, policy: str, seed: int, horizons: Sequence[int] = HORIZONS
+    case: Case, workload: Workload, policy: str, seed: int, horizons: Sequence[int] = HORIZONS, *, every: int = EVERY
 ) -> list[Claim | None]:
     """What is claimed after each number of recurrences; None for no claim.
 
@@ -171,7 +189,7 @@ def claims(
         ReplayError: the server would refuse the job.
     """
     job = job_spec(workload, "replay-savings", policy=policy, eta=case.eta, beta=2.0, seed=seed, window=case.window)
-    engine = _Recorded(InProcess(job), workload, policy)
+    engine = _Recorded(InProcess(job), workload, policy, every)
     world = World(workload, case.eta)
     ledger = play(engine, world, seed, max(horizons), case.overlap)
     costs = np.empty(max(horizons))
@@ -199,6 +217,7 @@ def claimed(trials: Sequence[PlayedTrial], default_batch_size: int) -> Savings:
         default_batch_size=default_batch_size,
         deliveries=sum(map(len, reached.values())),
         spent=sum(trial.cost for trial in trials),
+        launches=len(trials),
     )
 
 
@@ -211,16 +230,17 @@ def _relative(claim: Savings, would: float) -> Claim | None:
 
 
 class _Task(NamedTuple):
-    folder: Path | None
+    folders: Folders
     case: Case
     policy: str
     seeds: range
+    every: int
 
 
 def _played(task: _Task) -> list[list[Claim | None]]:
     """By seed and horizon."""
-    workload = task.case.load(Folders(task.folder))
-    return [claims(task.case, workload, task.policy, seed) for seed in task.seeds]
+    workload = task.case.load(task.folders)
+    return [claims(task.case, workload, task.policy, seed, every=task.every) for seed in task.seeds]
 
 
 class Summary(NamedTuple):
@@ -272,10 +292,12 @@ def main(words: Sequence[str] | None = None) -> int:
     if args.seeds < 1:
         parser.error(f"--seeds is {args.seeds}; use a number from 1")
     wanted = [line for line in lines() if not args.lines or line.title.removesuffix(_CHANGES) in args.lines]
-    kept = [line for line in wanted if args.traces or not any(case.needs for case in line.cases)]
+    folders = Folders(args.traces, args.workloads or beside(args.traces))
+    kept = [line for line in wanted if all(case.needs is None or getattr(folders, case.needs) for case in line.cases)]
     left_out = ", ".join(line.title for line in wanted if line not in kept)
     policies = args.policy or _USUAL
-    tasks = [_Task(args.traces, case, policy, range(args.seeds)) for policy in policies for case in _cases(kept)]
+    seeds = range(args.seeds)
+    tasks = [_Task(folders, case, policy, seeds, args.every) for policy in policies for case in _cases(kept)]
     try:
         if not kept:
             _refuse(left_out)
@@ -286,10 +308,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     played = {(task.policy, task.case): each for task, each in zip(tasks, found, strict=True)}
     console = Console(width=_WIDTH, highlight=False)
-    console.print(_explanation(args.seeds))
+    console.print(_explanation(args.seeds, args.every))
     met = [_print_policy(console, policy, kept, played) for policy in policies]
     if left_out:
-        console.print(f"Left out, since they need --traces DIR: {left_out}.")
+        console.print(f"Left out, since they need --traces DIR or --workloads DIR: {left_out}.")
     limits = "no estimate overstates on average, and bounds hold in at least 95% of the seeds"
     console.print(f"Limits met: {limits}." if all(met) else f"Limits missed (!); wanted: {limits}.")
     return int(not all(met))
@@ -300,7 +322,9 @@ def _cases(kept: Sequence[Line]) -> Iterator[Case]:
 
 
 def _refuse(left_out: str) -> None:
-    raise ReplayError(f"these lines need --traces DIR, the folder of the traces (docs/results.md): {left_out}")
+    raise ReplayError(
+        f"these lines need --traces DIR, the folder of the traces (docs/results.md), or --workloads DIR: {left_out}"
+    )
 
 
 class _Entry(NamedTuple):
@@ -385,10 +409,11 @@ def _print_totals(console: Console, entries: Sequence[_Entry]) -> None:
     )
 
 
-def _explanation(seeds: int) -> str:
+def _explanation(seeds: int, every: int) -> str:
+    often = f"; one launch in {every} is a baseline" if every else ""
     return (
         f"Claims of what a job has saved against the truth, in % of what the default would\n"
-        f"have cost; means over {counted(seeds, 'seed')}:\n"
+        f"have cost; means over {counted(seeds, 'seed')}{often}:\n"
         "  after  recurrences                    none   seeds without a claim\n"
         "  runs   of the default                 true   true saving\n"
         "  plain  how much `deliveries * mean - spent` overstates\n"
@@ -404,6 +429,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Print whether claims of what a job has saved hold where the truth is known.",
     )
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of the traces; else no measured lines")
+    parser.add_argument(
+        "--workloads",
+        type=Path,
+        metavar="DIR",
+        help="folder of recorded workloads (default: the folder cpu of the traces, if it exists)",
+    )
+    parser.add_argument(
+        "--every", type=int, default=EVERY, metavar="N", help="one launch in N is a baseline; 0: none (default: 10)"
+    )
     parser.add_argument(
         "--policy", choices=POLICIES, action="append", help=f"repeatable (default: {' and '.join(_USUAL)})"
     )

@@ -127,7 +127,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts it; returns once it takes connections."""
-        command = _as_user(str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self._port))
+        command = as_user(str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self._port))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -176,7 +176,7 @@ class PostgresServer:
         limit = "unlimited" if size is None else size
         for pid in self._pids():
             # By its own user, since root may lack this right.
-            command = _as_user("prlimit", f"--pid={pid}", f"--fsize={limit}:")
+            command = as_user("prlimit", f"--pid={pid}", f"--fsize={limit}:")
             # A process other than the first one may have ended.
             subprocess.run(command, capture_output=True, check=pid == self._process_there.pid)
 
@@ -277,7 +277,7 @@ class PostgresServer:
         self.execute("SELECT pg_promote()")
 
     def _run(self, program: str, *arguments: str | Path) -> None:
-        command = _as_user(str(self._binaries / program), *map(str, arguments))
+        command = as_user(str(self._binaries / program), *map(str, arguments))
         done = subprocess.run(
             command,
             capture_output=True,
@@ -294,7 +294,7 @@ class PostgresServer:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
 
-def _as_user(program: str, *arguments: str) -> list[str]:
+def as_user(program: str, *arguments: str) -> list[str]:
     """A command that PostgreSQL's user runs; that user may not be able to read Python's folder, to search for it."""
     command = [shutil.which(program) or program, *arguments]
     return command if _USER is None else [sys.executable, "-IS", "-c", _AS_USER, str(_USER), *command]

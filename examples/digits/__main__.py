@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 from wattwise import Client, WattwiseError, v1
-from wattwise.commands.savings import headline
+from wattwise.commands.answer import answer
 
 from examples.digits.job import PREFIX
 from examples.digits.monitor import energy_monitor
@@ -66,8 +66,9 @@ def demonstrate(servers: Servers, table: DemoTable, plan: Plan, page: str) -> No
 def _saved(client: Client) -> str:
     """What the server's statistics claim, which is less than a comparison of the means would show."""
     job_id = f"{PREFIX}-nightly"
-    claim = headline(client.get_job(job_id), client.get_job_statistics(job_id).savings)
-    return f"What the data show for sure, {job_id}: {claim} (`wattwise jobs savings {job_id}`)."
+    factors = client.get_server_info().factors
+    found = answer(client.get_job(job_id), client.get_job_statistics(job_id).savings, factors)
+    return f"{job_id}: {found.brief}"
 
 
 def _kill_one(servers: Servers, table: DemoTable) -> None:

@@ -158,18 +158,22 @@ class InProcess:
             measured = measurement(epochs, epoch, self._spec.target_metric)
             if watches:
                 self._observe(Reported(self._running[trial.number]._replace(last=measured)))
-            bound = self.bound(trial.batch_size)
-            verdict = judge(self._spec, bound, measured)
+            verdict = judge(self._spec, self._bound_of(trial), measured)
             if verdict.end_reason is not None or epoch == until:
                 return measured, verdict
         raise AssertionError("count never ends")
+
+    def _bound_of(self, trial: Dispatch) -> float | None:
+        """The cost at which a running trial is stopped now; None for one that a person has requested."""
+        requested = self._running[trial.number].type is TrialType.REQUESTED
+        return None if requested else self.bound(trial.batch_size)
 
     def _observe(self, event: Event) -> None:
         self._search = observe(self._policy, self._spec, self._search, event)
 
     def _first_that_may_end(self, trial: Dispatch, epochs: TrialCourse) -> int:
         first = min(epochs.target_epoch or self._spec.max_epochs, self._spec.max_epochs)
-        bound = self.bound(trial.batch_size)
+        bound = self._bound_of(trial)
         if bound is None:
             return first
         affordable = int(bound / cost(self._spec, epochs.joules, epochs.seconds))

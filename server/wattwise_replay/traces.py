@@ -8,13 +8,15 @@ average_power in W). Other files of this form are read too: `Source` says where 
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from wattwise.commands.csv_file import CsvFile, CsvRow, number_in
+from wattwise.files import FileError
 
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import BatchSize, PowerPoint, RecordedRun, Workload, validated
@@ -207,7 +209,7 @@ class _Row:
 
     def text(self, name: str) -> str:
         """A field as it is written."""
-        return self._fields[self.column(name)].strip()
+        return self._fields[self.column(name)]
 
     def whole(self, name: str) -> int:
         """A whole number above 0."""
@@ -332,23 +334,24 @@ class _File:
     def _rows(self) -> Iterator[_Row]:
         """The workload's lines."""
         try:
-            with self._path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.reader(file)
-                self.names = next(reader, [])
-                if not self.names:
-                    raise ReplayError(
-                        f"{self._path} is empty; its columns are {', '.join(map(self.column, self._columns))}"
-                    )
-                if missing := [name for name in map(self.column, self._columns) if name not in self.names]:
-                    raise ReplayError(f"{self._path} has no column {', '.join(sorted(missing))}; {self._source.remedy}")
-                for fields in filter(None, reader):
-                    if len(fields) != len(self.names):
-                        self.fault(reader.line_num, f"has {len(fields)} fields, and the header {len(self.names)}")
-                    elif self._is_chosen(by_name := dict(zip(self.names, fields, strict=True))):
-                        yield _Row(reader.line_num, by_name, self._source.columns)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not a CSV file in UTF-8"
-            raise ReplayError(f"cannot read {self._path}: {reason}; {self._source.remedy}") from error
+            rows = CsvFile(self._path).rows()
+            self.names = next(rows, CsvRow(1, ())).cells
+            if not self.names:
+                raise ReplayError(
+                    f"{self._path} is empty; its columns are {', '.join(map(self.column, self._columns))}"
+                )
+            if missing := [name for name in map(self.column, self._columns) if name not in self.names]:
+                raise ReplayError(f"{self._path} has no column {', '.join(sorted(missing))}; {self._source.remedy}")
+            for line, fields in rows:
+                # Spreadsheets write empty cells behind the last column.
+                if len(fields) < len(self.names) or any(fields[len(self.names) :]):
+                    self.fault(line, f"has {len(fields)} fields, and the header {len(self.names)}")
+                elif self._is_chosen(by_name := dict(zip(self.names, fields, strict=False))):
+                    yield _Row(line, by_name, self._source.columns)
+        except FileNotFoundError as error:
+            raise ReplayError(f"{self._path} is missing; {self._source.remedy}") from error
+        except FileError as error:
+            raise ReplayError(str(error)) from error
 
     def _is_chosen(self, fields: Mapping[str, str]) -> bool:
         return all(_is(fields[name], value) for name, value in self._source.filter.items() if name in fields)
@@ -360,6 +363,6 @@ def _is(text: str, value: str | float) -> bool:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        return number_in(text)
     except ValueError:
         return None

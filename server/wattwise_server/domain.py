@@ -26,10 +26,11 @@ def identifier_fault(value: str) -> str | None:
     """What is wrong with an id that a client chose; None if it is valid."""
     if len(value) > MAX_ID_LENGTH:
         return f"has {len(value)} characters; use at most {MAX_ID_LENGTH}"
-    # isprintable is fast and rules out control characters.
-    if not value.isprintable() and any(unicodedata.category(char) == "Cc" for char in value):
+    # isprintable is fast and rules out control characters and surrogates, which are no UTF-8.
+    categories = frozenset() if value.isprintable() else frozenset(map(unicodedata.category, value))
+    if "Cc" in categories:
         return "has control characters; remove them"
-    return None
+    return "is not UTF-8" if "Cs" in categories else None
 
 
 class Stage(Enum):
@@ -281,10 +282,12 @@ class Search:
         round_default: Where this round's walk starts.
         exploring: Number of the trial that holds the exploration slot.
         min_cost: Cheapest cost of a converged trial of a batch size that may be chosen, in joules.
-        min_cost_batch_size: Its batch size, the best known one.
+        min_cost_batch_size: Its batch size.
         missed_floor: The least cost in joules that a missed target counts as; None while nothing has converged.
         bound_stops: Trials of the bandit stage in a row that were stopped at the bound, since a trial converged.
         num_trials: Trials that were dispatched.
+        best_known: The batch size with the least expected cost of those that may be chosen and have converged.
+        best_known_cost: What a model is expected to cost with it, in joules.
         notes: A string for the policy's own state; the server stores it unchanged.
     """
 
@@ -298,6 +301,8 @@ class Search:
     missed_floor: float | None = None
     bound_stops: int = 0
     num_trials: int = 0
+    best_known: int | None = None
+    best_known_cost: float | None = None
     notes: str = ""
 
     @cached_property
@@ -450,6 +455,7 @@ class Job:
         paused: Whether launches get the best known batch size.
         pinned: The batch size that every launch gets.
         baseline_requested: Whether one of the next launches gets the default batch size.
+        baseline_every: One of so many launches gets the default batch size, because a person has asked for it; 0: none.
         warnings: What looks wrong about its trials, at most one for each reason, the newest last.
     """
 
@@ -468,6 +474,7 @@ class Job:
     paused: bool = False
     pinned: int | None = None
     baseline_requested: bool = False
+    baseline_every: int = 0
     warnings: tuple[TrialWarning, ...] = ()
 
     def counts(self, trial: Trial) -> bool:
@@ -478,6 +485,11 @@ class Job:
     def num_trials(self) -> int:
         """Trials that were dispatched."""
         return self.search.num_trials
+
+    @property
+    def batch_size_in_use(self) -> int:
+        """What a launch gets unless something is tried: the pinned batch size, the best known one or the default."""
+        return self.pinned or self.search.best_known or self.spec.default_batch_size
 
     def power_limit(self, batch_size: int) -> PowerLimitState:
         """What is known about the power limits of a batch size."""
@@ -570,6 +582,25 @@ class Amount(NamedTuple):
         return Quantities(*self.usage, self.money, self.carbon_grams)
 
 
+class Verdict(Enum):
+    """What a claim amounts to.
+
+    NO_DELIVERY and NOT_MEASURED: nothing is claimed, since no trial reached the target, or some of those that did have
+    no measurement of the quantity. SAVING: the lower bound of what was saved is above 0. EXPLORING: the job has had few
+    launches, in which most jobs cost more than they save; there may be a claim. NO_BASELINE: nothing is claimed, since
+    the default has too few deliveries. LOSS: ended trials cost more than the deliveries would have cost with the
+    default, even if that costs a standard error more than it seems. UNCERTAIN: neither.
+    """
+
+    NO_DELIVERY = "NO_DELIVERY"
+    NO_BASELINE = "NO_BASELINE"
+    NOT_MEASURED = "NOT_MEASURED"
+    SAVING = "SAVING"
+    UNCERTAIN = "UNCERTAIN"
+    LOSS = "LOSS"
+    EXPLORING = "EXPLORING"
+
+
 class JobFigures(NamedTuple):
     """What one job, or several together, did and saved. History from before their registration is left out.
 
@@ -581,7 +612,9 @@ class JobFigures(NamedTuple):
         num_failed: Trials that failed.
         spent: What all trials took.
         saved: The estimate, of the jobs with a claim about a quantity.
+        num_claims: Jobs with a claim about their cost.
         saved_at_least: Its lower bound, of the same jobs.
+        at_most: What decides about a loss, of the same jobs: below 0 there is one. Losses of jobs that explore are 0.
         uncorrected: By the plain means of the defaults, which overstate: below 0 it is what was lost.
         verdicts: The number of jobs by what their data say about the cost.
         num_needing_attention: Jobs that somebody should look at.
@@ -595,9 +628,11 @@ class JobFigures(NamedTuple):
     num_failed: int = 0
     spent: Amount = Amount()
     saved: Quantities = Quantities()
+    num_claims: int = 0
     saved_at_least: Quantities = Quantities()
+    at_most: Quantities = Quantities()
     uncorrected: Quantities = Quantities()
-    verdicts: Mapping[str, int] = MappingProxyType({})
+    verdicts: Mapping[Verdict, int] = MappingProxyType({})
     num_needing_attention: int = 0
     last_time: datetime | None = None
 
@@ -611,7 +646,9 @@ class JobFigures(NamedTuple):
             self.num_failed + other.num_failed,
             self.spent.plus(other.spent),
             self.saved.plus(other.saved),
+            self.num_claims + other.num_claims,
             self.saved_at_least.plus(other.saved_at_least),
+            self.at_most.plus(other.at_most),
             self.uncorrected.plus(other.uncorrected),
             Counter(self.verdicts) + Counter(other.verdicts),
             self.num_needing_attention + other.num_needing_attention,

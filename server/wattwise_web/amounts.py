@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 KWH = 3.6e6
 """Joules of a kilowatt-hour."""
 MINUS = "\N{MINUS SIGN}"
-_JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))
+JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
+"""Units of costs, the largest first."""
 _DASH = "–"
-_LARGEST_PERCENT = 999
-"""Larger shares are said as such: they come from a baseline of nearly nothing."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -50,10 +49,8 @@ def metric(value: float) -> str:
 
 def cost(joules: float) -> str:
     """A cost, in joules with a unit prefix."""
-    for size, unit in _JOULES:
-        if abs(joules) >= 0.9995 * size:
-            return f"{number(joules / size)} {unit}"
-    return f"{number(joules)} J"
+    size, unit = next((each for each in JOULES if abs(joules) >= 0.9995 * each[0]), JOULES[-1])
+    return f"{number(joules / size)} {unit}"
 
 
 def energy(joules: float) -> str:
@@ -91,21 +88,6 @@ def carbon(grams: float) -> str:
     return f"{number(grams / 1000)} kg" if abs(grams) >= 1000 else f"{number(grams)} g"
 
 
-def percent(share: float) -> str:
-    """A share of 1, as a whole percentage that says 0% and 100% only of those."""
-    if not math.isfinite(share):
-        return number(share)
-    rounded = round(100 * abs(share))
-    text = str(rounded)
-    if 0 < abs(share) < 0.01:
-        text = "<1"
-    elif rounded == 100 and abs(share) < 1:
-        text = ">99"
-    elif rounded > _LARGEST_PERCENT:
-        text = f">{_LARGEST_PERCENT}"
-    return f"{MINUS if share < 0 else ''}{text}%"
-
-
 class Moment(NamedTuple):
     """A time.
 
@@ -129,6 +111,11 @@ def moment(timestamp: Timestamp, now: float | None = None, *, is_ahead: bool = F
     now = time.time() if now is None else now
     text = f"in {_age(seconds - now)}" if is_ahead and seconds > now else f"{_age(max(0.0, now - seconds))} ago"
     return Moment(text, when.strftime("%Y-%m-%d %H:%M:%S UTC"), when.strftime("%Y-%m-%dT%H:%M:%SZ"), seconds)
+
+
+def minute(timestamp: Timestamp) -> str:
+    """A time to the minute."""
+    return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _age(seconds: float) -> str:
@@ -175,17 +162,32 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     """How a trial ended, in a few words."""
     if trial.status == v1.TRIAL_STATUS_DISPATCHED:
         return Badge("running", "run")
-    known = trial.end_reason in v1.EndReason.values()
-    reason = end_reason(trial.end_reason) if known else f"reason {trial.end_reason}"
-    word = trial_result(reason, reached=trial.target_reached)
+    word = ended(trial.end_reason, reached=trial.target_reached)
     kind = "good" if trial.target_reached else "bad" if trial.status == v1.TRIAL_STATUS_FAILED else "miss"
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
 
 
-def trial_type(value: int) -> str:
-    """A trial's type in words."""
-    known = value in v1.TrialType.values()
-    return enum_name(v1.TrialType.Name(v1.TrialType.ValueType(value)), "TRIAL_TYPE_") if known else f"type {value}"
+def ended(value: int, *, reached: bool) -> str:
+    """How a trial ended, in a few words."""
+    known = value in v1.EndReason.values()
+    reason = end_reason(v1.EndReason.ValueType(value)) if known else f"reason {value}"
+    return trial_result(reason, reached=reached)
+
+
+_CHOOSERS = {
+    v1.TRIAL_TYPE_EXPLORATION: "by the search, to explore the batch size",
+    v1.TRIAL_TYPE_CONCURRENT: "by the search, while another trial explored",
+    v1.TRIAL_TYPE_MAB: "by the bandit",
+    v1.TRIAL_TYPE_REQUESTED: "by a person",
+    v1.TRIAL_TYPE_IMPORTED: "outside: the trial was imported",
+}
+
+
+def chooser(value: v1.TrialType.ValueType, *, staged: bool) -> str:
+    """Who chose the batch size of a trial of this type; only policies with stages tell apart what the search chose."""
+    if value == v1.TRIAL_TYPE_MAB and not staged:
+        return "by the search"
+    return _CHOOSERS.get(value, f"type {value}")
 
 
 def event_kind(value: int) -> str:

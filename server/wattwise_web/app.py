@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import logging
+import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import jinja2
 from google.protobuf.json_format import MessageToDict
+from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -23,7 +23,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wattwise import v1
-from wattwise.commands.export import FIELDS, csv_row
+from wattwise.commands.export import CSV_HEADING, csv_row
+from wattwise.commands.humanize import percent
 from wattwise.commands.tables import JobTrial
 from wattwise.errors import (
     CredentialsError,
@@ -39,7 +40,6 @@ from wattwise.errors import (
 )
 
 from wattwise_web import live
-from wattwise_web.amounts import percent
 from wattwise_web.backend import Backend, is_token
 from wattwise_web.pages import Reader, Visitor, is_old_page
 from wattwise_web.sessions import Sessions
@@ -93,7 +93,16 @@ def templates() -> jinja2.Environment:
     # The server's texts are parts of log lines, too, and begin with a small letter.
     found.filters["percent"] = percent
     found.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
+    found.filters["commands"] = with_commands
     return found
+
+
+_COMMAND = re.compile("`([^`]+)`")
+
+
+def with_commands(text: str) -> Markup:
+    """The text with what stands in backquotes as code."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - it is escaped
 
 
 class Page:
@@ -120,10 +129,13 @@ class Page:
         pages = {
             "/": ("jobs.html", "jobs"),
             "/job": ("job.html", "job"),
+            "/job/trials": ("trials.html", "trials"),
+            "/compare": ("compare.html", "compare"),
             "/trial": ("trial.html", "trial"),
             "/running": ("running.html", "running"),
             "/events": ("events.html", "events"),
             "/about": ("about.html", "about"),
+            "/glossary": ("glossary.html", "glossary"),
         }
         routes: list[Any] = [
             Route(path, self._page(template, name), name=name) for path, (template, name) in pages.items()
@@ -304,9 +316,9 @@ class Page:
 
     async def _csv(self, request: Request) -> Response:
         async def lines() -> AsyncIterator[str]:
-            yield _csv_line(FIELDS)
+            yield CSV_HEADING
             async for row in rows:
-                yield _csv_line(csv_row(row))
+                yield csv_row(row)
 
         found = await self._trials(request)
         if isinstance(found, Response):
@@ -333,27 +345,17 @@ class Page:
         return _streamed(request, lines(), "application/json", headers)
 
     async def _trials(self, request: Request) -> Response | AsyncIterator[JobTrial]:
-        """All trials of a job, read page by page; the answer instead if the first page cannot be read."""
-        visitor, job_id = self._visitor(request), request.query_params.get("id", "")
+        """The trials of a list's filter, read page by page; the answer instead if the first page cannot be read."""
+        visitor = self._visitor(request)
         if visitor.token is None and self._exposure.needs_login:
             return self._to_login(request)
         try:
-            job, first = await self._reader.job_with_trials(visitor, job_id)
+            found = await self._reader.filtered(visitor, request.query_params)
         except UnauthenticatedError:
             return self._to_login(request)
         except WattwiseError as error:
             return self._failed(request, error)
-
-        async def pages() -> AsyncIterator[JobTrial]:
-            page = first
-            while True:
-                for trial in page.trials:
-                    yield JobTrial(job, trial)
-                if not page.next_page_token:
-                    return
-                page = await self._reader.trials(visitor, job_id, page.next_page_token)
-
-        return pages()
+        return found.rows()
 
     async def _live(self, request: Request) -> Response:
         visitor = self._visitor(request)
@@ -400,12 +402,6 @@ def _local(path: str) -> str:
     # Browsers resolve these, which would lead out of the page's own path.
     dots = {".", ".."} & set(unquote(urlsplit(path).path).split("/")) if good else ()
     return path if good and not dots and not urlsplit(path).netloc else "/"
-
-
-def _csv_line(cells: Iterable[str]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer).writerow(cells)
-    return buffer.getvalue()
 
 
 def _without(request: Request, name: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from wattwise.errors import WattwiseError
+from wattwise.errors import CredentialsError, WattwiseError
 from wattwise.rpc.address import check_address
 from wattwise.rpc.credentials import Credentials
+from wattwise.streams import FAILED, run_command, write_line
+from wattwise.variables import read_variable
 from wattwise_server.commands.options import ADDRESS, FILE, Kind, add_option, add_switch
 
 from wattwise_web.settings import Settings, listen
@@ -79,21 +80,25 @@ COMMAND = WebCommand()
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m wattwise_web`: the same as `wattwise web`."""
+    return run_command("wattwise web", sys.argv[1:] if argv is None else argv, _run)
+
+
+def _run(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="wattwise web", description="The same as `wattwise web`.")
     COMMAND.add_arguments(parser)
     try:
         return COMMAND.run(parser.parse_args(argv))
     except WattwiseError as error:
-        print(f"wattwise web: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
-        return 1
+        write_line(f"wattwise web: {error}")
+        return FAILED
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
     """The Settings of parsed arguments."""
     files = {name: getattr(args, f"server_{name}") for name in ("tls_ca", "tls_cert", "tls_key")}
     credentials = Credentials(
-        token=os.environ.get("WATTWISE_TOKEN") or None,
-        token_file=os.environ.get("WATTWISE_TOKEN_FILE") or None,
+        token=read_variable("WATTWISE_TOKEN", CredentialsError) or None,
+        token_file=read_variable("WATTWISE_TOKEN_FILE", CredentialsError) or None,
         tls=True if args.server_tls else None,
         insecure=args.server_insecure,
         **files,

@@ -4,35 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from wattwise import v1
-from wattwise.commands.savings import since_trial
-from wattwise.commands.tables import policy, uncounted
-from wattwise.errors import WattwiseError
+from wattwise.commands.answer import (
+    Answer,
+    answer,
+    change_now,
+    main_quantity,
+    share_lost,
+    share_saved,
+    since_trial,
+    total_answer,
+)
+from wattwise.commands.humanize import percent
+from wattwise.commands.tables import JobTrial, uncounted
+from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import monitor_text
 
-from wattwise_web import amounts, charts, savings
+from wattwise_web import amounts, charts, facts, savings
 from wattwise_web.backend import Backend
+from wattwise_web.charts.base import thinned
+from wattwise_web.charts.curves import POINTS
+from wattwise_web.trial_filter import RESULT_WORDS, TrialFilter, whole
 
 Values = dict[str, Any]
-Answer = TypeVar("Answer")
 Parameters = Mapping[str, str]
 
 PAGE_SIZE = 50
+_NEWEST_TRIALS = 10
+_NEWEST_EVENTS = 8
+"""What the page of a job shows of its lists; their own pages have all."""
 _SINGLE_TRIALS = 1000
 """Up to so many trials, charts show each one."""
 _RANGES = 250
 """In charts of more trials; a range of trials has a mark for each batch size."""
 _MARKS = 600
 """With more marks, such a chart has fewer ranges."""
-_CURVES = 6
-"""Running trials whose epochs are drawn; each takes one call."""
+_CURVES = 8
+"""Trials whose epochs are drawn; each takes one call, and those that have ended are kept."""
+_KEPT_CURVES = 100
 _INFO_SECONDS = 30.0
 _LONGEST_SEARCH = 200
+_ROOM = 1.1
+"""Above the highest mark of two charts with the same axis."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +71,7 @@ class Reader:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._infos: dict[str | None, tuple[float, v1.GetServerInfoResponse]] = {}
+        self._curves: OrderedDict[tuple[object, ...], charts.Curve] = OrderedDict()
 
     async def info(self, visitor: Visitor, *, fresh: bool = False) -> v1.GetServerInfoResponse:
         """What the server says about itself and the visitor; up to half a minute old unless `fresh`."""
@@ -123,98 +143,164 @@ class Reader:
     async def job(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/job?id=`."""
         job_id = wanted.get("id", "")
-        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
-        job: v1.Job = answer.job
-        start, size = _whole(wanted.get("from", "")), _whole(wanted.get("batch", ""))
-        size = size if size in job.spec.batch_sizes else 0
-        result = wanted.get("result", "")
-        result = result if result in _RESULT_WORDS else ""
-        trials_request = v1.ListTrialsRequest(
-            job_id=job_id,
-            page_size=PAGE_SIZE,
-            newest_first=True,
-            from_trial_number=start,
-            end_reason=_RESULTS.get(result, v1.END_REASON_UNSPECIFIED),
-            status=v1.TRIAL_STATUS_DISPATCHED if result == "running" else v1.TRIAL_STATUS_UNSPECIFIED,
-            batch_size=size,
-            with_total_size=True,
-        )
-        running_request = v1.ListTrialsRequest(
-            job_id=job_id,
-            page_size=PAGE_SIZE,
-            newest_first=True,
-            status=v1.TRIAL_STATUS_DISPATCHED,
-            with_total_size=True,
-        )
+        known = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        job: v1.Job = known.job
+        trials_request = TrialFilter().request(job_id, page_size=_NEWEST_TRIALS)
+        running_request = TrialFilter(result="running").request(job_id, page_size=PAGE_SIZE)
+        events_request = v1.ListEventsRequest(job_id=job_id, page_size=_NEWEST_EVENTS)
         info, statistics, listed, running, events, preview = await asyncio.gather(
             self.info(visitor),
             self._statistics(visitor, job),
             self._call(visitor, lambda stub: stub.ListTrials, trials_request),
             self._call(visitor, lambda stub: stub.ListTrials, running_request),
-            self._call(visitor, lambda stub: stub.ListEvents, v1.ListEventsRequest(job_id=job_id, page_size=20)),
+            self._call(visitor, lambda stub: stub.ListEvents, events_request),
             self._call(visitor, lambda stub: stub.PreviewNext, v1.PreviewNextRequest(job_id=job_id)),
         )
-        newest = listed
-        if start or result or size:
-            # The chart's bound is that of the newest trial, whichever trials are listed.
-            request = v1.ListTrialsRequest(job_id=job_id, page_size=1, newest_first=True)
-            newest = await self._call(visitor, lambda stub: stub.ListTrials, request)
-        details = await asyncio.gather(
-            *(self._trial(visitor, trial) for trial in running.trials[:_CURVES]), return_exceptions=True
-        )
-        found = [(each.trial, each.measurements) for each in details if isinstance(each, v1.GetTrialResponse)]
-        kept = {"id": job_id} | ({"result": result} if result else {}) | ({"batch": str(size)} if size else {})
-        last = listed.trials[-1].id.trial_number if listed.trials else 0
-        bounds = [trial.cost_bound for trial in newest.trials if trial.HasField("cost_bound")]
+        curves = await self._newest_curves(visitor, job, running.trials, statistics.buckets)
+        bounds = [trial.cost_bound for trial in listed.trials if trial.HasField("cost_bound")]
+        found = answer(job, statistics.savings, info.factors, preview.choices)
         return {
             "title": job_id,
             "info": info,
             "job_id": job_id,
             "badge": _page_badge(job, running.total_size),
-            "sentence": _sentence(job, preview, running.total_size),
+            "sentence": _sentence(found, running.total_size),
             "warnings": _warnings(job),
-            "headline": savings.headline(job, statistics, info.factors),
-            "advice": [f"{text[:1].upper()}{text[1:]}." for text in _advice(statistics.savings)],
+            "answer": found,
+            "card": savings.card(job, statistics, info.factors, found),
+            "advice": [f"{text[:1].upper()}{text[1:]}." for text in statistics.savings.advice],
             "factors": savings.factor_lines(info.factors),
             "factor_source": info.factors.source,
-            "facts": _job_facts(job, statistics),
+            "facts": facts.job_facts(job),
+            "by_people": facts.by_people(job, statistics),
             "choices": list(preview.choices)[:3],
-            # Those with nothing to draw come last.
-            "charts": sorted(
-                [
+            "chooser": facts.chooser(job, preview.choices),
+            "charts": [
+                chart
+                for chart in (
                     charts.cost_by_trial(job, statistics, bounds[0] if bounds else None),
-                    charts.beliefs(job, preview.choices, savings.mean_moneys(statistics, info.factors)),
-                    charts.curves(job.spec, found) if found else _no_curves(running.total_size),
-                    charts.saved_so_far(statistics),
+                    charts.expected_costs(job, preview.choices, savings.mean_moneys(statistics, info.factors)),
+                    charts.curves(job.spec, curves),
+                    charts.saved_so_far(job, statistics),
                     charts.epochs(job, statistics),
                     charts.power(job, statistics.power_profiles),
-                ],
-                key=lambda chart: not chart.wide and chart.spec is None,
-            ),
+                )
+                if not chart.is_empty
+            ],
             "running": [_trial_row(job, trial) for trial in running.trials],
             "running_total": running.total_size,
             "trials": [_trial_row(job, trial) for trial in listed.trials],
             "trials_total": listed.total_size,
-            "start": start,
-            "result": result,
-            "batch": size,
-            "batch_sizes": sorted(job.spec.batch_sizes),
-            "results": [
-                {"word": word, "query": _query(kept | {"result": name}), "current": result == name}
-                for name, word in _RESULT_WORDS.items()
-            ],
-            "first": _query(kept) if start else None,
-            "next": _query(kept | {"from": str(last - 1)}) if listed.next_page_token and last > 1 else None,
             "events": [_event_row(event) for event in events.events],
             "more_events": bool(events.next_page_token),
             "server": self.backend.address,
         }
 
+    async def _newest_curves(
+        self, visitor: Visitor, job: v1.Job, running: Sequence[v1.Trial], buckets: Sequence[v1.TrialBucket]
+    ) -> list[charts.Curve]:
+        """The epochs of running trials, and of the newest ended one of each batch size."""
+        newest = {bucket.batch_size: bucket for bucket in buckets if not bucket.excluded and bucket.newest_trial}
+        ended = sorted(newest.values(), key=lambda bucket: -bucket.newest_trial)
+        # Each of both kinds has some of them, whatever the number of the other.
+        shown = list(running)[: max(_CURVES - len(ended), _CURVES // 2)]
+        reads = [self._curve(visitor, trial.id.job_id, trial.id.trial_number) for trial in shown]
+        reads += [self._ended_curve(visitor, job, bucket) for bucket in ended[: _CURVES - len(shown)]]
+        found = await asyncio.gather(*reads, return_exceptions=True)
+        return [curve for curve in found if isinstance(curve, charts.Curve)]
+
+    async def _curve(self, visitor: Visitor, job_id: str, trial_number: int) -> charts.Curve:
+        found = await self._trial(visitor, job_id, trial_number)
+        return charts.Curve(found.trial, thinned(found.measurements, POINTS))
+
+    async def _ended_curve(self, visitor: Visitor, job: v1.Job, bucket: v1.TrialBucket) -> charts.Curve:
+        """That of a trial of a job that the visitor may read. It may go on, but then it ends again."""
+        end = bucket.last_end_time.ToNanoseconds()
+        key = (job.spec.job_id, job.create_time.ToNanoseconds(), bucket.newest_trial, end)
+        known = self._curves.get(key)
+        if known is None:
+            known = self._curves[key] = await self._curve(visitor, job.spec.job_id, bucket.newest_trial)
+        self._curves.move_to_end(key)
+        while len(self._curves) > _KEPT_CURVES:
+            self._curves.popitem(last=False)
+        return known
+
+    async def trials(self, visitor: Visitor, wanted: Parameters) -> Values:
+        """`/job/trials?id=`."""
+        job_id = wanted.get("id", "")
+        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        job: v1.Job = answer.job
+        shown = TrialFilter.of(job, wanted)
+        request = shown.request(job_id, page_size=PAGE_SIZE)
+        info, listed = await asyncio.gather(
+            self.info(visitor), self._call(visitor, lambda stub: stub.ListTrials, request)
+        )
+        kept = {"id": job_id} | shown.parameters
+        last = listed.trials[-1].id.trial_number if listed.trials else 0
+        return {
+            "title": f"Trials of {job_id}",
+            "info": info,
+            "job_id": job_id,
+            "filter": shown,
+            "bad_label": wanted.get("label", "") if not shown.label else "",
+            "trials": [_trial_row(job, trial) for trial in listed.trials],
+            "trials_total": listed.total_size,
+            "batch_sizes": sorted(job.spec.batch_sizes),
+            "results": [
+                {"word": word, "query": _query(kept | {"result": name, "from": ""}), "current": shown.result == name}
+                for name, word in RESULT_WORDS.items()
+            ],
+            "first": _query(kept | {"from": ""}) if shown.start else None,
+            "next": _query(kept | {"from": str(last - 1)}) if listed.next_page_token and last > 1 else None,
+        }
+
+    async def compare(self, visitor: Visitor, wanted: Parameters) -> Values:
+        """`/compare?a=&b=`."""
+        first, second = wanted.get("a", ""), wanted.get("b", "")[:_LONGEST_SEARCH]
+        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=first))
+        one: v1.Job = answer.job
+        info, other = await asyncio.gather(self.info(visitor), self._job_or_none(visitor, second))
+        values: Values = {"title": f"{first} compared", "info": info, "job_id": first, "other": second}
+        if other is None or second == first:
+            # The jobs of its name come first, which are probably about the same model.
+            request = v1.ListJobsRequest(page_size=PAGE_SIZE, contains=second, order=v1.JOB_ORDER_LAST_ACTIVITY)
+            listed = await self._call(visitor, lambda stub: stub.ListJobs, request)
+            ids = [job.spec.job_id for job in listed.jobs if job.spec.job_id != first]
+            prefix = one.spec.job_id_prefix
+            ids.sort(key=lambda job_id: not job_id.startswith(prefix))
+            return values | {"found": ids, "more": bool(listed.next_page_token), "rows": [], "charts": [], "notes": []}
+        jobs = [one, other]
+        statistics = await asyncio.gather(*(self._statistics(visitor, job) for job in jobs))
+        top = max(map(charts.highest_cost, statistics)) * _ROOM or None
+        sizes = {size for job in jobs for size in job.spec.batch_sizes}
+        pairs = list(zip(jobs, statistics, strict=True))
+        found = [
+            charts.cost_by_trial(job, of, name=f"cost-{place}", title=job.spec.job_id, sizes=sizes, top=top)
+            for place, (job, of) in enumerate(pairs, 1)
+        ]
+        return values | {
+            "found": [],
+            "more": False,
+            "rows": facts.compared(pairs, info.factors),
+            "notes": facts.incomparable(one, other),
+            "charts": [chart for chart in (charts.cost_per_delivery(pairs), *found) if not chart.is_empty],
+        }
+
+    async def _job_or_none(self, visitor: Visitor, job_id: str) -> v1.Job | None:
+        if not job_id:
+            return None
+        try:
+            answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        except (JobNotFoundError, PermissionDeniedError):
+            return None
+        job: v1.Job = answer.job
+        return job
+
     async def _statistics(self, visitor: Visitor, job: v1.Job) -> v1.JobStatistics:
         """The figures of a job, with at most `_MARKS` buckets if it has too many trials to show each one."""
 
         async def ask(num_buckets: int) -> v1.JobStatistics:
-            request = v1.GetJobStatisticsRequest(job_id=job.spec.job_id, num_buckets=num_buckets)
+            request = v1.GetJobStatisticsRequest(job_id=job.spec.job_id, num_buckets=num_buckets, with_excluded=True)
             answer: v1.GetJobStatisticsResponse = await self._call(visitor, lambda stub: stub.GetJobStatistics, request)
             return answer.statistics
 
@@ -227,19 +313,18 @@ class Reader:
             statistics = await ask(max(1, _MARKS // len(sizes)))
         return statistics
 
-    async def _trial(self, visitor: Visitor, trial: v1.Trial) -> v1.GetTrialResponse:
-        request = v1.GetTrialRequest(trial=v1.TrialId(job_id=trial.id.job_id, trial_number=trial.id.trial_number))
+    async def _trial(self, visitor: Visitor, job_id: str, trial_number: int) -> v1.GetTrialResponse:
+        request = v1.GetTrialRequest(trial=v1.TrialId(job_id=job_id, trial_number=trial_number))
         answer: v1.GetTrialResponse = await self._call(visitor, lambda stub: stub.GetTrial, request)
         return answer
 
     async def trial(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/trial?job=&number=`."""
-        job_id, trial_number = wanted.get("job", ""), _whole(wanted.get("number", ""))
-        named = v1.Trial(id=v1.TrialId(job_id=job_id, trial_number=trial_number))
+        job_id, trial_number = wanted.get("job", ""), whole(wanted.get("number", ""))
         info, job, found = await asyncio.gather(
             self.info(visitor),
             self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id)),
-            self._trial(visitor, named),
+            self._trial(visitor, job_id, trial_number),
         )
         job, trial = job.job, found.trial
         return {
@@ -249,11 +334,17 @@ class Reader:
             "trial": trial,
             "number": trial_number,
             "row": _trial_row(job, trial),
-            "facts": _trial_facts(job, trial),
-            "labels": sorted(trial.labels.items()),
+            "facts": facts.trial_facts(job, trial),
+            "labels": [facts.label(key, value) for key, value in sorted(trial.labels.items())],
             "warnings": [(amounts.warning_kind(each.reason), each.message) for each in trial.warnings],
-            "charts": [charts.curves(job.spec, [(trial, found.measurements)], title="Metric by epoch")]
-            + ([charts.power(job, [found.power_profile])] if found.HasField("power_profile") else []),
+            "charts": [
+                chart
+                for chart in (
+                    charts.curves(job.spec, [charts.Curve(trial, found.measurements)], of_job=False),
+                    charts.power(job, [found.power_profile] if found.HasField("power_profile") else []),
+                )
+                if not chart.is_empty
+            ],
             "previous": trial_number - 1 if trial_number > 1 else None,
             "following": trial_number + 1 if trial_number < job.num_trials else None,
             "server": self.backend.address,
@@ -316,16 +407,47 @@ class Reader:
             "server": self.backend.address,
         }
 
-    async def job_with_trials(self, visitor: Visitor, job_id: str) -> tuple[v1.Job, v1.ListTrialsResponse]:
-        """A job, and the first page of its trials, by number, for a file."""
-        found = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
-        return found.job, await self.trials(visitor, job_id)
+    async def glossary(self, visitor: Visitor, _wanted: Parameters) -> Values:
+        """`/glossary`."""
+        return {"title": "Glossary", "info": await self.info(visitor), "terms": facts.glossary()}
 
-    async def trials(self, visitor: Visitor, job_id: str, page_token: str = "") -> v1.ListTrialsResponse:
-        """One page of a job's trials, by number, for a file."""
-        request = v1.ListTrialsRequest(job_id=job_id, page_size=1000, page_token=page_token)
+    async def filtered(self, visitor: Visitor, wanted: Parameters) -> FilteredTrials:
+        """The trials of a job by number, for a file, with the first page of them."""
+        job_id = wanted.get("id", "")
+        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        job: v1.Job = answer.job
+        shown = TrialFilter.of(job, wanted)
+        request = shown.request(job_id, page_size=1000, newest_first=False)
+        return FilteredTrials(self, visitor, job, shown, request, await self.list_trials(visitor, request))
+
+    async def list_trials(self, visitor: Visitor, request: v1.ListTrialsRequest) -> v1.ListTrialsResponse:
+        """One page of trials."""
         answer: v1.ListTrialsResponse = await self._call(visitor, lambda stub: stub.ListTrials, request)
         return answer
+
+
+class FilteredTrials(NamedTuple):
+    """The trials of a job that a filter leaves, read page by page."""
+
+    reader: Reader
+    visitor: Visitor
+    job: v1.Job
+    filter: TrialFilter
+    request: v1.ListTrialsRequest
+    first: v1.ListTrialsResponse
+
+    async def rows(self) -> AsyncIterator[JobTrial]:
+        """The trials, in the order of their numbers."""
+        page = self.first
+        while True:
+            for trial in page.trials:
+                if self.filter.start and trial.id.trial_number > self.filter.start:
+                    return
+                yield JobTrial(self.job, trial)
+            if not page.next_page_token:
+                return
+            self.request.page_token = page.next_page_token
+            page = await self.reader.list_trials(self.visitor, self.request)
 
 
 def _role(value: int) -> str:
@@ -333,13 +455,6 @@ def _role(value: int) -> str:
     if value not in v1.Role.values():
         return f"number {value}"
     return v1.Role.Name(v1.Role.ValueType(value)).removeprefix("ROLE_").lower() if value else ""
-
-
-def _whole(text: str) -> int:
-    """A positive 32-bit number; 0 for anything else."""
-    if text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 2**31:
-        return int(text)
-    return 0
 
 
 def _query(parameters: Mapping[str, str]) -> str:
@@ -369,34 +484,14 @@ _ORDERS = {
     "newest": v1.JOB_ORDER_NEWEST,
     "id": v1.JOB_ORDER_ID,
 }
-_RESULT_WORDS = {
-    "": "all",
-    "running": "running",
-    "reached": "target reached",
-    "bound": "cost bound",
-    "epochs": "max epochs",
-    "stopped": "stopped early",
-    "error": "error",
-    "memory": "out of memory",
-    "lost": "lost",
-    "preempted": "preempted",
-}
-_RESULTS = {
-    "reached": v1.END_REASON_TARGET_REACHED,
-    "bound": v1.END_REASON_COST_BOUND,
-    "epochs": v1.END_REASON_MAX_EPOCHS,
-    "stopped": v1.END_REASON_STOPPED_EARLY,
-    "error": v1.END_REASON_ERROR,
-    "memory": v1.END_REASON_OUT_OF_MEMORY,
-    "lost": v1.END_REASON_LOST,
-    "preempted": v1.END_REASON_PREEMPTED,
-}
 
 
 def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
     measured = totals.spent.energy_joules > 0
     field = "energy_joules" if measured else "time_seconds"
     text = amounts.energy if measured else amounts.span
+    quantity = main_quantity(totals.savings, factors)
+    paid = amounts.money(totals.spent.money, factors.currency) if quantity.name == "money" else ""
     return {
         "jobs": totals.num_jobs,
         "running": totals.num_running_trials,
@@ -404,44 +499,46 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
         "spent": text(getattr(totals.spent, field)),
         "measured": measured,
         "time": amounts.span(totals.spent.time_seconds),
-        "saved": savings.total_saved(totals, factors),
+        "paid": paid,
+        "per_model": quantity.text(totals.spent.money / totals.num_deliveries)
+        if paid and totals.num_deliveries
+        else "",
+        "saved": total_answer(totals, factors),
+        "compared": totals.num_jobs_with_savings,
         "attention": totals.num_jobs_needing_attention,
     }
 
 
 def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
     summary, found = job.summary, job.summary.savings
-    least = savings.share(found.cost, least=True)
-    verdict = found.verdict
-    if verdict == v1.SAVINGS_VERDICT_SAVING and least is not None:
-        saved = {
-            "text": amounts.percent(least),
-            "kind": "gain",
-            "amount": savings.main_figure(found, factors, least=True),
-        }
-    elif verdict == v1.SAVINGS_VERDICT_LOSS:
-        saved = {
-            "text": f"+{amounts.percent(savings.lost_share(found.cost))}",
-            "kind": "loss",
-            "amount": "costs more",
-        }
-    elif verdict == v1.SAVINGS_VERDICT_UNCERTAIN:
-        saved = {"text": "not certain", "kind": "none", "amount": ""}
-    else:
-        saved = {"text": amounts.unknown(), "kind": "none", "amount": ""}
-    default = job.spec.default_batch_size
-    size = job.pinned_batch_size or job.min_cost_batch_size or default
+    saving, text = main_quantity(found, factors)[1:]
+    change = change_now(found, saving)
+    match saving.verdict:
+        case v1.SAVINGS_VERDICT_SAVING:
+            saved = (percent(share_saved(saving)), "gain", text(saving.at_least))
+        case v1.SAVINGS_VERDICT_LOSS:
+            saved = (f"+{percent(share_lost(found, saving))}", "loss", "costs more")
+        case v1.SAVINGS_VERDICT_EXPLORING:
+            saved = ("exploring", "none", "")
+        case v1.SAVINGS_VERDICT_UNCERTAIN:
+            saved = ("not certain", "none", "")
+        case v1.SAVINGS_VERDICT_NO_BASELINE:
+            missing = found.min_baseline_trials - found.num_baseline_trials
+            saved = (amounts.unknown(), "none", f"needs {amounts.plural(missing, 'run')} of the default")
+        case _:
+            saved = (amounts.unknown(), "none", "")
     has_activity = summary.HasField("last_activity_time")
     return {
         "id": job.spec.job_id,
         "badge": amounts.job_badge(job),
-        "size": size,
-        "default": default,
-        "known": bool(job.pinned_batch_size or job.min_cost_batch_size),
+        "used": job.batch_size_in_use,
+        "default": job.spec.default_batch_size,
+        "now": text(saving.in_use) if saving.HasField("in_use") else amounts.unknown(),
+        "change": "" if change is None else f"{percent(abs(change))} {'more' if change > 0 else 'less'}",
         "running": summary.num_running_trials,
         "trials": job.num_trials,
         "deliveries": summary.num_deliveries,
-        "saved": saved,
+        "saved": dict(zip(("text", "kind", "amount"), saved, strict=True)),
         "since": since_trial(found).strip(),
         "estimated": job.monitor.estimated,
         "activity": amounts.moment(summary.last_activity_time if has_activity else job.create_time),
@@ -454,30 +551,10 @@ def _page_badge(job: v1.Job, running: int) -> amounts.Badge:
     return amounts.job_badge(job, summary)
 
 
-def _sentence(job: v1.Job, preview: v1.PreviewNextResponse, running: int) -> str:
-    """The state in one sentence: what is used, what is next, what runs."""
-    stage = amounts.stage_word(job)
-    parts = []
-    if job.HasField("pinned_batch_size"):
-        parts.append(f"Batch size {job.pinned_batch_size} is pinned: every launch gets it.")
-    elif job.paused:
-        parts.append("The search is paused: launches get the best known batch size.")
-    elif job.HasField("min_cost_batch_size"):
-        best, default = job.min_cost_batch_size, job.spec.default_batch_size
-        same = ", the default" if best == default else f"; the default is {default}"
-        parts.append(f"Batch size {best} is the cheapest so far, at {amounts.cost(job.min_cost)}{same}.")
-    elif not job.num_trials:
-        parts.append("No trial yet: the first launch begins the search.")
-    else:
-        parts.append("No trial has reached the target within its bound yet.")
-    if preview.choices:
-        choice = preview.choices[0]
-        chance = f" with {amounts.percent(choice.probability)}" if len(preview.choices) > 1 else ""
-        parts.append(f"Next: batch size {choice.batch_size}{chance} ({stage}).")
-    else:
-        parts.append("No batch size is left to try.")
-    parts.append(f"{amounts.plural(running, 'trial')} running." if running else "Nothing is running.")
-    return " ".join(parts)
+def _sentence(found: Answer, running: int) -> str:
+    """What a launch costs, what is used, what is next, and what runs."""
+    runs = f"{amounts.plural(running, 'trial is', 'trials are')} running." if running else "Nothing is running."
+    return " ".join(filter(None, (found.now, found.used, found.upcoming, runs)))
 
 
 def _warnings(job: v1.Job) -> list[tuple[str, str]]:
@@ -498,52 +575,18 @@ def _warnings(job: v1.Job) -> list[tuple[str, str]]:
     return found
 
 
-def _job_facts(job: v1.Job, statistics: v1.JobStatistics) -> list[tuple[str, str]]:
-    spec = job.spec
-    sign = "at least" if spec.higher_is_better_metric else "at most"
-    stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} × the lowest cost"
-    facts = [
-        (
-            "Policy",
-            amounts.stage_word(job)
-            if spec.policy != v1.POLICY_PRUNING_GTS
-            else f"{policy(spec)}: {amounts.stage_word(job)}",
-        ),
-        ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
-        ("Default", str(spec.default_batch_size)),
-        ("Target", f"metric {sign} {amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs"),
-        ("Energy against time", f"η = {spec.eta_knob:g}"),
-        ("Stopped early", stopping),
-        ("GPUs", f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total"),
-        ("Monitor", monitor_text(job.monitor) or "none named yet"),
-        ("Registered", amounts.moment(job.create_time).exact),
-    ]
-    if statistics.num_excluded:
-        facts.append(("Excluded", amounts.plural(statistics.num_excluded, "trial")))
-    if job.reset_after:
-        facts.append(("Reset", f"after trial {job.reset_after}: earlier trials do not count"))
-    facts += [("Changed", change.message) for change in job.changes]
-    if job.baseline_requested:
-        facts.append(("Baseline", "requested: a coming launch gets the default batch size"))
-    return facts
-
-
-def _no_curves(running: int) -> charts.Chart:
-    text = "Nothing is running. The metric of running trials is drawn here, epoch by epoch."
-    return charts.Chart("curves", "Running trials", "", empty="The epochs cannot be read now." if running else text)
-
-
 def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
     has_cost = trial.HasField("cost")
     report = trial.last_report_time if trial.HasField("last_report_time") else trial.start_time
     silent = amounts.moment(report) if report.ByteSize() else None
     lease = amounts.moment(trial.lease_expire_time, is_ahead=True) if trial.HasField("lease_expire_time") else None
+    why = uncounted(job, trial) if job is not None else ""
     return {
         "job": trial.id.job_id,
         "number": trial.id.trial_number,
         "size": trial.id.batch_size,
-        "type": amounts.trial_type(trial.type),
-        "badge": amounts.trial_badge(trial, uncounted=uncounted(job, trial) if job is not None else ""),
+        "badge": amounts.trial_badge(trial, uncounted=why),
+        "struck": bool(why),
         "epochs": trial.last_epoch,
         "metric": amounts.metric(trial.last_metric) if trial.HasField("last_metric") else amounts.unknown(),
         "time": amounts.span(trial.time_seconds) if has_cost else amounts.unknown(),
@@ -556,62 +599,10 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
         "silent_since": silent.seconds if silent else 0.0,
         "lease": lease,
         "host": trial.labels.get("host", ""),
+        "log": facts.web_url(trial.labels.get(facts.LOG_URL, "")),
         "warned": bool(trial.warnings),
         "running": trial.status == v1.TRIAL_STATUS_DISPATCHED,
     }
-
-
-def _trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
-    facts = [
-        (
-            "Batch size",
-            f"{trial.id.batch_size}{' (the default)' if trial.id.batch_size == job.spec.default_batch_size else ''}",
-        ),
-        ("Type", amounts.trial_type(trial.type) if _has_stages(job, trial) else "chosen by the search"),
-        ("Epochs", f"{trial.last_epoch} of at most {job.spec.max_epochs}"),
-        (
-            "Metric",
-            f"{amounts.metric(trial.last_metric)}, target {amounts.metric(job.spec.target_metric)}"
-            if trial.HasField("last_metric")
-            else "no report yet",
-        ),
-        ("Time", amounts.span(trial.time_seconds)),
-        ("Energy", amounts.energy(trial.energy_joules) if trial.energy_joules > 0 else "not measured"),
-    ]
-    if trial.HasField("cost"):
-        bound = (
-            f", stopped above {amounts.cost(trial.cost_bound)}" if trial.HasField("cost_bound") else ", without a bound"
-        )
-        facts.append(("Cost", f"{amounts.cost(trial.cost)}{bound}"))
-    if trial.HasField("computed"):
-        watts = f"{trial.computed.power_limit_watts:g} W"
-        facts.append(("Computed", f"the cost is computed for the power limit of {watts}, not measured"))
-    if trial.HasField("power_limit_watts"):
-        facts.append(("Power limit", f"{trial.power_limit_watts:g} W per GPU"))
-    if trial.monitor.kinds:
-        facts.append(("Monitor", monitor_text(trial.monitor)))
-    if trial.recurrence:
-        facts.append(("Recurrence", f"for need {trial.recurrence} of a model"))
-    if trial.HasField("start_time"):
-        facts.append(("Started", amounts.moment(trial.start_time).exact))
-    if trial.HasField("end_time"):
-        facts.append(("Ended", amounts.moment(trial.end_time).exact))
-    if trial.HasField("lease_expire_time"):
-        facts.append(("Lease", f"expires {amounts.moment(trial.lease_expire_time, is_ahead=True).ago}"))
-    if trial.token_id:
-        facts.append(("Token", trial.token_id))
-    return facts
-
-
-def _advice(savings: v1.Savings) -> list[str]:
-    """What to do about the savings; without a delivery the headline says it."""
-    return [] if savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY else list(savings.advice)
-
-
-def _has_stages(job: v1.Job, trial: v1.Trial) -> bool:
-    """Whether a trial's type says something: without stages, every trial that the search chose has the same one."""
-    by_hand = trial.type in (v1.TRIAL_TYPE_REQUESTED, v1.TRIAL_TYPE_IMPORTED)
-    return by_hand or job.spec.policy == v1.POLICY_PRUNING_GTS
 
 
 def _event_row(event: v1.Event) -> Values:

@@ -15,7 +15,7 @@ from wattwise_replay.guarded import Guarded
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import Change, GpuConfig, JobSpec, Search, TrialType
-from wattwise_server.policy import gts, registry
+from wattwise_server.policy import gts, registry, thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, Succeeded
 from wattwise_server.policy.gts import Gts
 
@@ -161,13 +161,13 @@ def test_a_belief_without_an_opinion_is_drawn(
 
 def test_the_line_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An error in the policy's own file is reported with its line number, in one line of output."""
-    monkeypatch.setattr(gts, "thompson", None)
+    monkeypatch.setattr(thompson, "draw", None)
     assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS")) == 1
     printed = capsys.readouterr().err
     line = 1 + next(
         number for number, text in enumerate(Path(gts.__file__).read_text().splitlines()) if "thompson.draw(" in text
     )
-    assert f"POLICY_GTS (policy/gts.py, line {line}) failed in next for trial 2: AttributeError" in printed
+    assert f"POLICY_GTS (policy/gts.py, line {line}) failed in next for trial 2: TypeError" in printed
     assert printed.count("\n") == 1
 
 

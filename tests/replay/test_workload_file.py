@@ -179,7 +179,7 @@ def _faults(file: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff\xfe", "cannot read runs.csv: it is not a CSV file in UTF-8; change it, or map the column in [columns]"),
+        (b"\xff\xfe", "runs.csv, line 1, is not UTF-8 text; save it as UTF-8"),
         (b"", "runs.csv is empty; its columns are batch_size, trial, accuracy, epoch"),
         (b"\n", "runs.csv is empty; "),
         (b"batch_size,trial,epoch\n", "runs.csv has no column accuracy; change it, or map the column in [columns]"),

@@ -137,7 +137,7 @@ async def test_metrics_port_of_a_failed_start_is_closed(tmp_path: Path) -> None:
         (["--metrics-address", "127.0.0.1:70000"], "write host:port"),
         (["--metrics-address", "no.such.host.invalid:0"], "cannot listen on no.such.host.invalid:0"),
         (["--log-format", "xml"], "use one of human, json"),
-        (["--database", "sqlite:///."], "check that this user may read and write the file"),
+        (["--database", "sqlite:///."], "is a folder"),
     ],
 )
 def test_bad_option_says_what_is_valid(tmp_path: Path, arguments: list[str], expected: str) -> None:

@@ -68,7 +68,7 @@ def populate(channel: grpc.Channel, *, long: int = 60) -> dict[str, str]:
     dice, stub = random.Random(7), v1.BatchSizeOptimizerStub(channel)
     policy = v1.POLICY_KNOWLEDGE_GRADIENT
     saving = _walk(channel, dice, "resnet-nightly", long, policy=policy, job_id_prefix="resnet")
-    loss = _walk(channel, dice, "bert-weekly", 4, policy=policy, job_id_prefix="bert", flat=True)
+    loss = _walk(channel, dice, "bert-weekly", 14, policy=policy, job_id_prefix="bert", flat=True)
     new = Trainer(stub, job_id="vision-new", job_id_prefix="vision")
     stuck = Trainer(stub, job_id="stuck-on-memory", job_id_prefix="stuck", batch_sizes=[64], default_batch_size=64)
     stuck.end(stuck.next(), v1.END_REASON_OUT_OF_MEMORY)
@@ -103,9 +103,9 @@ def _walk(
     if flat:
         epochs = {16: 30, 32: 26, 64: 22, 128: 18, 256: 8}
     monitor = v1.Monitor(kinds=["nvml"])
-    admin = None if flat else v1.JobAdminStub(channel)
+    admin = v1.JobAdminStub(channel)
     for number in range(count):
-        if admin is not None and number in (2, 6, 14, 22, 30):
+        if number in ((2, 3, 4) if flat else (2, 6, 14, 22, 30)):
             admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job_id))
         trial = trainer.next()
         size = trial.id.batch_size

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from wattwise import v1
 
 from tests.changes import Recurring
 from tests.live_server import LiveServer
@@ -48,9 +49,12 @@ def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, change
     events = text_of(browser.get("/events", params={"job": changed.job_id, "kind": "EVENT_KIND_CHANGE_DETECTED"}))
     assert f"{change.message[0].upper()}{change.message[1:]}" in events
     chart = spec_of(page, "cost")
-    assert [layer["data"]["values"] for layer in chart["layer"] if "data" in layer] == [
-        [{"at": change.since_trial - 0.5, "change": change.message}]
-    ]
+    (line,) = (each for layer in chart["layer"] for each in layer.get("data", {}).get("values", ()) if "change" in each)
+    before = changed.admin.GetTrial(
+        v1.GetTrialRequest(trial=v1.TrialId(job_id=changed.job_id, trial_number=change.since_trial - 1))
+    ).trial
+    date = 1000 * before.end_time.seconds
+    assert line == {"x": change.since_trial - 0.5, "date": date, "change": change.message}
     assert f"A vertical line: {change.message}." in shown
 
 
@@ -60,15 +64,15 @@ def test_a_claim_says_from_which_trial_it_compares(browser: httpx.Client, change
     since = f"since trial {change.since_trial}"
     number = changed.shown.num_trials - change.since_trial + 1
     shown = text_of(job_page(browser, changed.job_id))
-    assert f"The default batch size 16 has not delivered a model {since}, so there is nothing to compare with." in shown
+    assert f"the default, 16, has not reached the target {since}." in shown
+    assert "3 more runs of the default would allow a comparison" in shown
     assert f"Only trials from {change.since_trial} on are compared: {change.message}." in shown
     assert f"Changed {change.message}" in shown
     changed.train(16, 30, times=6)
     changed.train(8, 15, times=60)
     shown = text_of(job_page(browser, changed.job_id))
-    assert f"Everything spent {since}, failed and exploring trials included, cost at least " in shown
-    assert f"for each of the {number + 66} deliveries {since}." in shown
-    assert f"for {36 + number + 66} deliveries." in shown
+    assert re.search(rf"Saved at least [\d.]+ EUR in {number + 66} deliveries {since}, ", shown)
+    assert f"Spent: {36 + number + 66} deliveries for " in shown
     assert f"Counted from trial {change.since_trial} on, since when the job behaves in another way." in shown
     jobs = browser.get("/", params={"q": changed.job_id}).text
     (row,) = re.findall(f'<tr id="j-{changed.job_id}">(.*?)</tr>', jobs, re.DOTALL)

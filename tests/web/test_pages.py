@@ -33,7 +33,17 @@ from tests.watched import WatchedServer
 from tests.web.big import BIGGEST, fill
 from tests.web.page import HOSTILE, WebPage
 
-PAGES = ("/", "/job?id=resnet-nightly", "/trial?job=resnet-nightly&number=3", "/running", "/events", "/about", "/login")
+PAGES = (
+    *("/", "/job?id=resnet-nightly", "/job/trials?id=resnet-nightly", "/trial?job=resnet-nightly&number=3", "/running"),
+    *(
+        "/compare?a=resnet-nightly&b=bert-weekly",
+        "/compare?a=resnet-nightly",
+        "/events",
+        "/about",
+        "/glossary",
+        "/login",
+    ),
+)
 LARGEST = 200_000
 DASH = "\N{EN DASH}"
 """What stands where nothing is known."""
@@ -135,13 +145,16 @@ def test_search_state_and_order_are_in_the_url(web: httpx.Client) -> None:
 
 
 def test_a_saving_job_says_at_least_how_much(web: httpx.Client) -> None:
-    """The headline is the lower bound; estimate, spent, money and the basis stand beside it."""
+    """What a launch costs now, then the lower bound; estimate, spent, money first and the basis stand beside it."""
     answer = job_page(web, "resnet-nightly")
     shown = text_of(answer)
     assert 'class="saving k-saving"' in answer.text
-    at_least, estimate = map(int, re.findall(r"Saves at least (\d+)%.*?The estimate is (\d+)%", shown)[0])
-    assert 0 < at_least < estimate < 100
-    assert "Baseline: the mean of" in shown
+    assert re.search(r"A launch costs [\d.]+ EUR now, [\d.]+ EUR with the default, 256: \d+% less\.", shown)
+    assert re.search(r"Batch size \d+ is used now, because its expected cost is the lowest", shown)
+    assert re.search(r"Saved at least [\d.]+ EUR in \d+ deliveries, \d+% of what the default would have cost\.", shown)
+    assert re.search(r"Compared with the mean of \d+ deliveries with the default, 256", shown)
+    (names,) = re.findall(r'<table class="data amounts">(.*?)</table>', answer.text, re.DOTALL)
+    assert re.findall(r'<th scope="row">(.*?)</th>', names)[:2] == ["money", "energy"]
     assert re.search(r"Broke even at trial \d+", shown)
     assert re.search(r"money [\d.,]+ EUR", shown)
     assert "monitor nvml" in shown
@@ -149,10 +162,20 @@ def test_a_saving_job_says_at_least_how_much(web: httpx.Client) -> None:
 
 def batch_sizes(page: httpx.Response) -> list[dict[str, str]]:
     """The rows of the table of batch sizes, by column."""
-    (table,) = re.findall(r'<details id="table-arms".*?<table class="data">(.*?)</table>', page.text, re.DOTALL)
+    return rows_of(page, "arms")
+
+
+def rows_of(page: httpx.Response, name: str) -> list[dict[str, str]]:
+    """The rows of a chart's table, by column."""
+    (table,) = re.findall(rf'<details id="table-{name}".*?<table class="data">(.*?)</table>', page.text, re.DOTALL)
     columns = re.findall(r'<th scope="col">(.*?)</th>', table)
-    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr><td>.*?</tr>", table)]
-    return [dict(zip(columns, map(html.unescape, row), strict=True)) for row in rows]
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr[^>]*><td>.*?</tr>", table)]
+    return [dict(zip(columns, map(words_of, row), strict=True)) for row in rows]
+
+
+def words_of(cell: str) -> str:
+    """The text of a cell, which may be a link."""
+    return html.unescape(re.sub(r"<[^>]+>", "", cell))
 
 
 def test_a_model_has_its_price(tmp_path: Path) -> None:
@@ -171,9 +194,9 @@ def test_a_model_has_its_price(tmp_path: Path) -> None:
     assert sizes == [16, 8]
     money = {row["batch size"]: row["mean money of a delivery"] for row in batch_sizes(shown)}
     assert money == {"8": "1.50 EUR", "16": "0.601 EUR", "32": DASH, "64": DASH}
-    assert "A model costs 1.50 EUR: 3.00 EUR for 2 deliveries." in text_of(shown)
+    assert "2 deliveries for 3.00 EUR, 1.50 EUR each, failed and running trials included." in text_of(shown)
     assert {row["mean money of a delivery"] for row in batch_sizes(without)} == {DASH}
-    assert "A model costs" not in text_of(without)
+    assert "EUR for no delivery, failed and running trials included." in text_of(without)
 
 
 @pytest.mark.parametrize("prices", [(), ("--electricity-price", "0", "--gpu-hour-price", "0", "--currency", "EUR")])
@@ -187,13 +210,14 @@ def test_without_prices_no_model_has_one(tmp_path: Path, prices: Sequence[str]) 
             shown = job_page(web, trainer.job_id)
     assert [row["batch size"] for row in batch_sizes(shown)] == ["8", "16", "32", "64"]
     assert "mean money of a delivery" not in batch_sizes(shown)[0]
-    assert "A model costs" not in text_of(shown)
+    assert "EUR each" not in text_of(shown)
 
 
 def test_a_loss_is_shown_like_a_gain(web: httpx.Client) -> None:
     """A job that cost more than its default has the same headline, with the loss and what to do."""
     answer = job_page(web, "bert-weekly")
-    assert re.search(r'class="saving k-loss".*?Costs more by <span class="big">\d+%</span>', answer.text, re.DOTALL)
+    assert re.search(r'class="saving k-loss".*?Lost about <span class="big">[\d.]+ EUR</span>', answer.text, re.DOTALL)
+    assert re.search(r"A launch costs [\d.]+ EUR now, with the default, 256\.", text_of(answer))
     assert "wattwise jobs pin bert-weekly 256" in text_of(answer)
 
 
@@ -220,10 +244,7 @@ HOLLOW, FILLED = 0, 1
 
 
 def test_marks_of_explorations_are_hollow(tmp_path: Path) -> None:
-    """Each trial that explored is hollow, at whatever place of the list, and no other delivery is.
-
-    The chart and its bound are the same, whichever trials are listed.
-    """
+    """Each trial that explored is hollow, and no other delivery is."""
     with LiveServer(tmp_path) as live:
         live.start()
         trainer = Trainer(live.trainer)
@@ -237,17 +258,11 @@ def test_marks_of_explorations_are_hollow(tmp_path: Path) -> None:
         trials = live.admin.ListTrials(request).trials
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
             spec = spec_of(job_page(web, trainer.job_id), "cost")
-            listed = ({"from": "10"}, {"result": "error"}, {"batch": "8"})
-            others = [web.get("/job", params={"id": trainer.job_id} | each) for each in listed]
     types = {trial.id.trial_number: trial.type for trial in trials}
     assert {v1.TRIAL_TYPE_EXPLORATION, v1.TRIAL_TYPE_CONCURRENT, v1.TRIAL_TYPE_MAB} <= set(types.values())
     assert {value["x"]: value["k"] for value in spec["data"]["values"]} == {
         number: HOLLOW if kind == v1.TRIAL_TYPE_EXPLORATION else FILLED for number, kind in types.items()
     }
-    assert [layer["data"]["values"] for layer in spec["layer"] if "data" in layer] == [
-        [{"bound": pytest.approx(trials[-1].cost_bound)}]
-    ]
-    assert [spec_of(other, "cost") for other in others] == [spec] * 3
 
 
 def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> None:
@@ -260,23 +275,24 @@ def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> No
         trainer.report(concurrent, 6.0)
         assert live.admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job.stage == v1.STAGE_PRUNING
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
-            values = spec_of(job_page(web, trainer.job_id), "cost")["data"]["values"]
-    assert [(value["k"], value.get("r")) for value in values] == [(HOLLOW, "delivered"), (FILLED, None)]
+            shown = job_page(web, trainer.job_id)
+    assert [value["k"] for value in spec_of(shown, "cost")["data"]["values"]] == [HOLLOW, FILLED]
+    assert [row["result"] for row in rows_of(shown, "cost")] == ["reached", "reached"]
 
 
-def test_states_without_data_say_what_will_fill_them(web: httpx.Client) -> None:
-    """A job without trials has a sentence for every chart and list."""
-    shown = text_of(job_page(web, "vision-new"))
-    for sentence in (
-        "No trial yet: the first launch begins the search.",
-        "No delivery yet",
-        "Every trial appears here once it has ended.",
-        "Nothing is running.",
-        "Fills once a trial has reached the target.",
-        "Fills once a trial has profiled the power limits of its GPUs",
-        "Fills once the default batch size has delivered a model",
-    ):
-        assert sentence in shown
+def test_what_is_empty_is_hidden(web: httpx.Client) -> None:
+    """A job without trials has no chart and no list of trials, and its sentence says what begins them."""
+    page = job_page(web, "vision-new")
+    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", page.text)
+    assert [words_of(title) for title in titles] == [
+        "No comparison yet",
+        "Next launch",
+        "Events",
+        "Configuration",
+        "Keys",
+    ]
+    assert 'class="chart' not in page.text
+    assert "No launch has reached the target yet." in text_of(page)
 
 
 def test_a_stuck_job_says_so(web: httpx.Client) -> None:
@@ -327,11 +343,11 @@ def test_a_trial_says_why(web: httpx.Client, site: LiveServer) -> None:
 
 def test_trials_are_paged_by_number_and_filtered(web: httpx.Client) -> None:
     """`from` begins with a trial, `result` and `batch` limit the list, and both stay in the link of the next page."""
-    page = web.get("/job", params={"id": "resnet-nightly", "from": "10"}).text
+    page = web.get("/job/trials", params={"id": "resnet-nightly", "from": "10"}).text
     assert [int(each) for each in re.findall(r'id="t-(\d+)"', page)] == list(range(10, 0, -1))
-    failed = web.get("/job", params={"id": "resnet-nightly", "result": "error"}).text
+    failed = web.get("/job/trials", params={"id": "resnet-nightly", "result": "error"}).text
     assert [int(each) for each in re.findall(r'id="t-(\d+)"', failed)] == [24, 6]
-    first = web.get("/job", params={"id": "resnet-nightly"}).text
+    first = web.get("/job/trials", params={"id": "resnet-nightly"}).text
     (following,) = re.findall(r'<a href="([^"]*from=[^"]*)" rel="next">', first)
     second = web.get(html.unescape(following)).text
     assert int(re.findall(r'id="t-(\d+)"', second)[0]) == int(re.findall(r'id="t-(\d+)"', first)[-1]) - 1
@@ -339,7 +355,7 @@ def test_trials_are_paged_by_number_and_filtered(web: httpx.Client) -> None:
 
 def test_the_batch_size_is_a_control_that_links_keep(web: httpx.Client) -> None:
     """The list has a choice of batch sizes; results and pages keep it, and one that the job lacks is ignored."""
-    shown = web.get("/job", params={"id": "resnet-nightly", "batch": "256", "result": "reached"})
+    shown = web.get("/job/trials", params={"id": "resnet-nightly", "batch": "256", "result": "reached"})
     assert "<option selected>256</option>" in shown.text
     assert '<input type="hidden" name="result" value="reached">' in shown.text
     (chips,) = re.findall(r'aria-label="Result">(.*?)</nav>', shown.text, re.DOTALL)
@@ -349,27 +365,27 @@ def test_the_batch_size_is_a_control_that_links_keep(web: httpx.Client) -> None:
     sizes = re.findall(r'<td class="num strong" data-label="batch size">(\d+)</td>', shown.text)
     assert sizes
     assert set(sizes) == {"256"}
-    unknown = web.get("/job", params={"id": "resnet-nightly", "batch": "257"})
+    unknown = web.get("/job/trials", params={"id": "resnet-nightly", "batch": "257"})
     assert unknown.text.count('data-label="batch size"') == 50
 
 
 def test_lists_say_what_they_leave_out(site: LiveServer, web: httpx.Client, tmp_path: Path) -> None:
-    """A page and its file with 50 of 53 trials and 20 of more events say so; the file names commands that have all."""
+    """A page and its file with 10 of 53 trials and 8 of more events say so; the file names commands that have all."""
     trainer = Trainer(site.trainer, job_id="truncated", job_id_prefix="truncated")
     for _ in range(53):
         trainer.run(5.0)
     for number in range(22):
         site.admin.SetJobPaused(v1.SetJobPausedRequest(job_id="truncated", paused=number % 2 == 0))
     shown = text_of(job_page(web, "truncated"))
-    assert "50 of 53 " in shown
-    assert "The newest 20. all events" in shown
+    assert "Newest trials all 53 trials" in shown
+    assert "The newest 8. all events" in shown
     file = tmp_path / "report.html"
     exporting = ("--server", site.address, "export", "--job", "truncated", str(file))
     subprocess.run([sys.executable, "-m", "wattwise_web", *exporting], check=True, timeout=60)
     written = file.read_text(encoding="utf-8")
-    assert "50 of 53, the newest ones; <code>wattwise jobs export</code> has all" in written
-    assert "The newest 20; <code>wattwise jobs events</code> has all." in written
-    assert "50 of" not in text_of(job_page(web, "bert-weekly"))
+    assert "10 of 53, the newest ones; <code>wattwise jobs export</code> has all" in written
+    assert "The newest 8; <code>wattwise jobs events</code> has all." in written
+    assert re.search(r"all \d+ trials", text_of(job_page(web, "bert-weekly"))) is None
     site.admin.DeleteJob(v1.DeleteJobRequest(job_id="truncated"))
 
 
@@ -417,7 +433,9 @@ def test_trials_as_files(web: httpx.Client) -> None:
         ("/job?id=none", 404), ("/job", 404), ("/job/trials.csv?id=none", 404), ("/none", 404),
         ("/trial?job=resnet-nightly&number=9999", 404), ("/trial?job=resnet-nightly&number=-1", 404),
         ("/trial?job=resnet-nightly&number=99999999999999999999", 404), ("/static/../app.py", 404),
-        ("/job?id=resnet-nightly&from=x&batch=9e9&result=%00", 200), ("/?after=nonsense", 303), ("/?q=%00", 200),
+        ("/job/trials?id=resnet-nightly&from=x&batch=9e9&result=%00&label=%00", 200), ("/job/trials?id=none", 404),
+        ("/compare", 404), ("/compare?a=none", 404), ("/compare?a=resnet-nightly&b=%00", 200),
+        ("/?after=nonsense", 303), ("/?q=%00", 200),
     ],
 )  # fmt: skip
 def test_wrong_addresses_have_an_answer(web: httpx.Client, path: str, status: int) -> None:

@@ -12,7 +12,8 @@
             ...  # train an epoch, then evaluate it
             attempt.on_evaluate(metric)
 
-Each public name is imported on first use: `import wattwise` is fast, and the server imports only `wattwise.v1`.
+Each public name is imported on first use: `import wattwise` is fast, and the server imports `wattwise.v1` and the
+modules that read files, variables and arguments.
 """
 
 import importlib

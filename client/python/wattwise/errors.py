@@ -48,6 +48,16 @@ def announce(message: str, *args: object) -> None:
             _unclaimed.handle(record)
 
 
+_warned_of: set[str] = set()
+
+
+def warn_once(message: str) -> None:
+    """Logs a warning, unless this process has logged the same one before."""
+    if message not in _warned_of:
+        _warned_of.add(message)
+        log.warning("%s", message, stacklevel=2)
+
+
 class Violation(NamedTuple):
     """A fault in one field of a request."""
 

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation, WattwiseError, log
+from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation, log
 from wattwise.prices import PRICES, eta_from_prices, power_faults, price_faults
 
 if TYPE_CHECKING:
@@ -337,22 +337,6 @@ def to_number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-def read_switch(variable: str, error: type[WattwiseError], variables: Mapping[str, str] = os.environ) -> bool | None:
-    """The value of an environment variable that is a switch; None if it is unset or empty.
-
-    Args:
-        variable: its name.
-        error: the exception to raise if the text is neither of 1, true, yes, on nor of 0, false, no, off.
-        variables: the environment.
-    """
-    text = variables.get(variable, "")
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("", "0", "false", "no", "off"):
-        return False if text else None
-    raise error(f"{variable}={text!r} is invalid; use 1 or 0")
 
 
 def enum_name(name: str, prefix: str) -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 from wattwise_server.commands.options import DATABASE_HELP, URL, add_option
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
+
+if TYPE_CHECKING:
+    from wattwise_server.store.base import Migrated
 
 
 class MigrateCommand:
@@ -25,18 +29,22 @@ class MigrateCommand:
 
         configure("warning", "human")
         try:
-            before, now = asyncio.run(migrate(args.database))
+            done = asyncio.run(migrate(args.database))
         except StartError as error:
             print(f"wattwise migrate: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 1
-        print(f"{shown_url(args.database)} {_done(before, now)}")  # noqa: T201 - the command's answer
+        print(f"{shown_url(args.database)} {_described(done)}")  # noqa: T201 - the command's answer
         return 0
 
 
 COMMAND = MigrateCommand()
 
 
-def _done(before: int, now: int) -> str:
+def _described(done: Migrated) -> str:
+    before, now, by_another = done
+    what = f"migrated it from {before}" if before else "created it"
+    if by_another:
+        return f"has schema version {now} already: another process {what} just now"
     if before == now:
         return f"has schema version {now} already"
     return f"was migrated from schema version {before} to {now}" if before else f"was created with schema version {now}"

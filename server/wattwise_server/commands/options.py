@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from wattwise.files import SMALL, FileError, read_text
+from wattwise.variables import control_fault
+
 _LONGEST_LABEL = 200
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -47,7 +50,8 @@ def add_option(options: Options, name: str, kind: Kind, default: object, text: s
     # argparse parses a default that is a string: an invalid variable is refused like an invalid option.
     value = os.environ.get(variable) or shown_default
     shown = f"${variable}; default: {shown_default or 'none'}"
-    options.add_argument(_flag(name), type=kind.parse, default=value, metavar=kind.metavar, help=f"{text} ({shown})")
+    parse = _checked(kind.parse, variable)
+    options.add_argument(_flag(name), type=parse, default=value, metavar=kind.metavar, help=f"{text} ({shown})")
 
 
 def add_switch(options: Options, name: str, text: str, *, variable: str = "") -> None:
@@ -55,9 +59,8 @@ def add_switch(options: Options, name: str, text: str, *, variable: str = "") ->
     variable = variable or _variable(name)
     value = os.environ.get(variable) or "0"
     shown = f"${variable}=1"
-    options.add_argument(
-        _flag(name), action=_StoreTrue, nargs=0, type=_yes_or_no, default=value, help=f"{text} ({shown})"
-    )
+    parse = _checked(_yes_or_no, variable)
+    options.add_argument(_flag(name), action=_StoreTrue, nargs=0, type=parse, default=value, help=f"{text} ({shown})")
 
 
 def one_of(metavar: str, values: Sequence[str]) -> Kind:
@@ -104,6 +107,17 @@ def amount(metavar: str, most: float, unit: str, more: str = "", least: float = 
     return Kind(metavar, parse)
 
 
+def _checked(parse: Callable[[str], Any], variable: str) -> Callable[[str], Any]:
+    """Refuses control characters in a variable; those in arguments were refused before."""
+
+    def parsed(text: str) -> Any:
+        if fault := control_fault(text):
+            raise argparse.ArgumentTypeError(f"{variable} {fault}")
+        return parse(text)
+
+    return parsed
+
+
 def _label(text: str) -> str:
     if not text.isprintable() or len(text) > _LONGEST_LABEL:
         raise argparse.ArgumentTypeError(f"{text!r} is invalid; use at most {_LONGEST_LABEL} printable characters")
@@ -119,10 +133,14 @@ def _url(text: str) -> str:
     if not text.startswith("@"):
         return text
     try:
-        return Path(text[1:]).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise argparse.ArgumentTypeError(f"{text!r}: the file cannot be read: {why}") from None
+        url = read_text(Path(text[1:]), SMALL).strip()
+    except FileNotFoundError:
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no such file") from None
+    except FileError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    if fault := control_fault(url):
+        raise argparse.ArgumentTypeError(f"{text!r}: the URL in the file {fault}")
+    return url
 
 
 ADDRESS, URL, FILE, LABEL = Kind("HOST:PORT", str), Kind("URL", _url), Kind("FILE", _path), Kind("TEXT", _label)

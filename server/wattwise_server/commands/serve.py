@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from wattwise.streams import run_command
+
 from wattwise_server.commands.options import (
     ADDRESS,
     DATABASE_HELP,
@@ -78,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """`python -m wattwise_server`: the same as `wattwise serve`."""
     parser = argparse.ArgumentParser(prog="wattwise serve", description="The same as `wattwise serve`.")
     COMMAND.add_arguments(parser)
-    return COMMAND.run(parser.parse_args(argv))
+    arguments = sys.argv[1:] if argv is None else argv
+    return run_command("wattwise serve", arguments, lambda words: COMMAND.run(parser.parse_args(words)))
 
 
 def _announce(address: str) -> None:

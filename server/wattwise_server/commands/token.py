@@ -61,8 +61,13 @@ def _create(args: argparse.Namespace) -> None:
         raise StartError(f"--prefix {fault}")
     text, token = new_token(role, args.prefix, args.expires)
     add_token(args.tokens, token)
-    # Only the token goes to stdout, so that it can be redirected to a file.
-    print(text)  # noqa: T201 - the command's answer
+    try:
+        # Only the token goes to stdout, so that it can be redirected to a file.
+        print(text, flush=True)  # noqa: T201 - the command's answer
+    except BaseException:
+        # Nobody will ever know it.
+        remove_token(args.tokens, token.id)
+        raise
     if args.prefix and args.prefix[-1].isalnum():
         _note(f"the prefix {args.prefix!r} also matches the jobs of a {args.prefix + 'x'!r}: end it with a separator")
     _note(f"added {token} to {args.tokens}; it is not shown again. A running server accepts it within two seconds.")

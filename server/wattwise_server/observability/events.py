@@ -126,7 +126,7 @@ class BatchSizeStatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class BestKnownChanged:
-    """Another batch size has the lowest cost, in joules."""
+    """Another batch size has the least expected cost, in joules."""
 
     job: Job
     batch_size: int

@@ -14,13 +14,11 @@ from typing import NamedTuple, TypeAlias
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from wattwise_server.domain import JobFigures, Quantities
+from wattwise_server.domain import JobFigures, Quantities, Verdict
 from wattwise_server.observability.fresh import Computed
 
 Figures: TypeAlias = tuple[JobFigures, Mapping[str, JobFigures]]
 """Of all jobs together, and of single ones by id, which add up to them."""
-
-_VERDICTS = ("no_delivery", "no_baseline", "not_measured", "saving", "uncertain", "loss")
 
 Samples: TypeAlias = Iterable[tuple[Sequence[str], float]]
 """Label values with a number."""
@@ -112,11 +110,11 @@ def _ended(figures: JobFigures) -> Samples:
 
 
 def _verdicts_of_all(figures: JobFigures) -> Samples:
-    return [((name,), figures.verdicts.get(name.upper(), 0)) for name in _VERDICTS]
+    return [((verdict.value.lower(),), figures.verdicts.get(verdict, 0)) for verdict in Verdict]
 
 
 def _verdicts_of_one(figures: JobFigures) -> Samples:
-    return [((name.lower(),), number) for name, number in figures.verdicts.items()]
+    return [((verdict.value.lower(),), number) for verdict, number in figures.verdicts.items()]
 
 
 _COUNTS = (

@@ -23,13 +23,18 @@ from wattwise_server.policy.base import (
 )
 from wattwise_server.policy.cost import missed_floor
 from wattwise_server.policy.failures import failing, with_allowed, with_failure, with_failure_undone, with_fitting
+from wattwise_server.policy.requests import best_known
 
 
 def observe(policy: Policy, spec: JobSpec, search: Search, event: Event) -> Search:
-    """The search after an event: first its history, then its policy's state, then what is cheapest of what is left."""
+    """The search after an event: first its history, then its policy's state, then what is best of what is left."""
     search = policy.observe(spec, with_event(spec, search, event), event)
-    # Those change no cost.
-    return search if isinstance(event, Dispatched | Reported) else _with_cheapest(spec, search)  # pragma: no mutate
+    if isinstance(event, Dispatched | Reported):
+        # They change no cost.
+        return search  # pragma: no mutate
+    search = _with_cheapest(spec, search)
+    size, cost = best_known(search, policy.belief(spec, search), search.num_trials + 1)
+    return replace(search, best_known=size, best_known_cost=cost)
 
 
 def with_event(spec: JobSpec, search: Search, event: Event) -> Search:

@@ -18,26 +18,33 @@ def requested(policy: Policy, job: Job, trial_number: int) -> Choice | None:
     if job.pinned is not None:
         return Choice(TrialType.REQUESTED, job.pinned, "pinned")
     if job.paused:
-        best = best_known(search, policy.belief(spec, search), trial_number)
+        best, _ = best_known(search, policy.belief(spec, search), trial_number)
         if best is not None:
             return Choice(TrialType.REQUESTED, best, "the best known batch size; the search is paused")
         return _unknown(spec, search, trial_number)
-    if job.baseline_requested and _default_available(spec, search, trial_number):
-        return Choice(TrialType.REQUESTED, spec.default_batch_size, "the default; requested as a baseline")
+    due = job.baseline_every and trial_number % job.baseline_every == 0
+    if (job.baseline_requested or due) and _default_available(spec, search, trial_number):
+        often = "" if job.baseline_requested else f" for one launch in {job.baseline_every}"
+        return Choice(TrialType.REQUESTED, spec.default_batch_size, f"the default; requested as a baseline{often}")
     return None
 
 
-def best_known(search: Search, beliefs: Sequence[ArmBelief], trial_number: int) -> int | None:
-    """The batch size with the least expected cost among those that have converged and may be chosen."""
+def best_known(
+    search: Search, beliefs: Sequence[ArmBelief], trial_number: int
+) -> tuple[int, float] | tuple[None, None]:
+    """The batch size with the least expected cost among those that have converged and may be chosen, and that cost."""
     allowed = {arm.batch_size for arm in available(search, trial_number) if arm.num_converged}
     costs = {
         belief.batch_size: belief.expected_cost
         for belief in beliefs
         if belief.batch_size in allowed and belief.expected_cost is not None
     }
-    if not costs:
-        return search.min_cost_batch_size
-    return min(costs, key=costs.__getitem__)
+    if costs:
+        best = min(costs, key=costs.__getitem__)
+        return best, costs[best]
+    if search.min_cost_batch_size is None or search.min_cost is None:
+        return None, None
+    return search.min_cost_batch_size, search.min_cost
 
 
 def _unknown(spec: JobSpec, search: Search, trial_number: int) -> Choice | None:

@@ -23,6 +23,10 @@ Sekhon ("Time-uniform, Nonparametric, Nonasymptotic Confidence Sequences", Ann. 
 Both bound the geometric mean. The mean is at least as large, whatever the distribution, so that a few very long runs
 are no danger. A few very short ones are: the floor of 0.22 is for what one or two trials cannot show.
 
+The runs of the default are taken to be alike. A run that something disturbed, such as another job on the same machine,
+is not: if it is the only run, it decides what a delivery is worth, and s does not show it. Hence nothing is claimed
+before `LEAST_RUNS` runs, whose own deviation shows a run that differs from the others.
+
 The same is computed for cost, energy, time and money, each from its own sums. `make savings` measures how well it
 holds.
 """
@@ -30,12 +34,11 @@ holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from wattwise_server.domain import Moments
+from wattwise_server.domain import Moments, Verdict
 from wattwise_server.errors import jobs_command
 
 LEAST_SPREAD = 0.22
@@ -46,9 +49,15 @@ sizes, of which more is known."""
 _MISCLAIMED = 0.05
 """Alpha: probability that `at_least` is ever wrong, if s is right."""
 
-_FEW_RUNS = 5
-"""Trials of the default below which another one is advised: with as many, L is at most 0.76 of the geometric mean, with
-one at most half of it."""
+LEAST_RUNS = 3
+"""Trials of the default without which nothing is claimed: of two, nobody can tell which one is unusual."""
+
+EXPLORING_LAUNCHES = 10
+"""Up to so many launches a job usually costs more than its default would: it tries batch sizes for the first time."""
+
+_FURTHER_RUNS = 20
+_FURTHER_LAUNCHES = 1000
+"""The longest ways to a proven saving that are looked for, in runs of the default and in launches."""
 
 _OLD = 100
 """Deliveries since the newest one of the default after which another one is advised."""
@@ -85,21 +94,16 @@ class Delivered:
         return cls(sums.count, sums.mean, logs)
 
 
-class Verdict(Enum):
-    """What a claim amounts to.
+class Settling(NamedTuple):
+    """What would show a saving, if everything goes on as it did: the shortest way.
 
-    NO_DELIVERY, NO_BASELINE and NOT_MEASURED: nothing is claimed, since no trial reached the target, none of the
-    default did, or some of those that did have no measurement of the quantity. SAVING: `at_least` is above 0. LOSS:
-    ended trials cost more than the deliveries would have cost with the default, even if that costs a standard error
-    more than it seems. UNCERTAIN: neither.
+    Attributes:
+        runs: Launches of the default.
+        launches: Launches of the batch size in use besides.
     """
 
-    NO_DELIVERY = "NO_DELIVERY"
-    NO_BASELINE = "NO_BASELINE"
-    NOT_MEASURED = "NOT_MEASURED"
-    SAVING = "SAVING"
-    UNCERTAIN = "UNCERTAIN"
-    LOSS = "LOSS"
+    runs: int
+    launches: int
 
 
 class Baseline(NamedTuple):
@@ -131,15 +135,22 @@ class Savings:
     Attributes:
         deliveries: D.
         spent: S.
-        baseline: What a delivery costs with the default; None where there is no claim.
+        verdict: The verdict.
+        baseline: What a delivery costs with the default; None where nothing is claimed.
+        default_mean: The plain mean of the default's deliveries, also where nothing is claimed; None without one.
         running: The part of S that running trials have spent, whose deliveries may still come.
+        in_use: What a model costs with the batch size in use, missed and failed trials included; None without one.
+        settling: What would show a saving; None if it is shown, or if nothing that was looked at would show it.
     """
 
     deliveries: int
     spent: float
-    baseline: Baseline | None
     verdict: Verdict
+    baseline: Baseline | None = None
+    default_mean: float | None = None
     running: float = 0.0
+    in_use: float | None = None
+    settling: Settling | None = None
 
     @property
     def saved(self) -> float | None:
@@ -150,6 +161,16 @@ class Savings:
     def at_least(self) -> float | None:
         """The lower 95% bound; None where there is no claim."""
         return None if self.baseline is None else self.deliveries * self.baseline.least - self.spent
+
+    @property
+    def at_most(self) -> float | None:
+        """What decides that a job has lost: below 0 it has. None where there is no claim."""
+        if self.baseline is None:
+            return None
+        # The default's own deliveries would have cost what they did.
+        own = min(self.baseline.runs, self.deliveries)
+        worth = own * self.baseline.mean + (self.deliveries - own) * self.baseline.generous
+        return worth - (self.spent - self.running) * (1 - _NOTHING)
 
     @property
     def uncorrected(self) -> float | None:
@@ -166,12 +187,25 @@ class Savings:
         """
         if not (math.isfinite(factor) and factor >= 0):
             raise ValueError(f"factor is {factor}; use a finite number from 0")
-        baseline = None if self.baseline is None else self.baseline.times(factor)
-        return Savings(self.deliveries, self.spent * factor, baseline, self.verdict, self.running * factor)
+        return replace(
+            self,
+            spent=self.spent * factor,
+            baseline=None if self.baseline is None else self.baseline.times(factor),
+            default_mean=None if self.default_mean is None else self.default_mean * factor,
+            running=self.running * factor,
+            in_use=None if self.in_use is None else self.in_use * factor,
+        )
 
 
 def savings(
-    reached: Mapping[int, Delivered], *, default_batch_size: int, deliveries: int, spent: float, running: float = 0.0
+    reached: Mapping[int, Delivered],
+    *,
+    default_batch_size: int,
+    deliveries: int,
+    spent: float,
+    launches: int,
+    running: float = 0.0,
+    in_use: float | None = None,
 ) -> Savings:
     """What a job has saved of one quantity.
 
@@ -180,7 +214,9 @@ def savings(
         default_batch_size: The default.
         deliveries: Trials that reached the target under this server: without imported ones.
         spent: What all trials under this server took, failed and running ones included.
+        launches: The ended ones among them.
         running: What the running ones of them took. It counts against a saving, but is no loss before they end.
+        in_use: What a model takes with the batch size in use.
 
     Raises:
         ValueError: a number is negative or not finite, or more logarithms than trials were counted.
@@ -188,16 +224,17 @@ def savings(
     _check(reached, deliveries, spent, running)
     default = reached.get(default_batch_size, Delivered())
     if not deliveries:
-        verdict = Verdict.NO_DELIVERY
-    elif not default.count:
-        verdict = Verdict.NO_BASELINE
-    elif any(each.logs.count < each.count for each in reached.values()):
+        return Savings(deliveries, spent, Verdict.NO_DELIVERY)
+    if any(each.logs.count < each.count for each in reached.values()):
         # What was not measured is missing from what was spent, too.
-        verdict = Verdict.NOT_MEASURED
-    else:
-        known = _baseline(default, _spread(default, reached.values()))
-        return Savings(deliveries, spent, known, _verdict(known, deliveries, spent, running), running)
-    return Savings(deliveries, spent, None, verdict)
+        return Savings(deliveries, spent, Verdict.NOT_MEASURED)
+    spread = _spread(default, reached.values())
+    known = _baseline(default, spread) if default.count >= LEAST_RUNS else None
+    mean = default.mean if default.count else None
+    found = Savings(deliveries, spent, Verdict.NO_BASELINE, known, mean, running, in_use)
+    verdict = _verdict(found, launches)
+    way = None if verdict is Verdict.SAVING else settling(default, spread, found)
+    return replace(found, verdict=verdict, settling=way)
 
 
 def _check(reached: Mapping[int, Delivered], deliveries: int, spent: float, running: float) -> None:
@@ -227,9 +264,13 @@ def _spread(default: Delivered, reached: Iterable[Delivered]) -> float:
 
 def _baseline(default: Delivered, spread: float) -> Baseline:
     runs, middle, error = default.count, default.logs.mean, spread / math.sqrt(default.count)
-    least = math.exp(middle - spread * boundary(runs) / runs)
     generous = max(default.mean, math.exp(min(middle + error, _LARGEST_LOG)))
-    return Baseline(runs, default.mean, math.exp(middle - error), least, generous)
+    return Baseline(runs, default.mean, math.exp(middle - error), _least(middle, spread, runs), generous)
+
+
+def _least(middle: float, spread: float, runs: int) -> float:
+    """L."""
+    return math.exp(middle - spread * boundary(runs) / runs)
 
 
 def boundary(runs: int) -> float:
@@ -237,13 +278,55 @@ def boundary(runs: int) -> float:
     return math.sqrt(2 * (runs + 1) * math.log1p(math.sqrt(runs + 1) / (2 * _MISCLAIMED)))
 
 
-def _verdict(known: Baseline, deliveries: int, spent: float, running: float) -> Verdict:
-    if deliveries * known.least > spent:
+def _verdict(found: Savings, launches: int) -> Verdict:
+    if found.at_least is not None and found.at_least > 0:
         return Verdict.SAVING
-    # The default's own deliveries would have cost what they did.
-    own = min(known.runs, deliveries)
-    most = own * known.mean + (deliveries - own) * known.generous
-    return Verdict.LOSS if most < (spent - running) * (1 - _NOTHING) else Verdict.UNCERTAIN
+    if launches <= EXPLORING_LAUNCHES:
+        return Verdict.EXPLORING
+    if found.at_most is None:
+        return Verdict.NO_BASELINE
+    return Verdict.LOSS if found.at_most < 0 else Verdict.UNCERTAIN
+
+
+def settling(default: Delivered, spread: float, found: Savings) -> Settling | None:
+    """The shortest way to a proven saving, if the default and the batch size in use go on to cost their means.
+
+    With k more runs of the default and m more launches of the batch size in use, the bound is
+    (D + k + m)·L(n + k) − (S + k·x̄ + m·c), where c is what a model takes with the batch size in use.
+    """
+    if found.default_mean is None or found.in_use is None:
+        return None
+    ways = []
+    for runs in range(max(0, LEAST_RUNS - default.count), _FURTHER_RUNS + 1):
+        least = _least(default.logs.mean, spread, default.count + runs)
+        missing = found.spent + runs * found.default_mean - (found.deliveries + runs) * least
+        gain = least - found.in_use
+        if missing < 0:
+            launches = 0
+        elif gain <= 0 or missing / gain >= _FURTHER_LAUNCHES:
+            continue
+        else:
+            launches = math.floor(missing / gain) + 1
+        ways.append(Settling(runs, launches))
+    return min(ways, key=sum, default=None)
+
+
+def total_verdict(verdicts: Collection[Verdict], at_least: float | None, at_most: float | None) -> Verdict:
+    """What the claims of several jobs about a quantity amount to together, by the rule of a single job.
+
+    Args:
+        verdicts: Those of the jobs about their cost.
+        at_least: The sum of the lower bounds; None without a claim.
+        at_most: The sum of what decides about a loss, where the losses of jobs that explore count nothing.
+    """
+    if at_least is not None and at_least > 0:
+        return Verdict.SAVING
+    delivered = set(verdicts) - {Verdict.NO_DELIVERY}
+    if len(delivered) <= 1 and delivered <= {Verdict.EXPLORING}:
+        return Verdict.EXPLORING if delivered else Verdict.NO_DELIVERY
+    if at_most is None:
+        return Verdict.NO_BASELINE if delivered & {Verdict.NO_BASELINE, Verdict.EXPLORING} else Verdict.NOT_MEASURED
+    return Verdict.LOSS if at_most < 0 else Verdict.UNCERTAIN
 
 
 class Progress(NamedTuple):
@@ -275,50 +358,36 @@ def advice(
     job_id: str,
     default_batch_size: int,
     *,
-    best_known: int | None = None,
+    in_use: int | None = None,
     deliveries_since_default: int = 0,
-    compared_from: int = 0,
 ) -> Sequence[str]:
-    """What to do about a claim, as sentences for an operator; none if nothing would change it.
+    """What an operator should do about a claim, as sentences; none if nothing would change it.
+
+    What would show a saving is in `Savings.settling`.
 
     Args:
         found: The claim.
         job_id: The job.
         default_batch_size: Its default.
-        best_known: The batch size with the least expected cost; None while unknown.
+        in_use: The batch size in use.
         deliveries_since_default: Deliveries since the newest one of the default.
-        compared_from: The first trial that is compared, since which the job behaves in another way; 0 if all are.
     """
-    since = f"since trial {compared_from}, when the job's behaviour changed" if compared_from else "yet"
-    another = f"{jobs_command('baseline', job_id)} schedules one"
-    match found.verdict:
-        case Verdict.NO_DELIVERY:
-            return [f"no trial has reached the target {since}, so there is nothing to compare"]
-        case Verdict.NO_BASELINE:
-            nothing = f"the default, {default_batch_size}, has not reached the target {since}"
-            return [f"{nothing}: there is nothing to compare with; {another}"]
-        case Verdict.NOT_MEASURED:
-            return ["some trials have no measurement of this quantity, so nothing is claimed about it"]
-    lines = []
     if found.verdict is Verdict.LOSS:
-        lines.append(_keep(job_id, default_batch_size, best_known=best_known))
-    runs = found.baseline.runs if found.baseline else 0
-    if found.verdict is not Verdict.LOSS and runs < _FEW_RUNS:
-        only = f"only {runs} run{'' if runs == 1 else 's'} of the default, {default_batch_size}, to compare with"
-        lines.append(f"{only}: {another}")
-    elif deliveries_since_default >= _OLD:
-        lines.append(
+        return [_keep(job_id, default_batch_size, in_use=in_use)]
+    if found.baseline is not None and deliveries_since_default >= _OLD:
+        old = (
             f"the newest run of the default, {default_batch_size}, is {deliveries_since_default} deliveries old; if "
-            f"the training has changed since, it is no comparison: {another}"
+            f"the training has changed since, it is no comparison: {jobs_command('baseline', job_id)} requests one"
         )
-    return lines
+        return [old]
+    return []
 
 
 _MISSES_COUNT = "missed trials of the default are part of this"
 
 
-def _keep(job_id: str, default_batch_size: int, *, best_known: int | None) -> str:
-    if best_known != default_batch_size:
+def _keep(job_id: str, default_batch_size: int, *, in_use: int | None) -> str:
+    if in_use != default_batch_size:
         return f"the trials have cost more than they have saved so far; {_MISSES_COUNT}"
     stop = jobs_command("pin", job_id, default_batch_size)
     return (

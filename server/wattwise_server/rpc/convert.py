@@ -24,6 +24,7 @@ from wattwise_server.domain import (
     HistoryEntry,
     HistoryKind,
     Job,
+    JobFigures,
     JobSpec,
     ListedJob,
     Measurement,
@@ -36,6 +37,7 @@ from wattwise_server.domain import (
     TrialKey,
     TrialStatus,
     TrialWarning,
+    Verdict,
 )
 from wattwise_server.errors import (
     InvalidJobSpecError,
@@ -49,12 +51,14 @@ from wattwise_server.policy.explorer import next_exploration
 from wattwise_server.policy.failures import Status, advice, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.savings import EXPLORING_LAUNCHES, LEAST_RUNS, total_verdict
 from wattwise_server.policy.savings import Savings as Claim
 from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
 from wattwise_server.usecases.administration import Preview, ShownTrial
 from wattwise_server.usecases.changes import changes
 from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.job_spec import JobDraft
+from wattwise_server.usecases.labels import label_faults
 from wattwise_server.usecases.monitors import warnings_of
 from wattwise_server.usecases.power_limits import MAX_SAMPLES, KnownLimit
 from wattwise_server.usecases.report import NO_METRIC, Report
@@ -63,7 +67,6 @@ from wattwise_server.usecases.statistics import (
     JobStatistics,
     Savings,
     Summary,
-    Totals,
     TrialStatistics,
 )
 
@@ -240,6 +243,10 @@ def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:
     return EndReason(v1.EndReason.Name(reason).removeprefix("END_REASON_"))
 
 
+def _end_reason(known: EndReason | None) -> v1.EndReason.ValueType:
+    return v1.EndReason.Value(f"END_REASON_{known.value}") if known else v1.END_REASON_UNSPECIFIED
+
+
 def _choice(value: int, wire: Any, prefix: str, field: str) -> str | None:
     """The name of an enum's value without its prefix; None if it is unspecified.
 
@@ -293,6 +300,7 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
         faults.append(Violation("job_id", "is set together with job_id_prefix; set one of them"))
     if of_several and request.from_trial_number:
         faults.append(Violation("from_trial_number", "needs a job_id; trials of several jobs have no common numbers"))
+    faults += label_faults(request.labels)
     if faults:
         raise InvalidRequestError(*faults)
     return TrialList(
@@ -302,6 +310,7 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
         EndReason(reason) if reason else None,
         request.batch_size or None,
         request.newest_first,
+        tuple(sorted(request.labels.items())),
     )
 
 
@@ -408,21 +417,29 @@ def _claimed(known: Quantities) -> v1.Usage | None:
 def _saving(known: Claim | None) -> v1.Saving | None:
     if known is None:
         return None
-    baseline = known.baseline
+    baseline, way = known.baseline, known.settling
     return v1.Saving(
         spent=known.spent,
-        baseline=baseline.mean if baseline else None,
+        baseline=known.default_mean,
         saved=known.saved,
         at_least=known.at_least,
         cautious_baseline=baseline.cautious if baseline else None,
         least_baseline=baseline.least if baseline else None,
         uncorrected=known.uncorrected,
+        verdict=_verdict(known.verdict),
+        in_use=known.in_use,
+        baselines_to_settle=None if way is None else way.runs,
+        launches_to_settle=None if way is None else way.launches,
     )
+
+
+def _verdict(known: Verdict) -> v1.SavingsVerdict.ValueType:
+    return v1.SavingsVerdict.Value(f"SAVINGS_VERDICT_{known.value}")
 
 
 def _savings(known: Savings) -> v1.Savings:
     return v1.Savings(
-        verdict=v1.SavingsVerdict.Value(f"SAVINGS_VERDICT_{known.verdict.value}"),
+        verdict=_verdict(known.verdict),
         advice=known.advice,
         cost=_saving(known.cost),
         energy=_saving(known.energy),
@@ -434,6 +451,10 @@ def _savings(known: Savings) -> v1.Savings:
         newest_baseline_time=timestamp(known.newest_baseline_time),
         compared_from_trial=known.compared_from,
         break_even_trial=known.break_even_trial,
+        batch_size_in_use=known.in_use,
+        num_in_use_trials=known.num_in_use,
+        min_baseline_trials=LEAST_RUNS,
+        num_exploring_launches=EXPLORING_LAUNCHES,
     )
 
 
@@ -449,17 +470,22 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
             v1.TrialBucket(
                 first_trial=found.first,
                 last_trial=found.last,
-                batch_size=bucket.batch_size,
-                num_trials=bucket.num_trials,
-                num_deliveries=bucket.num_deliveries,
-                num_failed=bucket.num_failed,
-                least_cost=bucket.least_cost,
-                median_cost=bucket.median_cost,
-                most_cost=bucket.most_cost,
-                num_explorations=bucket.num_explorations,
+                batch_size=found.bucket.batch_size,
+                num_trials=found.bucket.num_trials,
+                num_deliveries=found.bucket.num_deliveries,
+                num_failed=found.bucket.num_failed,
+                least_cost=found.bucket.least_cost,
+                median_cost=found.bucket.median_cost,
+                most_cost=found.bucket.most_cost,
+                num_explorations=found.bucket.num_explorations,
+                newest_trial=found.bucket.newest_trial,
+                last_end_time=timestamp(found.bucket.last_end_time),
+                mean_epochs=found.bucket.mean_epochs,
+                end_reason=_end_reason(found.bucket.end_reason),
+                reason=found.bucket.reason,
+                excluded=found.bucket.excluded,
             )
             for found in known.ranges
-            for bucket in found.buckets
         ],
         savings_points=[
             v1.SavingsPoint(
@@ -469,11 +495,20 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
                 saved_cost=found.saved_cost,
                 saved_cost_at_least=found.saved_at_least,
             )
-            for found in known.ranges
+            for found in known.points
         ],
         power_profiles=[
             _power_profile(known.spec, profile.trial_number, profile.batch_size, profile.samples)
             for profile in known.profiles
+        ],
+        months=[
+            v1.MonthStatistics(
+                start_time=timestamp(month.start),
+                num_trials=month.num_trials,
+                num_deliveries=month.num_deliveries,
+                spent=_amount(month.spent),
+            )
+            for month in known.months
         ],
     )
 
@@ -514,19 +549,48 @@ def _power_profile(spec: JobSpec, number: int, batch_size: int, samples: Sequenc
     return v1.PowerProfile(trial_number=number, batch_size=batch_size, limits=limits)
 
 
-def totals(known: Totals) -> v1.Totals:
+def totals(known: JobFigures) -> v1.Totals:
     """Figures of several jobs."""
     return v1.Totals(
         num_jobs=known.num_jobs,
-        num_running_trials=known.num_running_trials,
+        num_running_trials=known.num_running,
         num_deliveries=known.num_deliveries,
         spent=_amount(known.spent),
         saved=_claimed(known.saved),
         saved_at_least=_claimed(known.saved_at_least),
         uncorrected=_claimed(known.uncorrected),
-        num_jobs_with_savings=known.num_jobs_with_savings,
-        num_jobs_needing_attention=known.num_jobs_needing_attention,
+        num_jobs_with_savings=known.num_claims,
+        num_jobs_needing_attention=known.num_needing_attention,
+        savings=_total_savings(known),
     )
+
+
+def _total_savings(known: JobFigures) -> v1.Savings:
+    spent = known.spent.quantities()
+
+    def saving(name: str) -> v1.Saving | None:
+        value, saved, at_least, at_most, uncorrected = (
+            getattr(each, name) for each in (spent, known.saved, known.saved_at_least, known.at_most, known.uncorrected)
+        )
+        if value is None:
+            return None
+        verdict = total_verdict(known.verdicts, at_least, at_most)
+        return v1.Saving(
+            spent=value, saved=saved, at_least=at_least, uncorrected=uncorrected, verdict=_verdict(verdict)
+        )
+
+    found = v1.Savings(
+        cost=saving("cost"),
+        energy=saving("energy_joules"),
+        time=saving("time_seconds"),
+        money=saving("money"),
+        carbon=saving("carbon_grams"),
+        num_deliveries=known.num_deliveries,
+        min_baseline_trials=LEAST_RUNS,
+        num_exploring_launches=EXPLORING_LAUNCHES,
+    )
+    found.verdict = found.cost.verdict
+    return found
 
 
 def preview(known: Preview) -> v1.PreviewNextResponse:
@@ -584,6 +648,10 @@ def _job(known: Job, surviving: Sequence[int]) -> v1.Job:
         paused=known.paused,
         pinned_batch_size=known.pinned,
         baseline_requested=known.baseline_requested,
+        baseline_every=known.baseline_every,
+        best_known_batch_size=search.best_known,
+        best_known_cost=search.best_known_cost,
+        batch_size_in_use=known.batch_size_in_use,
         warnings=map(_warning, known.warnings),
         reset_after=known.reset_after,
         reset_time=timestamp(known.reset_time),
@@ -660,9 +728,7 @@ def trial(known: Trial) -> v1.Trial:
         id=v1.TrialId(**known.key._asdict()),
         type=v1.TrialType.Value(f"TRIAL_TYPE_{known.type.value}"),
         status=v1.TrialStatus.Value(f"TRIAL_STATUS_{known.status.value}"),
-        end_reason=v1.EndReason.Value(f"END_REASON_{known.end_reason.value}")
-        if known.end_reason
-        else v1.END_REASON_UNSPECIFIED,
+        end_reason=_end_reason(known.end_reason),
         start_time=timestamp(known.start_time),
         end_time=timestamp(known.end_time),
         time_seconds=last.time_seconds if last else 0.0,

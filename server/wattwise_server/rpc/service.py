@@ -218,7 +218,11 @@ class JobAdminService(v1.JobAdminServicer):
 
     async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
         """Requests a trial of the default batch size."""
-        return v1.RequestBaselineResponse(job=convert.job(await self._control.request_baseline(request.job_id)))
+        if request.HasField("every"):
+            job = await self._control.schedule_baselines(request.job_id, request.every)
+        else:
+            job = await self._control.request_baseline(request.job_id)
+        return v1.RequestBaselineResponse(job=convert.job(job))
 
     async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:
         """Changes a policy."""
@@ -267,7 +271,7 @@ class JobAdminService(v1.JobAdminServicer):
     ) -> v1.GetJobStatisticsResponse:
         """The figures of a job."""
         buckets = convert.num_buckets(request)
-        found = await self._statistics.job(request.job_id, buckets)
+        found = await self._statistics.job(request.job_id, buckets, with_excluded=request.with_excluded)
         return v1.GetJobStatisticsResponse(statistics=convert.job_statistics(found))
 
     async def GetTotals(self, request: v1.GetTotalsRequest, context: Context) -> v1.GetTotalsResponse:

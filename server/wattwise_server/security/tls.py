@@ -8,6 +8,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from wattwise.files import FileError, read_bytes
+
 from wattwise_server.config import Security
 from wattwise_server.errors import StartError
 from wattwise_server.observability.logs import log_event
@@ -99,11 +101,11 @@ class Certificates:
 
 def _bytes(path: Path, option: str) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise StartError(
-            f"cannot read {path} ({option}): {error.strerror}; name a file that the server can read"
-        ) from None
+        return read_bytes(path)
+    except FileNotFoundError as error:
+        raise StartError(f"cannot read {path} ({option}): {error.strerror}; name another file") from None
+    except FileError as error:
+        raise StartError(f"cannot use {option}: {error}") from None
 
 
 def _certificates(pem: bytes, path: Path, option: str) -> list[x509.Certificate]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from wattwise.files import FileError, read_text
 
 from wattwise_server.errors import StartError
 from wattwise_server.files import replacing
@@ -60,13 +61,11 @@ def remove_token(path: Path, token_id: str) -> Token:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_bytes().decode().splitlines()
+        return read_text(path).splitlines()
     except FileNotFoundError:
         raise StartError(f"there is no token file {path}: create one with wattwise token create") from None
-    except OSError as error:
-        raise StartError(f"cannot read the token file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise StartError(f"{path} is not a token file: it is not UTF-8 text") from None
+    except FileError as error:
+        raise StartError(f"cannot read the token file: {error}") from None
 
 
 def _is_token(line: str) -> bool:

@@ -22,6 +22,8 @@ from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any
 
+from wattwise.files import parse_json
+
 from wattwise_server.domain import identifier_fault
 
 VERSION = 1
@@ -122,7 +124,7 @@ def from_line(line: str) -> Token:
     if set(values) != set(_KEYS):
         raise ValueError(f"must have exactly the keys {', '.join(_KEYS)}")
     role = values["role"]
-    if role not in {known.name.lower() for known in Role}:
+    if not isinstance(role, str) or role not in {known.name.lower() for known in Role}:
         raise ValueError(f"has a role that is not one of {', '.join(known.name.lower() for known in Role)}")
     token = Token(
         id=_matching(values, "id", "[0-9a-f]{12}", "12 hexadecimal digits"),
@@ -143,7 +145,7 @@ def _hash(text: str) -> str:
 
 def _values(line: str) -> dict[str, Any]:
     try:
-        values = json.loads(line)
+        values = parse_json(line)
     except ValueError:
         raise ValueError("is not a JSON object") from None
     if not isinstance(values, dict) or "version" not in values:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from wattwise_server.domain import Moments, TrialType, Usage
-from wattwise_server.store.base import Delivered, JobVersion, TrialGroup
+from wattwise_server.domain import EndReason, Moments, TrialType, Usage
+from wattwise_server.store.base import Bucket, Day, Delivered, JobVersion, TrialGroup
 from wattwise_server.store.rows import Row, from_micros
 
 _OWN = "NOT (t.type = 'IMPORTED' AND t.start_known AND t.start_time < j.create_time)"
 _DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"
-_ENDED = """
-    FROM trials t JOIN jobs j ON j.job_key = t.job_key
-    WHERE {jobs} t.status != 'DISPATCHED' AND t.trial_number > j.reset_after AND NOT t.excluded
-"""
+_TRIALS = "FROM trials t JOIN jobs j ON j.job_key = t.job_key"
+_HAS_ENDED = "t.status != 'DISPATCHED' AND t.trial_number > j.reset_after"
+_ENDED = f"{_TRIALS} WHERE {{jobs}} {_HAS_ENDED} AND NOT t.excluded"
 # PostgreSQL would take the type of such a parameter from the integer that it is multiplied with.
 _REAL = "CAST(${} AS double precision)"
 _QUANTITIES = ("cost", "joules", "seconds", "money")
@@ -68,20 +67,28 @@ _COUNTED = f"""
            t.target_reached AND NOT {_DOUBTFUL} AS certain, (t.trial_number - $2) / $3 AS bucket
     {_ENDED.format(jobs="t.job_key = $1 AND")}
 """
-BUCKETS = f"""
-    WITH counted AS (SELECT * FROM ({_COUNTED}) AS every WHERE cost IS NOT NULL),
+_BUCKETS = f"""
+    WITH reported AS (
+        SELECT t.trial_number, t.batch_size, t.type, t.cost, t.status, t.target_reached, t.end_time, t.last_epoch,
+               t.end_reason, t.excluded, {{reason}} AS reason, (t.trial_number - $2) / $3 AS bucket
+        {_TRIALS} {{launches}}
+        WHERE t.job_key = $1 AND {_HAS_ENDED} AND {{counted}} AND t.cost IS NOT NULL
+    ),
     ranked AS (
-        SELECT *, row_number() OVER (PARTITION BY bucket, batch_size ORDER BY cost) AS nth,
-               count(*) OVER (PARTITION BY bucket, batch_size) AS total FROM counted
+        SELECT *, row_number() OVER (PARTITION BY bucket, batch_size, excluded ORDER BY cost) AS nth,
+               count(*) OVER (PARTITION BY bucket, batch_size, excluded) AS total FROM reported
     )
     SELECT bucket AS place, batch_size, count(*) AS num_trials,
            sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
            sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed,
            sum(CASE WHEN type = 'EXPLORATION' THEN 1 ELSE 0 END) AS num_explorations, min(cost) AS least_cost,
-           avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost, max(cost) AS most_cost
-    FROM ranked GROUP BY bucket, batch_size ORDER BY bucket, batch_size
+           avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost,
+           max(cost) AS most_cost, max(trial_number) AS newest_trial, max(end_time) AS last_end_time,
+           avg(CAST(last_epoch AS double precision)) AS mean_epochs,
+           CASE WHEN min(end_reason) = max(end_reason) THEN min(end_reason) END AS end_reason,
+           max(reason) AS reason, excluded
+    FROM ranked GROUP BY bucket, batch_size, excluded ORDER BY bucket, batch_size, excluded
 """  # noqa: S608 - as above
-"""Ended trials of the job $1 that have reported, in ranges of $3 numbers from $2 on."""
 
 POINTS = f"""
     SELECT bucket AS place, sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) AS num_deliveries,
@@ -114,6 +121,17 @@ DELIVERIES_SINCE = f"""
 """How many own trials of the job $1 from the number $3 on have delivered a model after $2. The signs keep SQLite from
 the primary key, which reads every trial since the reset."""
 
+_MICROS_OF_A_DAY = 86_400_000_000
+DAYS = f"""
+    SELECT t.end_time / {_MICROS_OF_A_DAY} AS day, count(*) AS num_trials,
+           sum(CASE WHEN t.target_reached THEN 1 ELSE 0 END) AS num_deliveries,
+           sum(coalesce(t.cost, 0.0)) AS cost, sum(coalesce(t.last_energy_joules, 0.0)) AS joules,
+           sum(coalesce(t.last_time_seconds, 0.0)) AS seconds
+    {_ENDED.format(jobs="t.job_key = $1 AND")} AND t.end_time IS NOT NULL AND {_OWN}
+    GROUP BY t.end_time / {_MICROS_OF_A_DAY} ORDER BY day
+"""
+"""By day in UTC, the ended own trials of the job $1."""
+
 PROFILES = """
     SELECT t.trial_number, t.batch_size, s.samples FROM jobs j
     CROSS JOIN power_samples s
@@ -131,6 +149,35 @@ trials have a profile."""
 
 _ROUNDING = 1e-12
 """What is left of equal values when their sum of squares is computed, relative to it."""
+
+
+def buckets(*, single: bool, with_excluded: bool) -> str:
+    """Ended trials of the job $1 that have reported, in ranges of $3 numbers from $2 on.
+
+    Args:
+        single: Whether each range is a single number; then the trials have the reasons of their batch sizes.
+        with_excluded: Whether excluded trials are among them, apart from the others.
+    """
+    launches = "LEFT JOIN launches l ON l.job_key = t.job_key AND l.trial_number = t.trial_number" if single else ""
+    return _BUCKETS.format(
+        reason="coalesce(l.reason, '')" if single else "''",
+        launches=launches,
+        counted="TRUE" if with_excluded else "NOT t.excluded",
+    )
+
+
+def read_bucket(row: Row) -> Bucket:
+    """A row of `buckets`."""
+    values = {name: row[name] for name in Bucket._fields}
+    reason = row["end_reason"]
+    return Bucket(
+        **values
+        | {
+            "last_end_time": from_micros(row["last_end_time"]),
+            "end_reason": EndReason(reason) if reason else None,
+            "excluded": bool(row["excluded"]),
+        }
+    )
 
 
 def of_jobs(keys: Sequence[int] | None, *, sign: str = "") -> str:
@@ -171,6 +218,12 @@ def read_group(row: Row) -> TrialGroup:
         newest_end=None if row["newest"] is None else from_micros(row["newest"]),
         logs=Delivered(*(_moments(row, name) for name in _QUANTITIES)),
     )
+
+
+def read_day(row: Row) -> Day:
+    """A row of DAYS."""
+    usage = Usage(row["seconds"], row["joules"], row["cost"])
+    return Day(from_micros(row["day"] * _MICROS_OF_A_DAY), row["num_trials"], row["num_deliveries"], usage)
 
 
 def _moments(row: Row, name: str) -> Moments:

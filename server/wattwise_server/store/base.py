@@ -115,6 +115,7 @@ class TrialList(NamedTuple):
         end_reason: None is any.
         batch_size: None is any.
         newest_first: Whether the order is reversed.
+        labels: Pairs of key and value that a trial must have.
     """
 
     job_id: str | None = None
@@ -123,6 +124,7 @@ class TrialList(NamedTuple):
     end_reason: EndReason | None = None
     batch_size: int | None = None
     newest_first: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class HistoryList(NamedTuple):
@@ -202,6 +204,22 @@ class TrialGroup(NamedTuple):
     logs: Delivered = Delivered()
 
 
+class Day(NamedTuple):
+    """The own trials of a job that count and ended on one day, in UTC.
+
+    Attributes:
+        start: When the day began.
+        num_trials: Their number.
+        num_deliveries: Those of them that reached the target.
+        usage: What they took together.
+    """
+
+    start: datetime
+    num_trials: int
+    num_deliveries: int
+    usage: Usage
+
+
 class Prices(NamedTuple):
     """Money for a joule, and for a second of one GPU."""
 
@@ -219,6 +237,8 @@ class JobVersion(NamedTuple):
         excluded: The numbers of its excluded trials, ascending.
         policy: Its policy.
         default_batch_size: Its default batch size.
+        pinned: The batch size that every launch gets, if there is one.
+        best_known: The batch size with the least expected cost; None while unknown.
         num_gpus: Of a trial.
         needs_attention: See `Activity`.
     """
@@ -229,6 +249,8 @@ class JobVersion(NamedTuple):
     excluded: tuple[int, ...]
     policy: str
     default_batch_size: int
+    pinned: int | None
+    best_known: int | None
     num_gpus: int
     needs_attention: bool
 
@@ -256,6 +278,12 @@ class Bucket(NamedTuple):
     median_cost: float
     most_cost: float
     num_explorations: int
+    newest_trial: int
+    last_end_time: datetime
+    mean_epochs: float
+    end_reason: EndReason | None
+    reason: str
+    excluded: bool
 
 
 class Spent(NamedTuple):
@@ -274,6 +302,20 @@ class Spent(NamedTuple):
     cost: float
     num_compared: int
     compared_cost: float
+
+
+class Migrated(NamedTuple):
+    """What a migration has done.
+
+    Attributes:
+        before: The version of the schema when it began; 0: the database was new.
+        now: The version since.
+        by_another: Whether another process has migrated it meanwhile.
+    """
+
+    before: int
+    now: int
+    by_another: bool = False
 
 
 class Transaction(Protocol):
@@ -440,10 +482,14 @@ class Store(Protocol):
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
         """The running trials of jobs, by key; None: of all jobs that have any."""
 
-    async def buckets(
-        self, key: int, first: int, width: int, compared_from: int
-    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
-        """The ended trials of a job that count, in ranges of `width` numbers from `first` on.
+    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
+        """The ended trials of a job that have reported, in ranges of `width` numbers from `first` on.
+
+        Excluded trials are left out, or have buckets of their own.
+        """
+
+    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
+        """Deliveries and costs of the ended trials of a job that count, in the same ranges.
 
         A claim of savings compares those from `compared_from` on, here and below.
         """
@@ -453,6 +499,9 @@ class Store(Protocol):
 
     async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """The compared trial from which the deliveries times `baseline` have exceeded the cost; None: not yet."""
+
+    async def days(self, key: int) -> Sequence[Day]:
+        """The days on which own trials of a job ended that count, ascending."""
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size, ascending: trial number, batch size and samples."""

@@ -40,6 +40,7 @@ from wattwise_server.errors import ConflictError, ServiceError
 from wattwise_server.store import rows
 from wattwise_server.store.base import (
     Bucket,
+    Day,
     HistoryList,
     JobList,
     JobPlace,
@@ -361,11 +362,13 @@ class CachedStore(ABC):
         self.check_calls()
         return await self.queries.running_groups(keys)
 
-    async def buckets(
-        self, key: int, first: int, width: int, compared_from: int
-    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
         """The ended trials in ranges of numbers."""
-        return await self.queries.buckets(key, first, width, compared_from)
+        return await self.queries.buckets(key, first, width, with_excluded=with_excluded)
+
+    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
+        """What they delivered and cost."""
+        return await self.queries.spent(key, first, width, compared_from)
 
     async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
         """How many own trials that are compared have delivered a model after a time."""
@@ -374,6 +377,10 @@ class CachedStore(ABC):
     async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """The trial from which the deliveries have been worth more than they cost."""
         return await self.queries.break_even(key, baseline, compared_from)
+
+    async def days(self, key: int) -> Sequence[Day]:
+        """The days on which trials ended."""
+        return await self.queries.days(key)
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size."""

@@ -17,12 +17,14 @@ class Dialect(NamedTuple):
         greatest: A text that is greater than any continuation of an id.
         largest: The function that returns the largest of its arguments.
         contains: The place of a text in an id, whatever the case of ASCII letters; 0 if it is not there.
+        has_label: Whether a JSON array of pairs of key and value, or an empty text, has a pair.
     """
 
     json_array: str
     greatest: str
     largest: str
     contains: str
+    has_label: str
 
 
 class Query(NamedTuple):
@@ -163,7 +165,8 @@ def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialec
     if keys is not None:
         conditions.add(f"j.job_key IN ({', '.join(map(str, keys)) or '-1'})")
     excluded = f"SELECT {dialect.json_array}(trial_number) FROM trials t WHERE {_OF_JOB} AND t.excluded"  # noqa: S608
-    columns = f"job_key AS key, num_events, reset_after, {_POLICY}, default_batch_size, number_of_gpus AS num_gpus"
+    columns = f"job_key AS key, num_events, reset_after, {_POLICY}, default_batch_size, pinned, best_known"
+    columns += ", number_of_gpus AS num_gpus"
     sql = f"SELECT {columns}, ({excluded}) AS excluded, {_ATTENTION} AS needs_attention FROM jobs j WHERE {conditions}"  # noqa: S608 - names of ours
     return Query(sql, conditions.parameters)
 
@@ -195,8 +198,8 @@ _NEXT_TRIAL = {
 
 def is_quick(wanted: TrialList) -> bool:
     """Whether an index leads to each trial of a page; others may be found only among all trials of a job."""
-    filtered = wanted.end_reason or wanted.batch_size or wanted.status not in (None, TrialStatus.DISPATCHED)
-    return wanted.job_id is not None and not filtered
+    filtered = wanted.end_reason or wanted.batch_size or wanted.labels
+    return wanted.job_id is not None and not filtered and wanted.status in (None, TrialStatus.DISPATCHED)
 
 
 _TRIAL_ORDER = {True: ("t.trial_number",), False: ("t.start_time", "t.job_key", "t.trial_number")}
@@ -251,6 +254,9 @@ def _trials(wanted: TrialList, dialect: Dialect) -> _Conditions:
         conditions.add("t.end_reason = {}", wanted.end_reason.value)
     if wanted.batch_size is not None:
         conditions.add("t.batch_size = {}", wanted.batch_size)
+    launch = "SELECT 1 FROM launches l WHERE l.job_key = t.job_key AND l.trial_number = t.trial_number"
+    for pair in wanted.labels:
+        conditions.add(f"EXISTS ({launch} AND {dialect.has_label})", *pair)
     return conditions
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from wattwise_server.clock import Clock
 from wattwise_server.errors import StartError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
+from wattwise_server.store.base import Migrated
 from wattwise_server.store.cache import CachedStore
 from wattwise_server.store.sqlite.open import migrate_sqlite, open_sqlite
 
@@ -57,8 +58,8 @@ def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> Abs
     return open_postgres(url, shown_url(url), observer)
 
 
-async def migrate(url: str) -> tuple[int, int]:
-    """Creates or migrates a database; returns the schema version that it had, 0 if it is new, and the one that it has.
+async def migrate(url: str) -> Migrated:
+    """Creates or migrates a database.
 
     Raises:
         StartError: the database cannot be migrated, or is not one of Wattwise.

@@ -31,6 +31,7 @@ from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store import aggregates, lists
 from wattwise_server.store.base import (
     Bucket,
+    Day,
     HistoryList,
     JobList,
     JobPlace,
@@ -316,16 +317,15 @@ class Queries(ABC):
         rows = await self._figures(aggregates.RUNNING.format(jobs=aggregates.of_jobs(keys, sign="+")))
         return _by_job(rows, aggregates.read_running)
 
-    async def buckets(
-        self, key: int, first: int, width: int, compared_from: int
-    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
         """The ended trials in ranges of numbers."""
-        buckets = await self._figures(aggregates.BUCKETS, key, first, width)
-        spent = await self._figures(aggregates.POINTS, key, first, width, compared_from)
-        return (
-            [Bucket(**{name: row[name] for name in Bucket._fields}) for row in buckets],
-            [Spent(**{name: row[name] for name in Spent._fields}) for row in spent],
-        )
+        sql = aggregates.buckets(single=width == 1, with_excluded=with_excluded)
+        return list(map(aggregates.read_bucket, await self._figures(sql, key, first, width)))
+
+    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
+        """What they delivered and cost."""
+        rows = await self._figures(aggregates.POINTS, key, first, width, compared_from)
+        return [Spent(**{name: row[name] for name in Spent._fields}) for row in rows]
 
     async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
         """How many own trials that are compared have delivered a model after a time."""
@@ -336,6 +336,10 @@ class Queries(ABC):
         """The trial from which the deliveries have been worth more than they cost."""
         ((found,),) = await self._figures(aggregates.BREAK_EVEN, key, 0, 1, baseline, compared_from)
         return None if found is None else int(found)
+
+    async def days(self, key: int) -> Sequence[Day]:
+        """The days on which trials ended."""
+        return [aggregates.read_day(row) for row in await self._figures(aggregates.DAYS, key)]
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size."""

@@ -89,6 +89,8 @@ _JOB_STATE = (
     "missed_floor",
     "bound_stops",
     "num_trials",
+    "best_known",
+    "best_known_cost",
     "notes",
     "num_observations",
     *_MONITORS,
@@ -100,6 +102,7 @@ _JOB_STATE = (
     "paused",
     "pinned",
     "baseline_requested",
+    "baseline_every",
     "warnings",
 )
 _SEARCH = (
@@ -111,6 +114,8 @@ _SEARCH = (
     "missed_floor",
     "bound_stops",
     "num_trials",
+    "best_known",
+    "best_known_cost",
     "notes",
 )
 _MOMENTS = ("count", "mean", "deviation")
@@ -311,6 +316,8 @@ def _job_state(job: Job) -> tuple[object, ...]:
         search.missed_floor,
         search.bound_stops,
         search.num_trials,
+        search.best_known,
+        search.best_known_cost,
         search.notes,
         job.num_observations,
         *_monitor(job.monitor),
@@ -323,6 +330,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
         job.paused,
         job.pinned,
         job.baseline_requested,
+        job.baseline_every,
         _warnings(job.warnings),
     )
 
@@ -503,6 +511,7 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         paused=bool(row["paused"]),
         pinned=row["pinned"],
         baseline_requested=bool(row["baseline_requested"]),
+        baseline_every=row["baseline_every"],
         warnings=_read_warnings(row),
     )
 

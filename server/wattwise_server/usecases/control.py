@@ -150,6 +150,22 @@ class Control:
             return self._save(tx, replace(job, baseline_requested=True), "baseline requested", default)
 
     @retried
+    async def schedule_baselines(self, job_id: str, every: int) -> Job:
+        """Gives one launch in `every` the default batch size from now on; 0 ends that.
+
+        Raises:
+            InvalidRequestError: `every` is 1 or negative.
+        """
+        if every < 0 or every == 1:
+            raise InvalidRequestError(Violation("every", f"is {every}; use 2 or more, or 0 for no more baselines"))
+        async with self._store.transaction(job_id) as tx:
+            job = find_job(tx, job_id)
+            if job.baseline_every == every:
+                return job
+            change = "baselines scheduled" if every else "baselines ended"
+            return self._save(tx, replace(job, baseline_every=every), change, job.spec.default_batch_size)
+
+    @retried
     async def set_policy(self, job_id: str, policy: str) -> Job:
         """Changes the policy of a job; its search is rebuilt from its trials.
 

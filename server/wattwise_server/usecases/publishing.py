@@ -32,6 +32,8 @@ _CHANGES = {
     "resumed": HistoryKind.JOB_RESUMED,
     "policy changed": HistoryKind.POLICY_CHANGED,
     "baseline requested": HistoryKind.BASELINE_REQUESTED,
+    "baselines scheduled": HistoryKind.BASELINE_REQUESTED,
+    "baselines ended": HistoryKind.BASELINE_REQUESTED,
     "batch size pinned": HistoryKind.BATCH_SIZE_PINNED,
     "batch size banned": HistoryKind.BATCH_SIZE_BANNED,
     "batch size allowed": HistoryKind.BATCH_SIZE_ALLOWED,
@@ -78,9 +80,9 @@ class Publisher:
 
     def publish_best(self, tx: Transaction, before: Job, job: Job) -> None:
         """Publishes whether another batch size is the best known one since `before`."""
-        size = job.search.min_cost_batch_size
-        if size is not None and size != before.search.min_cost_batch_size:
-            self.publish(tx, BestKnownChanged(job, size, job.search.min_cost or 0.0))
+        size, cost = job.search.best_known, job.search.best_known_cost
+        if size is not None and cost is not None and size != before.search.best_known:
+            self.publish(tx, BestKnownChanged(job, size, cost))
 
 
 def caller_token() -> str:
@@ -121,7 +123,7 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
             message = f"batch size {batch_size} is now {status.lower().replace('_', ' ')}: {reason}"
             found = HistoryKind.BATCH_SIZE_STATUS_CHANGED, job.spec.job_id, message, 0, batch_size
         case BestKnownChanged(job, batch_size, cost):
-            message = f"batch size {batch_size} now has the lowest cost, {cost:.6g} J"
+            message = f"batch size {batch_size} now has the least expected cost, {cost:.6g} J per model"
             found = HistoryKind.BEST_KNOWN_CHANGED, job.spec.job_id, message, 0, batch_size
         case ChangeDetected(job, change):
             place = change.detected_by, change.batch_size
@@ -144,6 +146,8 @@ def _changed(event: JobChanged) -> str:
     about = [f"batch size {event.batch_size}"] if event.batch_size and event.trial_number is None else []
     if event.trial_number is not None:
         about = [f"trial {event.trial_number}, batch size {event.batch_size}"]
+    if event.change == "baselines scheduled":
+        about.append(f"one launch in {event.job.baseline_every}")
     if event.change == "policy changed":
         about = [f"to {event.job.spec.policy.lower().replace('_', ' ')}"]
     return ": ".join((event.change, *about))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate, groupby
@@ -27,12 +27,13 @@ from wattwise_server.domain import (
     Quantities,
     TrialType,
     Usage,
+    Verdict,
 )
 from wattwise_server.errors import JobNotFoundError
-from wattwise_server.policy.savings import Baseline, Delivered, Verdict, advice
+from wattwise_server.policy.savings import Baseline, Delivered, advice
 from wattwise_server.policy.savings import Savings as Claim
 from wattwise_server.policy.savings import savings as claim
-from wattwise_server.store.base import Bucket, JobVersion, Prices, Spent, Store, TrialGroup
+from wattwise_server.store.base import Bucket, Day, JobVersion, Prices, Spent, Store, TrialGroup
 from wattwise_server.usecases.changes import compared_from
 from wattwise_server.usecases.lookup import find_job
 
@@ -52,10 +53,11 @@ _JOBS_AT_A_STRETCH = 20
 """Jobs whose claims are computed before other calls get their turn: a few milliseconds."""
 
 MAX_BUCKETS = 1000
+MONTHS = 12
+"""Calendar months that a trend shows."""
+
 _SUMS_OF = JobVersion._fields.index("policy") + 1
 """The first fields of a version: while they are the same, so are the sums of the ended trials."""
-
-_CLAIMS = {verdict.value for verdict in (Verdict.SAVING, Verdict.UNCERTAIN, Verdict.LOSS)}
 
 
 class TrialStatistics(NamedTuple):
@@ -86,6 +88,8 @@ class Savings(NamedTuple):
     Attributes:
         compared_from: The first trial that is compared; 0 if all are.
         num_deliveries: Those among the compared trials.
+        in_use: The batch size that a launch gets unless something is tried.
+        num_in_use: Its deliveries among the compared trials.
     """
 
     cost: Claim
@@ -96,6 +100,8 @@ class Savings(NamedTuple):
     num_deliveries: int
     num_baseline_trials: int
     newest_baseline_time: datetime | None
+    in_use: int
+    num_in_use: int
     compared_from: int = 0
     advice: Sequence[str] = ()
     break_even_trial: int | None = None
@@ -123,17 +129,36 @@ class Profile(NamedTuple):
     samples: Sequence[PowerSample]
 
 
+class Month(NamedTuple):
+    """The trials that ended in a calendar month, in UTC.
+
+    Attributes:
+        start: When it began.
+    """
+
+    start: datetime
+    num_trials: int
+    num_deliveries: int
+    spent: Amount
+
+
 class Range(NamedTuple):
-    """A range of trial numbers, with its trials by batch size, and with what was saved up to its end.
+    """The trials of one batch size in a range of trial numbers."""
+
+    first: int
+    last: int
+    bucket: Bucket
+
+
+class Point(NamedTuple):
+    """What was spent and saved up to the end of a range of trial numbers.
 
     Attributes:
         saved_cost: By the trials that are compared; None before the first one of them.
         saved_at_least: Likewise.
     """
 
-    first: int
     last: int
-    buckets: Sequence[Bucket]
     num_deliveries: int
     spent_cost: float
     saved_cost: float | None
@@ -150,21 +175,9 @@ class JobStatistics(NamedTuple):
     savings: Savings
     num_excluded: int
     ranges: Sequence[Range]
+    points: Sequence[Point]
     profiles: Sequence[Profile]
-
-
-class Totals(NamedTuple):
-    """Figures of several jobs together."""
-
-    num_jobs: int
-    num_running_trials: int
-    num_deliveries: int
-    spent: Amount
-    saved: Quantities
-    saved_at_least: Quantities
-    uncorrected: Quantities
-    num_jobs_with_savings: int
-    num_jobs_needing_attention: int
+    months: Sequence[Month]
 
 
 class _Ended(NamedTuple):
@@ -192,8 +205,8 @@ class Statistics:
         # What else was read of the ended trials of a job, with its version.
         self._answers: OrderedDict[tuple[object, ...], tuple[JobVersion, Any]] = OrderedDict()
 
-    async def job(self, job_id: str, num_buckets: int) -> JobStatistics:
-        """The figures of a job, with at most this many ranges of trials.
+    async def job(self, job_id: str, num_buckets: int, *, with_excluded: bool = False) -> JobStatistics:
+        """The figures of a job, with at most this many ranges of trials; also of excluded ones, if wanted.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -212,11 +225,18 @@ class Statistics:
         savings = await self._with_advice(self._savings(versions[0], groups, compared_from), versions[0], job)
         baseline = savings.cost.baseline
         ranges: Sequence[Range] = ()
+        points: Sequence[Point] = ()
         if num_buckets and job.num_trials > job.reset_after:
             first = job.reset_after + 1
             width = -(-(job.num_trials - job.reset_after) // num_buckets)
-            found = await self._of_ended(versions[0], self._store.buckets, first, width, compared_from)
-            ranges = _ranges(found, first, width, job.num_trials, compared_from=compared_from, baseline=baseline)
+            buckets = await self._of_ended(versions[0], self._store.buckets, first, width, with_excluded=with_excluded)
+            spent = await self._of_ended(versions[0], self._store.spent, first, width, compared_from)
+
+            def last(place: int) -> int:
+                return min(first + (place + 1) * width - 1, job.num_trials)
+
+            ranges = [Range(first + each.place * width, last(each.place), each) for each in buckets]
+            points = _points(spent, last, compared_from=compared_from, baseline=baseline)
         return JobStatistics(
             job.spec,
             self._by_batch_size(groups, versions[0].num_gpus),
@@ -225,7 +245,9 @@ class Statistics:
             savings,
             sum(number > job.reset_after for number in versions[0].excluded),
             ranges,
+            points,
             [Profile(*profile) for profile in await self._store.profiles(key)],
+            self._months(await self._of_ended(versions[0], self._store.days), versions[0].num_gpus),
         )
 
     async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[Summary | None]:
@@ -249,20 +271,9 @@ class Statistics:
             found.append(Summary(activity, _num_deliveries(groups), spent, savings))
         return found
 
-    async def totals(self, prefix: str) -> Totals:
-        """The figures of all jobs whose ids start with a prefix."""
-        found = await self.together((await self.by_job(prefix)).values())
-        return Totals(
-            found.num_jobs,
-            found.num_running,
-            found.num_deliveries,
-            found.spent,
-            found.saved,
-            found.saved_at_least,
-            found.uncorrected,
-            sum(count for name, count in found.verdicts.items() if name in _CLAIMS),
-            found.num_needing_attention,
-        )
+    async def totals(self, prefix: str) -> JobFigures:
+        """The figures of all jobs whose ids start with a prefix, together."""
+        return await self.together((await self.by_job(prefix)).values())
 
     async def by_job(self, prefix: str = "") -> Mapping[int, JobFigures]:
         """The figures of each job whose id starts with a prefix, by key."""
@@ -317,9 +328,11 @@ class Statistics:
             num_failed,
             self._spent(own, version.num_gpus),
             _claimed(savings, "saved"),
+            int(savings.cost.saved is not None),
             _claimed(savings, "at_least"),
+            _at_most(savings),
             _claimed(savings, "uncorrected"),
-            {savings.verdict.value: 1},
+            {savings.verdict: 1},
             int(version.needs_attention),
         )
 
@@ -357,13 +370,13 @@ class Statistics:
         return found
 
     async def _of_ended(
-        self, version: JobVersion, read: Callable[..., Awaitable[Answer]], *arguments: object
+        self, version: JobVersion, read: Callable[..., Awaitable[Answer]], *arguments: object, **options: object
     ) -> Answer:
         """What a query says of the ended trials of a job, asked again after each of its events."""
-        what = (read.__name__, version.key, *arguments)
+        what = (read.__name__, version.key, *arguments, *options.items())
         known = self._answers.pop(what, None)
         if known is None or not _is_same(known[0], version):
-            known = version, await read(version.key, *arguments)
+            known = version, await read(version.key, *arguments, **options)
         self._answers[what] = known
         while len(self._answers) > _KEPT_ANSWERS:
             self._answers.popitem(last=False)
@@ -382,14 +395,14 @@ class Statistics:
             savings.cost,
             job.spec.job_id,
             job.spec.default_batch_size,
-            best_known=job.search.min_cost_batch_size,
+            in_use=savings.in_use,
             deliveries_since_default=since,
-            compared_from=first,
         )
         return savings._replace(advice=todo, break_even_trial=broke_even)
 
     def _savings(self, version: JobVersion, every: Sequence[TrialGroup], compared_from: int) -> Savings:
         default = version.default_batch_size
+        in_use = version.pinned or version.best_known or default
         groups = [group for group in every if group.first_trial >= compared_from]
         # What doubtful deliveries cost is spent; whether they delivered a model is unknown.
         delivered = [group for group in groups if group.delivered and not group.doubtful]
@@ -397,6 +410,9 @@ class Statistics:
         running = self._spent((group for group in groups if group.running), version.num_gpus)
         num_deliveries = _num_deliveries(delivered)
         of_default = [group for group in delivered if group.batch_size == default]
+        launches = sum(group.num_trials for group in groups if group.own and not group.running)
+        of_in_use = [group for group in groups if group.batch_size == in_use and not group.running]
+        num_in_use = sum(group.num_trials for group in delivered if group.batch_size == in_use)
 
         def saved(place: int, value: float, unfinished: float) -> Claim:
             reached = _delivered(delivered, place)
@@ -406,12 +422,14 @@ class Statistics:
             )
             if not all(map(math.isfinite, numbers)):
                 # Older servers accepted values whose sums are infinite.
-                return Claim(num_deliveries, value, None, Verdict.NOT_MEASURED)
+                return Claim(num_deliveries, value, Verdict.NOT_MEASURED)
             return claim(
                 reached,
                 default_batch_size=default,
                 deliveries=num_deliveries,
                 spent=value,
+                launches=launches,
+                in_use=sum(_quantities(group)[place] for group in of_in_use) / num_in_use if num_in_use else None,
                 # Sums of floats: the part may exceed the whole by a rounding.
                 running=min(unfinished, value),
             )
@@ -420,7 +438,7 @@ class Statistics:
         money = None if spent.money is None else saved(3, spent.money, running.money or 0.0)
         if money is not None and self._prices.joule and energy.verdict is Verdict.NOT_MEASURED:
             # Without its energy, a trial seems cheaper than it was.
-            money = Claim(num_deliveries, money.spent, None, Verdict.NOT_MEASURED)
+            money = Claim(num_deliveries, money.spent, Verdict.NOT_MEASURED)
         grams = self.factors.grams_per_joule
         return Savings(
             saved(0, spent.usage.cost, running.usage.cost),
@@ -431,6 +449,8 @@ class Statistics:
             num_deliveries,
             sum(group.num_trials for group in of_default),
             max((group.newest_end for group in of_default if group.newest_end), default=None),
+            in_use,
+            num_in_use,
             compared_from,
         )
 
@@ -443,6 +463,24 @@ class Statistics:
             money = self._prices.joule * usage.energy_joules + self._prices.gpu_second * num_gpus * usage.time_seconds
         per_joule = self.factors.grams_per_joule
         return Amount(usage, money, None if per_joule is None else per_joule * usage.energy_joules)
+
+    def _months(self, days: Sequence[Day], num_gpus: int) -> Sequence[Month]:
+        """The last months with trials."""
+        found = []
+        for start, group in groupby(days, key=lambda day: day.start.replace(day=1)):
+            of_month = list(group)
+            usage = Usage()
+            for day in of_month:
+                usage = usage.plus(day.usage)
+            found.append(
+                Month(
+                    start,
+                    sum(day.num_trials for day in of_month),
+                    sum(day.num_deliveries for day in of_month),
+                    self._priced(usage, num_gpus),
+                )
+            )
+        return found[-MONTHS:]
 
     def _by_batch_size(self, groups: Sequence[TrialGroup], num_gpus: int) -> Sequence[TrialStatistics]:
         ordered = sorted(groups, key=lambda group: (group.batch_size, group.type.value))
@@ -497,8 +535,7 @@ def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Deli
     """The deliveries of each batch size, in one quantity."""
     found: dict[int, Delivered] = {}
     for group in delivered:
-        usage = group.usage
-        value = (usage.cost, usage.energy_joules, usage.time_seconds, group.money)[place]
+        value = _quantities(group)[place]
         known = found.get(group.batch_size, Delivered())
         count = known.count + group.num_trials
         mean = known.mean + (value - known.mean * group.num_trials) / count
@@ -506,44 +543,52 @@ def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Deli
     return found
 
 
-def _claimed(savings: Savings, figure: Literal["saved", "at_least", "uncorrected"]) -> Quantities:
+def _quantities(group: TrialGroup) -> tuple[float, float, float, float]:
+    usage = group.usage
+    return usage.cost, usage.energy_joules, usage.time_seconds, group.money
+
+
+def _claimed(savings: Savings, figure: Literal["saved", "at_least", "at_most", "uncorrected"]) -> Quantities:
     claims = savings.time, savings.energy, savings.cost, savings.money, savings.carbon
     return Quantities(*(None if each is None else getattr(each, figure) for each in claims))
 
 
-def _ranges(
-    found: tuple[Sequence[Bucket], Sequence[Spent]],
-    first: int,
-    width: int,
-    newest: int,
-    *,
-    compared_from: int,
-    baseline: Baseline | None,
-) -> Sequence[Range]:
-    """The ranges that have trials."""
-    buckets, spent = found
-    by_place: defaultdict[int, list[Bucket]] = defaultdict(list)
-    for bucket in buckets:
-        by_place[bucket.place].append(bucket)
+def _at_most(savings: Savings) -> Quantities:
+    found = _claimed(savings, "at_most")
+    if savings.verdict is not Verdict.EXPLORING:
+        return found
+    # A job that explores has not lost yet.
+    return Quantities(*(None if each is None else max(0.0, each) for each in found))
+
+
+def _points(
+    spent: Sequence[Spent], last_of: Callable[[int], int], *, compared_from: int, baseline: Baseline | None
+) -> Sequence[Point]:
+    """The ends of the ranges that have trials.
+
+    Args:
+        spent: The ranges.
+        last_of: Returns the last number of a range.
+        compared_from: The first trial that is compared.
+        baseline: What a delivery costs with the default; None where nothing is claimed.
+    """
     sums = (
         accumulate(each.num_deliveries for each in spent),
         accumulate(each.cost for each in spent),
         accumulate(each.num_compared for each in spent),
         accumulate(each.compared_cost for each in spent),
     )
-    ranges = []
+    points = []
     for each, delivered, cost, compared, compared_cost in zip(spent, *sums, strict=True):
-        last = min(first + (each.place + 1) * width - 1, newest)
+        last = last_of(each.place)
         known = baseline if last >= compared_from else None
-        ranges.append(
-            Range(
-                first + each.place * width,
+        points.append(
+            Point(
                 last,
-                by_place[each.place],
                 delivered,
                 cost,
                 None if known is None else compared * known.cautious - compared_cost,
                 None if known is None else compared * known.least - compared_cost,
             )
         )
-    return ranges
+    return points

@@ -7,7 +7,7 @@
   // Charts.
   const views = new Map();
 
-  const theme = () => {
+  const theme = (width) => {
     const style = getComputedStyle(document.documentElement);
     const of = (name) => style.getPropertyValue(name).trim();
     const font = getComputedStyle(document.body).fontFamily;
@@ -17,7 +17,7 @@
       font,
       view: { stroke: null },
       axis: { ...labels, domainColor: of("--line"), tickColor: of("--line"), gridColor: of("--line"), titleFontWeight: 500, titleFontSize: 11, labelFontSize: 11 },
-      legend: { ...labels, orient: "top", direction: "horizontal", columns: 8, titleFontWeight: 500, titleFontSize: 11, labelFontSize: 11, symbolSize: 60, offset: 4 },
+      legend: { ...labels, orient: "top", direction: "horizontal", layout: { top: { direction: "vertical", anchor: "start", margin: 4 } }, columns: Math.max(2, Math.floor(width / 72)), labelLimit: width - 60, titleFontWeight: 500, titleFontSize: 11, labelFontSize: 11, symbolSize: 60, offset: 4 },
       aria: false,
     };
   };
@@ -32,7 +32,7 @@
     }
     tip.hidden = value === null || value === undefined || value === "";
     if (tip.hidden) return;
-    tip.replaceChildren(...Object.entries(value).map(([name, text]) => {
+    tip.replaceChildren(...Object.entries(value).filter(([, text]) => text !== "").map(([name, text]) => {
       const line = document.createElement("div"), label = document.createElement("b");
       label.textContent = name;
       line.append(label, String(text));
@@ -42,6 +42,33 @@
     tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
   };
 
+  // What the browser remembers, for as long as it may.
+  const remembered = (name) => {
+    try {
+      return localStorage.getItem(`wattwise-${name}`);
+    } catch {
+      return null;
+    }
+  };
+  const remember = (name, value) => {
+    try {
+      localStorage.setItem(`wattwise-${name}`, value);
+    } catch {
+      // It holds for this page.
+    }
+  };
+
+  // Charts by trial have their dates, too; and a file has no other pages.
+  let byDate = remembered("axis") === "date";
+  const adapted = (spec) => {
+    const date = byDate && spec.usermeta && spec.usermeta.date;
+    for (const { encoding } of spec.layer) {
+      if (date && encoding.x && encoding.x.field === "x") encoding.x = date;
+      if (standalone) delete encoding.href;
+    }
+    return spec;
+  };
+
   const draw = async (holder, force) => {
     const place = document.getElementById(holder.dataset.for), text = holder.dataset.spec;
     // Taken away by an update since the list of charts was made.
@@ -49,8 +76,8 @@
     const known = views.get(place.id);
     if (!force && known && known.text === text && known.place === place) return;
     const width = Math.max(160, place.clientWidth);
-    const spec = { ...JSON.parse(text), width, autosize: { type: "fit-x", contains: "padding" } };
-    const compiled = vegaLite.compile(spec, { config: theme() }).spec;
+    const spec = { ...adapted(JSON.parse(text)), width, autosize: { type: "fit-x", contains: "padding" } };
+    const compiled = vegaLite.compile(spec, { config: theme(width) }).spec;
     const next = document.createElement("div");
     const view = new vega.View(vega.parse(compiled, null, { ast: true }), {
       expr: vega.expressionInterpreter, renderer: "svg", container: next, hover: true, tooltip: (...all) => tooltip(...all),
@@ -111,6 +138,19 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(true));
   addEventListener("beforeprint", () => tip && (tip.hidden = true));
+
+  const axis = () => {
+    const holder = document.getElementById("axis");
+    if (!holder || !holder.hidden) return;
+    holder.hidden = false;
+    holder.querySelector(`[value=${byDate ? "date" : "trial"}]`).checked = true;
+    holder.addEventListener("change", ({ target }) => {
+      byDate = target.value === "date";
+      remember("axis", target.value);
+      drawAll(true);
+    });
+  };
+  axis();
 
   if (standalone) {
     drawAll();
@@ -202,6 +242,7 @@
         morph(next);
         fresh();
         if (!follows()) close();
+        axis();
         await drawAll();
       }
     } catch {
@@ -339,20 +380,9 @@
     "?": () => help.showModal(),
   };
   // Speech input and a slip of the hand press single keys, too (WCAG 2.1.4): they can be turned off, in this browser for good.
-  const KEYS = "wattwise-keys";
   const help = document.getElementById("help"), switched = document.getElementById("keys"), helper = document.getElementById("show-help");
-  try {
-    switched.checked = localStorage.getItem(KEYS) !== "off";
-  } catch {
-    // A browser without storage has the keys on at each page.
-  }
-  switched.addEventListener("change", () => {
-    try {
-      localStorage.setItem(KEYS, switched.checked ? "on" : "off");
-    } catch {
-      // They are off on this page.
-    }
-  });
+  switched.checked = remembered("keys") !== "off";
+  switched.addEventListener("change", () => remember("keys", switched.checked ? "on" : "off"));
   helper.hidden = false;
   helper.addEventListener("click", () => help.showModal());
   document.addEventListener("keydown", (event) => {

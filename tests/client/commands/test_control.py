@@ -65,7 +65,7 @@ def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
     assert row(shown, "64", "state")[1] == "banned"
     assert f"`wattwise jobs allow {job_id} 64`" in shown
     answer = ask("jobs", "allow", job_id, "64")
-    state = f"Batch size 64 of {job_id}: allowed; no trial of it counts yet."
+    state = f"Batch size 64 of {job_id} may be chosen again; no trial of it counts yet."
     assert answer == f"{state} The next launch gets one of the batch sizes 32, 64, as the search chooses.\n"
 
 
@@ -94,7 +94,7 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert row(shown, "requested trials") == ["requested trials", "1-2"]
     assert row(ask("jobs", "trials", job_id), "1")[3] == "requested"
     assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
-    assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id}: allowed; ")
+    assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id} is no longer pinned; ")
     assert row(ask("jobs", "list"), job_id)[1] == "searching"
     assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned: ")
 
@@ -151,7 +151,7 @@ def test_waiting_baseline_is_named(ask: Ask, trainer: Trainer) -> None:
     assert row(shown, "next launch")[1].startswith("batch size 64, like every launch")
     assert row(shown, "paused")[1] == "once nothing is pinned"
     assert row(shown, "baseline")[1].endswith("waits until 64 is unpinned")
-    assert row(shown, "stopped early")[1].endswith("; pinned launches are not")
+    assert row(shown, "stopped early")[1].endswith("; trials of a pinned batch size are not")
     for words in (("unpin",), ("allow", "32")):
         assert "A baseline with batch size 16 waits until the search is resumed." in ask(
             "jobs", words[0], job_id, *words[1:]
@@ -246,7 +246,9 @@ def test_allowed_after_memory_ran_out(ask: Ask, trainer: Trainer) -> None:
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     assert row(ask("jobs", "show", job_id), "survivors")[1].startswith("8 ")
     answer = ask("jobs", "allow", job_id, "32")
-    assert answer.startswith(f"Batch size 32 of {job_id}: allowed; no trial of it counts yet. So are 16, 64: ")
+    assert answer.startswith(
+        f"Batch size 32 of {job_id} may be chosen again; no trial of it counts yet. So may 16, 64: "
+    )
     assert row(ask("jobs", "show", job_id), "survivors")[1].startswith("8, 16, 32, 64 ")
 
 

@@ -48,15 +48,15 @@ def losing(grpc_server: LiveServer, stub: v1.BatchSizeOptimizerStub) -> Trainer:
 
 
 def test_headline_is_the_lower_bound(ask: Ask, saving: Trainer) -> None:
-    """The first line has the lower bound of the saved cost; the larger estimate is called one."""
+    """The first lines have what a launch costs and the lower bound; the larger estimate is called one."""
     shown = ask("jobs", "savings", saving.job_id)
     document = json.loads(ask("jobs", "savings", saving.job_id, "--json"))
     cost = document["statistics"]["savings"]["cost"]
-    assert shown.startswith("saves: at least 2.58 kJ of cost in 46 deliveries, 72% ")
+    assert shown.startswith("A launch costs 10.0 J now, 100 J with the default, 16: 90% less. Saved at least 2.58 kJ")
     assert (round(cost["at_least"], -1), cost["spent"]) == (2580, 1000)
     assert cost["saved"] > cost["at_least"]
-    assert row(shown, "cost") == ["cost", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
-    assert row(shown, "compared with")[1].startswith("6 runs of the default batch size 16 ")
+    assert row(shown, "cost") == ["cost", "10.0 J", "100 J", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
+    assert row(shown, "compared with")[1].startswith("6 deliveries of the default batch size 16, ")
     assert row(shown, "break-even")[1].startswith("has saved since trial 8,")
     assert row(shown, "16", "mean cost") == ["16", "6", "6", "0", "0", "100 J", "100 J", "1.0 s"]
 
@@ -64,20 +64,24 @@ def test_headline_is_the_lower_bound(ask: Ask, saving: Trainer) -> None:
 def test_loss_is_as_loud(ask: Ask, losing: Trainer) -> None:
     """A loss is the first line too: what was spent beyond the mean of the default, with the server's advice."""
     shown = ask("jobs", "savings", losing.job_id)
-    assert shown.startswith("loss: about 900 J of cost in 16 deliveries, 562% MORE ")
-    assert f"`wattwise jobs pin {losing.job_id} 16`" in row(shown, "advice")[1]
-    assert row(ask("jobs", "show", losing.job_id), "savings")[1].startswith("loss: about 900 J ")
-    assert row(ask("jobs", "savings", "--prefix", losing.job_id), losing.job_id)[1:3] == ["LOSS", "-935 J"]
+    lost = "Lost about 900 J in 16 deliveries, 562% more than the default would have cost."
+    assert lost in " ".join(shown.split())
+    assert row(shown, "advice")[1].startswith("the trials have cost more than they have saved so far")
+    assert row(ask("jobs", "show", losing.job_id), "savings")[1] == lost
+    listed = row(ask("jobs", "savings", "--prefix", losing.job_id), losing.job_id)
+    assert listed[1:5] == ["LOSS", "100 J", "10.0 J", "900 J"]
 
 
 def test_no_claim(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Without a delivery, or without one of the default, no number is claimed, and the first line says why."""
     trainer = Trainer(stub)
     shown = ask("jobs", "savings", trainer.job_id)
-    assert shown.splitlines()[0] == "no claim yet: no trial has reached the target"
-    assert row(shown, "cost") == ["cost", "no claim", "no claim", "0.00 J"]
+    assert shown.startswith(
+        "No launch has reached the target yet. Nothing can be compared with the default before that."
+    )
+    assert row(shown, "cost") == ["cost", "no claim", "0.00 J"]
     trainer.run(10.0)
-    assert ask("jobs", "savings", trainer.job_id).startswith("no claim yet: 1 delivery cannot show yet ")
+    assert row(ask("jobs", "savings", trainer.job_id), "cost") == ["cost", "10.0 J", "10.0 J", "no claim", "10.0 J"]
 
 
 def test_estimates_are_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -94,7 +98,7 @@ def test_list_and_totals(ask: Ask, saving: Trainer, losing: Trainer) -> None:
     """All jobs have a row, and the totals below include losses; --no-headers prints rows only."""
     shown = ask("jobs", "savings")
     document = json.loads(ask("jobs", "savings", "--json"))
-    assert row(shown, saving.job_id)[1:5] == ["saves", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
+    assert row(shown, saving.job_id)[1:7] == ["saves", "10.0 J", "100 J", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
     assert {job["spec"]["job_id"] for job in document["jobs"]} >= {saving.job_id, losing.job_id}
     assert document["totals"]["num_jobs"] == len(document["jobs"])
     rows = ask("jobs", "savings", "--no-headers").splitlines()
@@ -103,14 +107,14 @@ def test_list_and_totals(ask: Ask, saving: Trainer, losing: Trainer) -> None:
 
 
 def test_totals_say_a_loss_by_the_means(ask: Ask, grpc_server: LiveServer, stub: v1.BatchSizeOptimizerStub) -> None:
-    """Jobs whose bounds sum to no saving have lost if they have by their defaults' means; else there is no claim."""
+    """Jobs whose bounds sum to no saving have lost by the rule of a single job; else nothing is certain."""
     for job_id, costs in (("lost-a", [100.0] * 10), ("lost-b", [10.0] * 4)):
         trainer = Trainer(stub, job_id_prefix="lost", job_id=job_id)
         runs(grpc_server, 8, costs, runs(grpc_server, 16, [10.0] * 6, trainer))
     shown = ask("jobs", "savings", "--prefix", "lost-")
-    assert "total: costs about 900 J MORE in 2 jobs, savings included, than the default batch sizes would have" in shown
-    # All trials are the default's: the sum by the means is 0.
-    assert "total: no claim yet: 1 job " in ask("jobs", "savings", "--prefix", "lost-b")
+    assert "total: 900 J more than with the default batch sizes, in 2 jobs" in shown
+    # All trials cost the same.
+    assert "total: no saving yet" in ask("jobs", "savings", "--prefix", "lost-b")
 
 
 def test_losses_of_the_printed_rows_are_counted(
@@ -131,7 +135,7 @@ def test_spending_of_running_trials_is_no_loss(ask: Ask, losing: Trainer) -> Non
     trial = losing.next()
     losing.report(trial, 5000.0, metric=0.1)
     shown = ask("jobs", "savings", losing.job_id)
-    assert shown.startswith("loss: about 900 J of cost in 16 deliveries, 562% MORE ")
+    assert "Lost about 900 J in 16 deliveries, 562% more " in " ".join(shown.split())
     assert row(shown, "cost")[-1] == "6.06 kJ"
     assert row(shown, "deliveries")[1] == "16 of 17 trials reached the target, 1 still running"
     assert row(shown, "loss")[1].startswith("1.06 kJ of ended trials - 16 x 10.0 J, ")
@@ -150,11 +154,14 @@ def test_money_and_carbon(priced: LiveServer, ask: Ask) -> None:
     trainer = runs(priced, 8, [10.0] * 40, runs(priced, 16, [100.0] * 6, Trainer(priced.trainer, job_id="test-paid")))
     shown = ask("jobs", "savings", trainer.job_id, "--server", priced.address)
     totals = ask("jobs", "savings", "--prefix", trainer.job_id, "--server", priced.address)
-    assert row(shown, "CO2") == ["CO2", "0.388 g", "0.481 g", "0.150 g"]
-    assert row(shown, "money")[3] == "0.0232 EUR"
+    assert row(shown, "CO2") == ["CO2", "0.00150 g", "0.0150 g", "0.388 g", "0.481 g", "0.150 g"]
+    assert row(shown, "money")[-1] == "0.0232 EUR"
+    assert shown.startswith("A launch costs 0.000501 EUR now, 0.000515 EUR with the default, 16: 3% less. ")
+    amounts = [line.split()[0] for line in shown.splitlines() if line.startswith(("cost ", "money ", "energy "))]
+    assert amounts[0] == "money"
     assert row(shown, "8", "mean money")[-2:] == ["0.000501 EUR", "0.00150 g"]
     assert row(shown, "factors")[1].endswith("PUE 1.5; source: tariff of 2026")
-    assert row(totals, "money")[3] == "0.0232 EUR"
+    assert row(totals, "money")[-1] == "0.0232 EUR"
 
 
 def test_a_model_has_its_price(priced: LiveServer, ask: Ask) -> None:
@@ -173,8 +180,9 @@ def test_a_model_has_its_price(priced: LiveServer, ask: Ask) -> None:
         assert row(shown, size, "mean money of a delivery")[1:6] == ["allowed", "0", "0", "0", "0"]
         assert "EUR" not in row(shown, size, "mean money of a delivery")[-1]
     for text in (savings, shown):
-        paid = "1.50 EUR: 4.50 EUR for 3 deliveries, failed and running trials included"
-        assert row(text, "paid per model") == ["paid per model", paid]
+        paid = "3 deliveries for 4.50 EUR, 1.50 EUR each, failed and running trials included"
+        assert row(text, "spent", "deliveries for")[1] == paid
+        assert "3 deliveries for 4.50 EUR, 1.50 EUR each" in row(text, "by month")[1]
 
 
 def after_default(trainer: Trainer, cost: float) -> Trainer:
@@ -189,10 +197,11 @@ def test_without_deliveries_nothing_has_a_price(priced: LiveServer, ask: Ask) ->
     trainer.run(6e6, converges=False)
     savings = ask("jobs", "savings", trainer.job_id, "--server", priced.address)
     shown = ask("jobs", "show", trainer.job_id, "--wide", "--server", priced.address)
-    assert row(savings, "money") == ["money", "no claim", "no claim", "0.901 EUR"]
+    assert row(savings, "money") == ["money", "no claim", "0.901 EUR"]
     assert row(savings, "16", "mean money") == ["16", "1", "0", "1", "0"]
     assert "EUR" not in row(shown, "16", "mean money of a delivery")[-1]
-    assert "paid per model" not in savings + shown
+    assert "0.901 EUR for no delivery" in savings
+    assert "0.901 EUR for no delivery" in shown
 
 
 def test_unmeasured_energy_has_no_claim(priced: LiveServer, ask: Ask) -> None:
@@ -201,10 +210,10 @@ def test_unmeasured_energy_has_no_claim(priced: LiveServer, ask: Ask) -> None:
     runs(priced, 8, [0.0] * 2, runs(priced, 16, [0.0] * 6, trainer))
     for words in ((trainer.job_id,), ("--prefix", trainer.job_id)):
         shown = ask("jobs", "savings", *words, "--server", priced.address)
-        assert row(shown, "energy") == ["energy", "no claim", "no claim", "not measured"]
-        assert len(row(shown, "time")) == 4
+        assert row(shown, "energy") == ["energy", "no claim", "not measured"]
         assert "no claim" not in row(shown, "time")
-        assert not any(line.startswith(("money", "CO2", "paid per model")) for line in shown.splitlines())
+        assert not any(line.startswith(("money", "CO2")) for line in shown.splitlines())
+        assert "EUR each" not in shown
     assert "EUR" not in row(ask("jobs", "savings", trainer.job_id, "--server", priced.address), "16", "mean money")[-1]
 
 
@@ -212,10 +221,10 @@ def test_hours_have_money_without_energy(tmp_path: Path, ask: Ask) -> None:
     """Where hours alone have a price, money is claimed whether energy was measured or not."""
     with LiveServer(tmp_path) as server:
         server.start("--gpu-hour-price", "3600", "--currency", "EUR")
-        trainer = runs(server, 16, [0.0] * 2, Trainer(server.trainer, eta_knob=0.0))
+        trainer = runs(server, 16, [0.0] * 3, Trainer(server.trainer, eta_knob=0.0))
         for words in ((trainer.job_id,), ("--prefix", trainer.job_id)):
             shown = ask("jobs", "savings", *words, "--server", server.address)
-            assert row(shown, "money")[3] == "2.00 EUR"
+            assert row(shown, "money")[-1] == "3.00 EUR"
             assert "no claim" not in row(shown, "money")
 
 
@@ -224,8 +233,8 @@ def test_energy_of_others_is_no_claim(priced: LiveServer, ask: Ask) -> None:
     runs(priced, 16, [0.0] * 2, Trainer(priced.trainer, job_id_prefix="mixed", job_id="mixed-time", eta_knob=0.0))
     Trainer(priced.trainer, job_id_prefix="mixed", job_id="mixed-energy").run(50.0, converges=False)
     shown = ask("jobs", "savings", "--prefix", "mixed", "--server", priced.address)
-    assert row(shown, "energy") == ["energy", "no claim", "no claim", "50.0 J"]
-    assert row(shown, "money")[1:3] == ["no claim", "no claim"]
+    assert row(shown, "energy") == ["energy", "no claim", "50.0 J"]
+    assert row(shown, "money")[1] == "no claim"
 
 
 @pytest.mark.parametrize("prices", [(), ("--electricity-price", "0", "--gpu-hour-price", "0", "--currency", "EUR")])
@@ -237,7 +246,7 @@ def test_without_prices_no_model_has_one(tmp_path: Path, ask: Ask, prices: Seque
         savings = ask("jobs", "savings", trainer.job_id, "--server", server.address)
         shown = ask("jobs", "show", trainer.job_id, "--server", server.address)
     assert "mean money" not in savings + shown
-    assert "paid per model" not in savings + shown
+    assert "EUR each" not in savings + shown
 
 
 def test_unmeasured_energy_has_no_price(tmp_path: Path, ask: Ask) -> None:
@@ -249,7 +258,7 @@ def test_unmeasured_energy_has_no_price(tmp_path: Path, ask: Ask) -> None:
         shown = ask("jobs", "show", trainer.job_id, "--wide", "--server", server.address)
     assert row(savings, "16", "mean money")[-1] == "1.0 s"
     assert "EUR" not in row(shown, "16", "mean money of a delivery")[-1]
-    assert "paid per model" not in savings + shown
+    assert "EUR each" not in savings + shown
 
 
 def test_the_money_of_batch_sizes_is_a_detail(priced: LiveServer) -> None:
@@ -275,10 +284,10 @@ def test_savings_fit_a_terminal(saving: Trainer) -> None:
 def test_next_launch_is_previewed(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """What the next launch may get is shown with shares that add up to one."""
     trainer = Trainer(stub, num_pruning_rounds=0, mab_num_explorations=1, mab_seed=None)
-    text = row(ask("jobs", "show", trainer.job_id), "likely next")[1]
+    text = row(ask("jobs", "show", trainer.job_id), "next launch")[1]
     shares = [int(part.split("%")[0]) for part in text.split("(")[1:]]
-    assert len(shares) == 4
-    assert 97 <= sum(shares) <= 103
+    assert len(shares) == 3
+    assert 60 <= sum(shares) <= 100
 
 
 def test_page_of_a_job(
@@ -365,7 +374,7 @@ def test_claim_of_a_run(old_server: str, grpc_server: LiveServer, saving: Traine
         savings_claim(address, Credentials(), saving.job_id)
         for address in (grpc_server.address, old_server, "127.0.0.1:1")
     ]
-    assert claims[0].startswith("saves: at least 2.58 kJ of cost in 46 deliveries, ")
+    assert "Saved at least 2.58 kJ in 46 deliveries, " in claims[0]
     assert claims[1] == "unknown: the server is too old for `wattwise jobs savings`"
     assert claims[2].startswith("unknown: ")
     assert "127.0.0.1:1" in claims[2]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import v1
+from wattwise.files import sync_folder
 from wattwise.training import journal as journal_module
 from wattwise.training import spool as spool_module
 from wattwise.training.journal import Journal, JournalInUseError, TrialRecord
@@ -178,7 +179,7 @@ def test_child_that_is_forked_at_that_moment(journal: Journal, monkeypatch: pyte
         over.wait(60)
 
     child = context.Process(target=worker)
-    original = {"opened": TrialRecord.from_lines, "created": TrialRecord.lines, "completed": journal_module.sync_folder}
+    original = {"opened": TrialRecord.from_lines, "created": TrialRecord.lines, "completed": sync_folder}
 
     def forks(argument: object) -> object:
         if child.pid is None:

@@ -117,6 +117,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.ListJobsRequest(order=v1.JOB_ORDER_ATTENTION, state=v1.JOB_STATE_RUNNING, contains="u", with_summaries=True),
         v1.ListTrialsRequest(job_id_prefix="fuzz", newest_first=True, with_total_size=True),
         v1.ListTrialsRequest(job_id=BASE, from_trial_number=2, end_reason=v1.END_REASON_LOST),
+        v1.ListTrialsRequest(job_id=BASE, labels={"host": "a"}),
         v1.ListEventsRequest(job_id_prefix="fuzz", kind=v1.EVENT_KIND_TRIAL_FAILED),
         v1.GetJobStatisticsRequest(job_id=BASE, num_buckets=7),
         v1.GetTotalsRequest(job_id_prefix="fuzz"),

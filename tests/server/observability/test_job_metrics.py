@@ -146,9 +146,10 @@ def test_jobs_in_trouble_are_counted(named: WatchedServer) -> None:
 
 def test_no_ids_and_no_prices_unless_they_are_set(watched: WatchedServer) -> None:
     """Without --metrics-jobs and factors there are the sums in joules and seconds, and no job, money or carbon."""
-    job = Trainer(watched.trainer)
-    job.run(2.0)
-    wait_until(lambda: watched.figure("wattwise_spent_cost_joules") == 2.0)
+    job = Trainer(watched.trainer, batch_sizes=[16])
+    for _ in range(3):
+        job.run(2.0)
+    wait_until(lambda: watched.figure("wattwise_spent_cost_joules") == 6.0)
     text = watched.scrape()
     assert job.job_id not in text
     samples = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}

@@ -248,8 +248,8 @@ def test_choice(case: str) -> None:
     assert choice.reason.startswith("; ".join(change.sentence for change in changes))
     assert choice.reason.count("no longer count") == len(changes)
     pattern = (
-        r"(?:a|(\d+)) launch(?:es)? with it (?:is|are) expected to cost (.*), (.*) (more|less) than with (\d+), .*"
-        r"expected to save (.*) in the next (\d+) launches"
+        r"trying it (?:(\d+) times )?is expected to cost (.*), (.*) (more|less) than training with (\d+), .*"
+        r"expected to save (.*) over the next (\d+) deliveries"
     )
     if found := re.search(pattern, choice.reason):
         trials, place = int(found[1] or 1), expected.sizes.index(choice.batch_size)
@@ -258,9 +258,9 @@ def test_choice(case: str) -> None:
         assert joules(found[3]) == pytest.approx(abs(price - best), rel=ROUNDED, abs=APPROXIMATE * price)
         assert found[4] == ("more" if price >= best else "less")
         assert int(found[5]) == expected.sizes[expected.best]
-        worth = [expected.launches * expected.gain(each, trials) for each in range(len(expected.sizes))]
+        worth = [expected.deliveries * expected.gain(each, trials) for each in range(len(expected.sizes))]
         assert joules(found[6]) == pytest.approx(worth[place], rel=ROUNDED, abs=2 * QUADRATURE * max(worth))
-        assert int(found[7]) == pytest.approx(expected.launches, abs=0.51)
+        assert int(found[7]) == pytest.approx(expected.deliveries, abs=0.51)
 
 
 CHOICES = {

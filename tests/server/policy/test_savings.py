@@ -9,30 +9,36 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise_server.domain import Moments
+from wattwise_server.domain import Moments, Verdict
 from wattwise_server.policy.savings import (
+    EXPLORING_LAUNCHES,
+    LEAST_RUNS,
     Delivered,
     Progress,
     Savings,
-    Verdict,
+    Settling,
     advice,
     boundary,
     break_even,
     savings,
+    total_verdict,
 )
 
-_VALUES = st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=8)
+_VALUES = st.lists(st.floats(1e-3, 1e9), min_size=LEAST_RUNS, max_size=8)
 _REACHED = st.dictionaries(st.sampled_from([8, 16, 32]), _VALUES, max_size=2).flatmap(
     lambda others: _VALUES.map(lambda default: {**others, 64: default})
 )
 
 
-def _claim(reached: dict[int, list[float]], wasted: float = 0.0) -> Savings:
+def _claim(
+    reached: dict[int, list[float]], wasted: float = 0.0, launches: int = EXPLORING_LAUNCHES + 1, used: int = 32
+) -> Savings:
     """The claim of a job with the default 64 that spent what its deliveries took, and more without success."""
     deliveries = sum(map(len, reached.values()))
     sums = {size: Delivered.of(values) for size, values in reached.items()}
     spent = sum(map(sum, reached.values())) + wasted
-    return savings(sums, default_batch_size=64, deliveries=deliveries, spent=spent)
+    in_use = sums[used].mean if used in sums else None
+    return savings(sums, default_batch_size=64, deliveries=deliveries, spent=spent, launches=launches, in_use=in_use)
 
 
 def _numbers(found: Savings) -> tuple[float, float, float]:
@@ -43,20 +49,19 @@ def _numbers(found: Savings) -> tuple[float, float, float]:
 
 
 def test_the_numbers_of_a_job() -> None:
-    """Two runs of the default at 100 J and 400 J, eight of 32 at 50 J, and 30 J wasted."""
-    found = _claim({64: [100.0, 400.0], 32: [50.0] * 8}, wasted=30.0)
-    assert (found.deliveries, found.spent) == (10, 930.0)
+    """Three runs of the default at 100 J, 200 J and 400 J, seven of 32 at 50 J, and 30 J wasted."""
+    found = _claim({64: [100.0, 200.0, 400.0], 32: [50.0] * 7}, wasted=30.0)
+    assert (found.deliveries, found.spent) == (10, 1080.0)
     assert found.baseline is not None
-    own = math.log(4) / math.sqrt(2)
-    assert found.baseline.runs == 2
-    assert found.baseline.mean == pytest.approx(250.0)
-    assert found.baseline.cautious == pytest.approx(200 * math.exp(-own / math.sqrt(2)))
-    assert found.baseline.cautious == pytest.approx(100.0)
-    assert found.baseline.least == pytest.approx(200 * math.exp(-own * boundary(2) / 2))
+    own = math.log(2)
+    assert found.baseline.runs == 3
+    assert found.default_mean == found.baseline.mean == pytest.approx(700 / 3)
+    assert found.baseline.cautious == pytest.approx(200 * math.exp(-own / math.sqrt(3)))
+    assert found.baseline.least == pytest.approx(200 * math.exp(-own * boundary(3) / 3))
     saved, at_least, uncorrected = _numbers(found)
-    assert saved == pytest.approx(1000.0 - 930.0)
-    assert at_least == pytest.approx(10 * found.baseline.least - 930.0)
-    assert uncorrected == pytest.approx(2500.0 - 930.0)
+    assert saved == pytest.approx(10 * found.baseline.cautious - 1080.0)
+    assert at_least == pytest.approx(10 * found.baseline.least - 1080.0)
+    assert uncorrected == pytest.approx(7000 / 3 - 1080.0)
     assert found.verdict is Verdict.UNCERTAIN
 
 
@@ -74,11 +79,9 @@ def test_the_boundary_is_rarely_crossed_at_any_number_of_runs() -> None:
     assert crossed[:, 9].mean() < 0.01
 
 
-@pytest.mark.parametrize(
-    ("runs", "cautious", "least"), [(1, 0.803, 0.484), (2, 0.856, 0.632), (5, 0.906, 0.760), (20, 0.952, 0.870)]
-)
+@pytest.mark.parametrize(("runs", "cautious", "least"), [(3, 0.881, 0.696), (5, 0.906, 0.760), (20, 0.952, 0.870)])
 def test_equal_costs_leave_the_least_spread(runs: int, cautious: float, least: float) -> None:
-    """Runs that cost the same are taken to differ by a standard deviation of 0.22; one run is enough for a claim."""
+    """Runs that cost the same are taken to differ by a standard deviation of 0.22."""
     found = _claim({64: [100.0] * runs})
     assert found.baseline is not None
     assert found.baseline.cautious / 100 == pytest.approx(cautious, abs=5e-4)
@@ -91,14 +94,14 @@ def test_the_spread_is_the_largest_of_three() -> None:
     calm = [1.0] * 40
     pooled, own, floor = (
         _claim({64: default, 32: other}).baseline
-        for default, other in (([1.0, 1.0], noisy), (noisy, calm), ([1.0, 1.0], calm))
+        for default, other in (([1.0] * 3, noisy), (noisy, calm), ([1.0] * 3, calm))
     )
     assert pooled is not None
     assert own is not None
     assert floor is not None
-    assert pooled.cautious == pytest.approx(math.exp(-0.8 / math.sqrt(2)))
+    assert pooled.cautious == pytest.approx(math.exp(-0.8 * math.sqrt(40 / 41) / math.sqrt(3)))
     assert own.cautious == pytest.approx(math.exp(-0.8 * math.sqrt(40 / 39) / math.sqrt(40)))
-    assert floor.cautious == pytest.approx(math.exp(-0.22 / math.sqrt(2)))
+    assert floor.cautious == pytest.approx(math.exp(-0.22 / math.sqrt(3)))
 
 
 @given(_REACHED, st.floats(0, 1e9))
@@ -147,13 +150,14 @@ def test_few_long_runs_of_the_default_never_raise_the_bound() -> None:
     [
         ({}, 5.0, Verdict.NO_DELIVERY),
         ({32: [10.0]}, 0.0, Verdict.NO_BASELINE),
+        ({64: [477.0, 477.0], 32: [10.0] * 99}, 0.0, Verdict.NO_BASELINE),
         ({64: [0.0, 1.0]}, 0.0, Verdict.NOT_MEASURED),
         ({64: [0.0], 32: [0.0]}, 0.0, Verdict.NOT_MEASURED),
         ({64: [1.0], 32: [0.0]}, 0.0, Verdict.NOT_MEASURED),
-        ({64: [100.0], 32: [10.0] * 9}, 0.0, Verdict.SAVING),
-        ({64: [100.0], 32: [70.0] * 9}, 0.0, Verdict.UNCERTAIN),
-        ({64: [100.0], 32: [120.0] * 9}, 0.0, Verdict.UNCERTAIN),
-        ({64: [100.0], 32: [130.0] * 9}, 0.0, Verdict.LOSS),
+        ({64: [100.0] * 3, 32: [10.0] * 9}, 0.0, Verdict.SAVING),
+        ({64: [100.0] * 3, 32: [70.0] * 9}, 0.0, Verdict.UNCERTAIN),
+        ({64: [100.0] * 3, 32: [113.0] * 9}, 0.0, Verdict.UNCERTAIN),
+        ({64: [100.0] * 3, 32: [114.0] * 9}, 0.0, Verdict.LOSS),
         ({64: [100.0] * 9}, 50.0, Verdict.LOSS),
         ({64: [100.0] * 9}, 1e-3, Verdict.LOSS),
         ({64: [100.0] * 9, 32: [107.0]}, 0.0, Verdict.UNCERTAIN),
@@ -175,7 +179,7 @@ def test_a_claim_has_a_verdict(reached: dict[int, list[float]], wasted: float, v
 def test_imported_trials_are_evidence_and_no_deliveries() -> None:
     """Ten runs of the default from before the job: they tighten the bound, and nothing was spent on them."""
     sums = {64: Delivered.of([100.0] * 11), 32: Delivered.of([50.0] * 4)}
-    found = savings(sums, default_batch_size=64, deliveries=5, spent=300.0)
+    found = savings(sums, default_batch_size=64, deliveries=5, spent=300.0, launches=5)
     assert found.baseline is not None
     assert found.baseline.runs == 11
     assert found.uncorrected == pytest.approx(200.0)
@@ -199,7 +203,8 @@ def test_imported_trials_are_evidence_and_no_deliveries() -> None:
 )
 def test_impossible_sums_are_refused(changed: dict[str, Any], fault: str) -> None:
     """The error names the number."""
-    arguments: dict[str, Any] = {"reached": {}, "default_batch_size": 64, "deliveries": 1, "spent": 1.0} | changed
+    arguments: dict[str, Any] = {"reached": {}, "default_batch_size": 64, "deliveries": 1, "spent": 1.0, "launches": 1}
+    arguments |= changed
     with pytest.raises(ValueError, match=f"^{fault}"):
         savings(arguments.pop("reached"), **arguments)
 
@@ -213,14 +218,14 @@ def test_a_unit_is_a_finite_factor(factor: float) -> None:
 
 def test_carbon_of_clean_energy_is_zero() -> None:
     """Energy without emissions saves none of them, which is known."""
-    clean = _claim({64: [100.0], 32: [10.0] * 20}).times(0.0)
+    clean = _claim({64: [100.0] * 3, 32: [10.0] * 20}).times(0.0)
     assert clean.verdict is Verdict.SAVING
     assert (clean.spent, clean.saved, clean.at_least) == (0.0, 0.0, 0.0)
 
 
 def test_extreme_costs_have_a_claim() -> None:
     """Costs at both ends of what is accepted leave all figures finite."""
-    found = _claim({64: [1e100], 32: [1e-200, 1e100]})
+    found = _claim({64: [1e100] * 3, 32: [1e-200, 1e100]})
     assert all(map(math.isfinite, _numbers(found)))
     assert found.verdict is Verdict.UNCERTAIN
 
@@ -228,13 +233,13 @@ def test_extreme_costs_have_a_claim() -> None:
 def test_what_running_trials_spent_is_no_loss() -> None:
     """It counts against the saving only; what ended trials spent above the default's runs is a loss."""
     sums = {64: Delivered.of([100.0] * 4)}
-    running = savings(sums, default_batch_size=64, deliveries=4, spent=490.0, running=90.0)
+    running = savings(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11, running=90.0)
     assert (running.verdict, running.uncorrected) == (Verdict.UNCERTAIN, 0.0)
-    ended = savings(sums, default_batch_size=64, deliveries=4, spent=490.0)
+    ended = savings(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11)
     assert (ended.verdict, ended.uncorrected) == (Verdict.LOSS, -90.0)
     assert running.at_least == ended.at_least
     with pytest.raises(ValueError, match=r"^running"):
-        savings(sums, default_batch_size=64, deliveries=4, spent=490.0, running=491.0)
+        savings(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11, running=491.0)
 
 
 def _course(*spent: float) -> list[Progress]:
@@ -267,7 +272,7 @@ def test_failed_trials_postpone_the_break_even() -> None:
 def test_rounding_of_equal_costs_is_no_error() -> None:
     """A database may compute a sum of squared deviations just below 0."""
     sums = {64: Delivered(3, 7.0, Moments(3, math.log(7), -1e-17))}
-    found = savings(sums, default_batch_size=64, deliveries=3, spent=21.0)
+    found = savings(sums, default_batch_size=64, deliveries=3, spent=21.0, launches=3)
     assert found.baseline == _claim({64: [7.0] * 3}).baseline
 
 
@@ -280,36 +285,101 @@ def test_break_even_agrees_with_the_bound(reached: dict[int, list[float]]) -> No
     assert (break_even(found.baseline.least, course) is not None) is (found.verdict is Verdict.SAVING)
 
 
-def test_advice_names_commands() -> None:
-    """The id is quoted for a shell, and a baseline is advised while there are fewer than five."""
-    few = _claim({64: [100.0] * 2, 32: [90.0] * 9})
-    (line,) = advice(few, "my job", 64)
-    assert line == "only 2 runs of the default, 64, to compare with: `wattwise jobs baseline 'my job'` schedules one"
-    assert advice(_claim({64: [100.0] * 5, 32: [90.0] * 9}), "my job", 64) == []
-    (line,) = advice(_claim({64: [100.0]}), "my job", 64)
-    assert line.startswith("only 1 run of the default")
-    (line,) = advice(_claim({32: [1.0]}), "my job", 64)
-    assert "64, has not reached the target" in line
-    assert "`wattwise jobs baseline 'my job'`" in line
-    assert len(advice(_claim({}), "job", 64)) == len(advice(_claim({64: [0.0]}), "job", 64)) == 1
+@pytest.mark.parametrize("runs", [0, 1, 2])
+def test_nothing_is_claimed_before_three_runs_of_the_default(runs: int) -> None:
+    """One disturbed run would be a saving of nearly everything."""
+    reached = {32: [100.0] * 20} | ({64: [477.0] * runs} if runs else {})
+    found = _claim(reached)
+    assert found.verdict is Verdict.NO_BASELINE
+    assert (found.baseline, found.saved, found.at_least, found.at_most, found.uncorrected) == (None,) * 5
+    assert found.default_mean == (477.0 if runs else None)
+
+
+def test_one_disturbed_run_among_three_proves_nothing() -> None:
+    """A run of 477 J beside two of 150 J widens the bound, instead of raising it."""
+    calm, disturbed = _claim({64: [150.0] * 3, 32: [100.0] * 40}), _claim({64: [477.0, 150.0, 150.0], 32: [100.0] * 40})
+    assert calm.baseline is not None
+    assert disturbed.baseline is not None
+    assert disturbed.baseline.least < calm.baseline.least
+    assert disturbed.verdict is Verdict.UNCERTAIN
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_the_first_launches_explore(runs: int) -> None:
+    """Up to ten launches there is no loss, whether there is a claim or not; a saving is one from the start."""
+    lost = {64: [100.0] * runs, 32: [200.0] * 6}
+    exploring, later = (_claim(lost, launches=EXPLORING_LAUNCHES + more) for more in (0, 1))
+    assert exploring.verdict is Verdict.EXPLORING
+    assert later.verdict is (Verdict.NO_BASELINE if runs < LEAST_RUNS else Verdict.LOSS)
+    assert exploring.baseline == later.baseline
+    assert _claim({64: [100.0] * 3, 32: [10.0] * 6}, launches=9).verdict is Verdict.SAVING
+
+
+@pytest.mark.parametrize("runs", [1, 3, 6])
+def test_what_would_settle_a_claim_settles_it(runs: int) -> None:
+    """After so many launches of either kind at their means there is a saving, and not after one less of either."""
+    default, other = [100.0] * runs, [75.0] * 20
+    way = _claim({64: default, 32: other}).settling
+    assert way is not None
+
+    def verdict(more: int, others: int) -> Verdict:
+        return _claim({64: default + [100.0] * more, 32: other + [75.0] * others}).verdict
+
+    assert verdict(*way) is Verdict.SAVING
+    assert way.launches == 0 or verdict(way.runs, way.launches - 1) is not Verdict.SAVING
+    assert way.runs == 0 or verdict(way.runs - 1, way.launches) is not Verdict.SAVING
+
+
+def test_only_a_way_that_may_show_a_saving_is_named() -> None:
+    """None if the batch size in use costs more than the default, has no delivery, or if a saving is shown."""
+    assert _claim({64: [100.0] * 3, 32: [101.0] * 20}).settling is None
+    assert _claim({64: [100.0] * 3, 8: [50.0] * 4}, used=32).settling is None
+    assert _claim({64: [100.0] * 3, 32: [10.0] * 20}).settling is None
+    assert _claim({32: [10.0] * 20}).settling is None
+    assert _claim({64: [100.0], 32: [10.0] * 20}).settling == Settling(2, 0)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "at_least", "at_most", "expected"),
+    [
+        ((), None, None, Verdict.NO_DELIVERY),
+        ((Verdict.NO_DELIVERY,), None, None, Verdict.NO_DELIVERY),
+        ((Verdict.NO_DELIVERY, Verdict.EXPLORING), None, None, Verdict.EXPLORING),
+        ((Verdict.EXPLORING,), -3.0, 0.0, Verdict.EXPLORING),
+        ((Verdict.EXPLORING, Verdict.SAVING), 2.0, 5.0, Verdict.SAVING),
+        ((Verdict.NO_BASELINE,), None, None, Verdict.NO_BASELINE),
+        ((Verdict.NO_BASELINE, Verdict.NOT_MEASURED), None, None, Verdict.NO_BASELINE),
+        ((Verdict.NOT_MEASURED,), None, None, Verdict.NOT_MEASURED),
+        ((Verdict.UNCERTAIN,), -1.0, 0.5, Verdict.UNCERTAIN),
+        ((Verdict.UNCERTAIN, Verdict.UNCERTAIN), -1.0, 0.0, Verdict.UNCERTAIN),
+        ((Verdict.LOSS,), -2.0, -1.0, Verdict.LOSS),
+        ((Verdict.LOSS, Verdict.SAVING), -2.0, 1.0, Verdict.UNCERTAIN),
+        ((Verdict.LOSS, Verdict.SAVING), 1.0, 2.0, Verdict.SAVING),
+    ],
+)
+def test_jobs_together_have_a_verdict(
+    verdicts: tuple[Verdict, ...], at_least: float | None, at_most: float | None, expected: Verdict
+) -> None:
+    """That of a single job is its own; sums decide for several."""
+    assert total_verdict(verdicts, at_least, at_most) is expected
 
 
 def test_advice_about_a_loss_is_to_keep_the_default_if_it_is_the_best() -> None:
     """Otherwise the search may still pay off."""
     loss = _claim({64: [100.0] * 9}, wasted=50.0)
-    (keep,) = advice(loss, "job", 64, best_known=64)
+    (keep,) = advice(loss, "job", 64, in_use=64)
     assert keep.startswith("keep your default, 64: ")
     assert "`wattwise jobs pin job 64`" in keep
     for best in (32, None):
-        (other,) = advice(loss, "job", 64, best_known=best)
+        (other,) = advice(loss, "job", 64, in_use=best)
         assert "keep" not in other
 
 
 def test_an_old_baseline_is_renewed() -> None:
-    """After 100 deliveries without the default; if there are few runs, that alone is said."""
+    """After 100 deliveries without the default, where there is a claim."""
     many, few = _claim({64: [100.0] * 5, 32: [9.0]}), _claim({64: [100.0], 32: [9.0]})
-    assert advice(many, "job", 64, deliveries_since_default=99) == []
-    (old,) = advice(many, "job", 64, deliveries_since_default=100)
+    assert advice(many, "my job", 64, deliveries_since_default=99) == []
+    (old,) = advice(many, "my job", 64, deliveries_since_default=100)
     assert "100 deliveries old" in old
-    (only,) = advice(few, "job", 64, deliveries_since_default=100)
-    assert only.startswith("only 1 run")
+    assert "`wattwise jobs baseline 'my job'`" in old
+    assert advice(few, "my job", 64, deliveries_since_default=100) == []

@@ -46,8 +46,8 @@ class Careful:
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
         return Gts().bound(spec, search, batch_size)
 
-    def belief(self, _spec: JobSpec, _search: Search) -> Sequence[ArmBelief]:
-        return ()
+    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+        return Gts().belief(spec, search)
 
     def changes(self, _search: Search) -> Sequence[Change]:
         return ()

@@ -198,11 +198,15 @@ def test_bad_lifetime_is_refused(token: Type, file: Path, days: str) -> None:
     assert not file.exists()
 
 
-@pytest.mark.parametrize(("prefix", "expected"), [("a\n", "control characters"), ("a" * 201, "at most 200")])
-def test_prefix_that_no_job_can_have_is_refused(token: Type, file: Path, prefix: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "refusal", "expected"), [("a\n", 2, "--prefix has the control character"), ("a" * 201, 1, "at most 200")]
+)
+def test_prefix_that_no_job_can_have_is_refused(
+    token: Type, file: Path, prefix: str, refusal: int, expected: str
+) -> None:
     """A prefix that no job id can start with is refused."""
     status, printed, error = token("create", "--role", "trainer", "--prefix", prefix)
-    assert (status, printed) == (1, "")
+    assert (status, printed) == (refusal, "")
     assert expected in error
     assert not file.exists()
 

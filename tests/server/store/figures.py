@@ -16,6 +16,7 @@ from wattwise_server.domain import (
     HistoryKind,
     Job,
     JobSpec,
+    Launch,
     Measurement,
     PowerSample,
     Trial,
@@ -96,6 +97,8 @@ async def save(store: Store, job: Job, *trials: Trial) -> int:
         tx.save_job(job)
         for trial in trials:
             tx.save_trial(trial._replace(job_id=job_id))
+            if trial.launch != Launch():
+                tx.add_launch(trial)
             if trial.running and trial.last is not None:
                 tx.add_measurement(trial._replace(job_id=job_id))
     return (await store.job_versions("", job_id))[0].key
@@ -214,7 +217,7 @@ class FigureTests:
             key = await save(store, figured_job(num_trials=3), *trials)
             groups = (await store.trial_groups([key], Prices(), {}))[key]
             assert {group.own: group.num_trials for group in groups} == {True: 2, False: 1}
-            _, spent = await store.buckets(key, 1, 1, 0)
+            spent = await store.spent(key, 1, 1, 0)
             assert [(each.num_deliveries, each.cost) for each in spent] == [(0, 0.0), (1, 100.0), (1, 100.0)]
 
     async def test_running_trials_have_what_they_took_so_far(self, opener: Opener) -> None:
@@ -249,13 +252,67 @@ class FigureTests:
         trials.append(ended_trial(7, 16, cost=None, end=EndReason.LOST))
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7), *trials)
-            buckets, spent = await store.buckets(key, 1, 4, 4)
-            assert buckets == [
-                Bucket(0, 8, 4, 4, 0, 10.0, 25.0, 50.0, 2),
-                Bucket(1, 8, 1, 1, 0, 40.0, 40.0, 40.0, 0),
-                Bucket(1, 16, 1, 0, 1, 60.0, 60.0, 60.0, 1),
+            reached = EndReason.TARGET_REACHED
+            assert await store.buckets(key, 1, 4, with_excluded=False) == [
+                Bucket(0, 8, 4, 4, 0, 10.0, 25.0, 50.0, 2, 4, minutes(5), 4.0, reached, "", excluded=False),
+                Bucket(1, 8, 1, 1, 0, 40.0, 40.0, 40.0, 0, 5, minutes(6), 4.0, reached, "", excluded=False),
+                Bucket(1, 16, 1, 0, 1, 60.0, 60.0, 60.0, 1, 6, minutes(7), 4.0, EndReason.ERROR, "", excluded=False),
             ]
-            assert spent == [Spent(0, 4, 110.0, 1, 50.0), Spent(1, 1, 100.0, 1, 100.0)]
+            assert await store.spent(key, 1, 4, 4) == [Spent(0, 4, 110.0, 1, 50.0), Spent(1, 1, 100.0, 1, 100.0)]
+
+    async def test_single_buckets_say_why_their_trial_was_chosen(self, opener: Opener) -> None:
+        """A range of one trial has its reason; one of several has none, nor an end reason unless it is that of all."""
+        trials = [
+            ended_trial(1, launch=Launch("the default")),
+            ended_trial(2, end=EndReason.COST_BOUND, launch=Launch("untried")),
+            ended_trial(3),
+        ]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=3), *trials)
+            single = await store.buckets(key, 1, 1, with_excluded=False)
+            assert [each.reason for each in single] == ["the default", "untried", ""]
+            (joint,) = await store.buckets(key, 1, 3, with_excluded=False)
+            assert (joint.reason, joint.end_reason) == ("", None)
+
+    async def test_excluded_trials_have_buckets_of_their_own(self, opener: Opener) -> None:
+        """They are in them only if they are requested, apart from trials that count, and in no sum."""
+        trials = [ended_trial(1, cost=10.0), ended_trial(2, cost=7e9, excluded=True), ended_trial(3, cost=20.0)]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=3), *trials)
+            without = await store.buckets(key, 1, 3, with_excluded=False)
+            both = await store.buckets(key, 1, 3, with_excluded=True)
+            assert [(each.num_trials, each.median_cost, each.excluded) for each in both] == [
+                (2, 15.0, False),
+                (1, 7e9, True),
+            ]
+            assert both[:1] == without
+            assert await store.spent(key, 1, 3, 0) == [Spent(0, 2, 30.0, 2, 30.0)]
+
+    async def test_trials_are_listed_by_their_labels(self, opener: Opener) -> None:
+        """A trial is listed if it has all pairs, whatever else it has and whatever characters they hold."""
+        hostile = '"], ["host", "a'
+        trials = [
+            ended_trial(1, launch=Launch("", (("commit", "5f0"), ("host", "a")))),
+            ended_trial(2, launch=Launch("", (("host", "b"),))),
+            ended_trial(3, launch=Launch("", (("a", "host"), ("note", hostile)))),
+            ended_trial(4),
+        ]
+        async with opener() as store:
+            await save(store, figured_job(num_trials=4), *trials)
+
+            async def listed(*labels: tuple[str, str]) -> list[int]:
+                wanted = TrialList("j", labels=labels)
+                found = [each.trial.number for each in await store.trials(wanted, (), 10)]
+                assert await store.count_trials(wanted) == len(found)
+                return found
+
+            assert await listed(("host", "a")) == [1]
+            assert await listed(("host", "a"), ("commit", "5f0")) == [1]
+            assert await listed(("host", "a"), ("commit", "other")) == []
+            assert await listed(("note", hostile)) == [3]
+            assert await listed() == [1, 2, 3, 4]
+            several = await store.trials(TrialList(labels=(("host", "b"),)), (), 10)
+            assert [each.trial.number for each in several] == [2]
 
     async def test_break_even_is_where_the_saving_stays_positive(self, opener: Opener) -> None:
         """The trial after the last one at which deliveries were worth no more than what was spent."""
@@ -466,6 +523,26 @@ class FigureTests:
             assert await store.deliveries_since(key, minutes(3), 0) == 2
             assert await store.deliveries_since(key, minutes(8), 0) == 0
             assert await store.deliveries_since(key, minutes(3), 4) == 1
+
+    async def test_days_have_what_ended_on_them(self, opener: Opener) -> None:
+        """Own trials that count, by the day in UTC on which they ended; what still runs has no day."""
+        trials = [
+            ended_trial(1),
+            ended_trial(2, end_time=minutes(2)),
+            ended_trial(3, end_time=minutes(3), end=EndReason.MAX_EPOCHS),
+            ended_trial(4, end_time=minutes(24 * 60)),
+            ended_trial(5, excluded=True),
+            ended_trial(6, type=TrialType.IMPORTED, start_time=BEGIN - MINUTE),
+        ]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=6, reset_after=1), *trials)
+            days = await store.days(key)
+        assert [(day.start.date(), day.num_trials, day.num_deliveries) for day in days] == [
+            (minutes(2).date(), 2, 1),
+            (minutes(24 * 60).date(), 1, 1),
+        ]
+        assert all((day.start.hour, day.start.minute, day.start.second) == (0, 0, 0) for day in days)
+        assert days[1].usage.cost == days[0].usage.cost / 2 > 0
 
     async def test_history_outlives_its_job(self, opener: Opener) -> None:
         """Entries are listed newest first, by job, prefix and kind; old ones are forgotten."""

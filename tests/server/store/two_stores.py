@@ -11,6 +11,7 @@ from wattwise_server.clock import Clock, steady_clock
 from wattwise_server.domain import ListedJob, PowerSample, TrialKey
 from wattwise_server.store.base import (
     Bucket,
+    Day,
     HistoryList,
     JobList,
     JobPlace,
@@ -130,11 +131,13 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).running_groups(keys)
 
-    async def buckets(
-        self, key: int, first: int, width: int, compared_from: int
-    ) -> tuple[Sequence[Bucket], Sequence[Spent]]:
+    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
         """By the next store."""
-        return await next(self._turns).buckets(key, first, width, compared_from)
+        return await next(self._turns).buckets(key, first, width, with_excluded=with_excluded)
+
+    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
+        """By the next store."""
+        return await next(self._turns).spent(key, first, width, compared_from)
 
     async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
         """By the next store."""
@@ -143,6 +146,10 @@ class InTurns:
     async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """By the next store."""
         return await next(self._turns).break_even(key, baseline, compared_from)
+
+    async def days(self, key: int) -> Sequence[Day]:
+        """By the next store."""
+        return await next(self._turns).days(key)
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """By the next store."""

@@ -79,6 +79,30 @@ def test_trials_are_filtered(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
     assert numbers(v1.TRIAL_STATUS_FAILED, 16) == []
 
 
+def test_trials_are_filtered_by_label(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """Pages and their total have the trials with all labels; labels that no launch may have are refused."""
+    job = Trainer(grpc_stub)
+    for host in ("a", "b", "a"):
+        launch = v1.GetNextBatchSizeRequest(job_id=job.job_id, labels={"host": host, "commit": "5f0"})
+        job.report(grpc_stub.GetNextBatchSize(launch).trial, 100.0)
+    job.run(100.0)
+    request = v1.ListTrialsRequest(job_id=job.job_id, page_size=1, with_total_size=True, labels={"host": "a"})
+    first = admin.ListTrials(request)
+    assert ([trial.id.trial_number for trial in first.trials], first.total_size) == ([1], 2)
+    request.page_token = first.next_page_token
+    assert [trial.id.trial_number for trial in admin.ListTrials(request).trials] == [3]
+    request.labels["commit"] = "other"
+    with refused() as refusal:
+        # The token is that of another list.
+        admin.ListTrials(request)
+    assert list(refusal.faults) == ["page_token"]
+    request.page_token = ""
+    assert admin.ListTrials(request).total_size == 0
+    with refused() as refusal:
+        admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id, labels={"k" * 64: "a"}))
+    assert list(refusal.faults) == ["labels"]
+
+
 def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
     """A filtered list is paged without gaps."""
     job = Trainer(grpc_stub, batch_sizes=[16])

@@ -290,6 +290,33 @@ def test_baseline_is_withdrawn(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.J
     assert not admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job.baseline_requested
 
 
+def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+    """One launch in three gets the default, whatever the policy chooses, until that is ended; a pin comes first."""
+    job = Trainer(grpc_stub)
+    spend(job, 10.0)
+    every = v1.RequestBaselineRequest(job_id=job.job_id, every=3)
+    shown = admin.RequestBaseline(every).job
+    assert (shown.baseline_every, shown.baseline_requested) == (3, False)
+    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
+    sizes = [spend(job, 5.0).id.batch_size for _ in range(2)]
+    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_ALLOWED)
+    trials = [spend(job, 5.0) for _ in range(6)]
+    sizes += [trial.id.batch_size for trial in trials]
+    requested = [trial.id.trial_number for trial in trials if trial.type == v1.TRIAL_TYPE_REQUESTED]
+    assert (sizes[:2], requested) == ([8, 8], [6, 9])
+    assert {trial.id.batch_size for trial in trials if trial.id.trial_number in requested} == {16}
+    events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kind=v1.EVENT_KIND_BASELINE_REQUESTED)).events
+    assert [event.message for event in events] == ["baselines scheduled: batch size 16: one launch in 3"]
+    every.every = 0
+    assert admin.RequestBaseline(every).job.baseline_every == 0
+    assert spend(job, 5.0).type != v1.TRIAL_TYPE_REQUESTED
+    for wrong in (1, -3):
+        every.every = wrong
+        with refused() as refusal:
+            admin.RequestBaseline(every)
+        assert list(refusal.faults) == ["every"]
+
+
 def test_decision_of_a_requested_trial_says_why_it_has_no_bound(
     grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
 ) -> None:
@@ -454,6 +481,8 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
         ("paused", None, None): lambda: control.set_paused("j", paused=True),
         ("resumed", None, None): lambda: control.set_paused("j", paused=False),
         ("baseline requested", 16, None): lambda: control.request_baseline("j"),
+        ("baselines scheduled", 16, None): lambda: control.schedule_baselines("j", 20),
+        ("baselines ended", 16, None): lambda: control.schedule_baselines("j", 0),
         ("policy changed", None, None): lambda: control.set_policy("j", "GTS"),
         ("trial excluded", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=True),
         ("trial included", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=False),

@@ -86,12 +86,18 @@ def test_job_that_saves(priced: LiveServer) -> None:
 
 
 def test_loss_is_said_as_such(priced: LiveServer) -> None:
-    """Where trying other batch sizes has cost more than it saved, the verdict is a loss, with advice."""
+    """Where trying other batch sizes has cost more than it saved, ten launches explore and then it is a loss."""
     job = People(priced)
-    job.run_with(16, 100.0)
+    for _ in range(9):
+        job.run_with(16, 100.0)
     job.run_with(64, 5000.0, converges=False)
+    early = figures(priced, job.job_id).savings
+    assert (early.verdict, early.num_exploring_launches) == (v1.SAVINGS_VERDICT_EXPLORING, 10)
+    assert early.cost.saved < 0
+    assert early.advice == []
+    job.run_with(16, 100.0)
     savings = figures(priced, job.job_id).savings
-    assert savings.verdict == v1.SAVINGS_VERDICT_LOSS
+    assert savings.verdict == savings.cost.verdict == savings.money.verdict == v1.SAVINGS_VERDICT_LOSS
     assert savings.cost.saved < 0
     assert any("16" in line for line in savings.advice)
     assert not savings.HasField("break_even_trial")
@@ -100,29 +106,73 @@ def test_loss_is_said_as_such(priced: LiveServer) -> None:
 def test_running_trial_is_no_loss(priced: LiveServer) -> None:
     """A job that always trains its default loses nothing while a trial runs, but by one that ends without a model."""
     job = People(priced)
-    for _ in range(4):
+    for _ in range(11):
         job.run_with(16, 100.0)
     running = job.next()
     job.report(running, 90.0, metric=0.1)
     savings = figures(priced, job.job_id).savings
     assert savings.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
-    assert (savings.cost.spent, savings.cost.uncorrected) == (490.0, 0.0)
+    assert (savings.cost.spent, savings.cost.uncorrected) == (1190.0, 0.0)
     job.end(running, v1.END_REASON_ERROR)
     savings = figures(priced, job.job_id).savings
     assert savings.verdict == v1.SAVINGS_VERDICT_LOSS
     assert savings.cost.uncorrected == -90.0
 
 
-def test_no_claim_without_a_run_of_the_default(priced: LiveServer) -> None:
-    """A default that never delivered gives no claim, and says how to get one; neither does a job without deliveries."""
+def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
+    """Until then the default's mean is known and what would settle the claim; nothing was saved for certain."""
     job = People(priced)
     assert figures(priced, job.job_id).savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     job.run_with(8, 10.0)
     savings = figures(priced, job.job_id).savings
-    assert savings.verdict == v1.SAVINGS_VERDICT_NO_BASELINE
-    assert not savings.cost.HasField("saved")
-    assert not savings.cost.HasField("at_least")
-    assert f"wattwise jobs baseline {job.job_id}" in " ".join(savings.advice)
+    assert savings.verdict == v1.SAVINGS_VERDICT_EXPLORING
+    assert not savings.cost.HasField("baseline")
+    for _ in range(11):
+        job.run_with(8, 10.0)
+    assert figures(priced, job.job_id).savings.verdict == v1.SAVINGS_VERDICT_NO_BASELINE
+    for runs in (1, 2):
+        job.run_with(16, 477.0)
+        savings = figures(priced, job.job_id).savings
+        assert (savings.verdict, savings.min_baseline_trials) == (v1.SAVINGS_VERDICT_NO_BASELINE, 3)
+        assert (savings.num_baseline_trials, savings.cost.baseline) == (runs, 477.0)
+        assert not savings.cost.HasField("saved")
+        assert not savings.cost.HasField("at_least")
+    status = v1.BATCH_SIZE_STATUS_PINNED
+    priced.admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=8, status=status))
+    savings = figures(priced, job.job_id).savings
+    assert (savings.batch_size_in_use, savings.num_in_use_trials, savings.cost.in_use) == (8, 12, 10.0)
+    assert (savings.cost.baselines_to_settle, savings.cost.launches_to_settle) == (1, 0)
+    job.run_with(16, 477.0)
+    savings = figures(priced, job.job_id).savings
+    assert savings.verdict == v1.SAVINGS_VERDICT_SAVING
+    assert not savings.cost.HasField("baselines_to_settle")
+
+
+def test_a_model_costs_what_missed_trials_cost_too(priced: LiveServer) -> None:
+    """With the batch size in use: everything its ended trials took, by its deliveries."""
+    job = People(priced)
+    job.run_with(8, 10.0)
+    job.run_with(8, 20.0, converges=False)
+    job.report(job.next(), 7.0, metric=0.1)
+    savings = figures(priced, job.job_id).savings
+    assert (savings.batch_size_in_use, savings.num_in_use_trials) == (8, 1)
+    assert (savings.cost.in_use, savings.energy.in_use, savings.cost.spent) == (30.0, 30.0, 37.0)
+
+
+def test_months_have_what_was_spent_in_them(priced: LiveServer) -> None:
+    """All trials of this test ended in the same month, or in two if it changes meanwhile."""
+    job = People(priced)
+    job.run_with(8, 10.0)
+    job.run_with(8, 20.0, converges=False)
+    job.report(job.next(), 7.0, metric=0.1)
+    months = figures(priced, job.job_id).months
+    assert sum(month.num_trials for month in months) == 2
+    assert sum(month.num_deliveries for month in months) == 1
+    assert sum(month.spent.cost for month in months) == 30.0
+    assert sum(month.spent.money for month in months) == pytest.approx(1.5 * 0.36 / 3.6e6 * 30.0 + 1.8 / 3600 * 2)
+    starts = [month.start_time.ToDatetime() for month in months]
+    assert all((start.day, start.hour, start.minute) == (1, 0, 0) for start in starts)
+    assert starts == sorted(set(starts))
 
 
 def test_excluded_trials_and_those_before_a_reset_do_not_count(priced: LiveServer) -> None:
@@ -153,6 +203,30 @@ def test_running_trials_are_spent_but_not_delivered(priced: LiveServer) -> None:
         assert (found.spent.cost, found.savings.num_deliveries) == (40.0 * epoch, 0)
     (group,) = found.trials
     assert (group.num_trials, group.num_running, group.spent.time_seconds) == (1, 1, 1.0)
+
+
+def test_buckets_of_single_trials_say_when_and_why(priced: LiveServer) -> None:
+    """Each has its trial's number, end, epochs and reasons; an excluded trial is among them only if requested."""
+    job = People(priced)
+    job.run(100.0)
+    job.run(20.0, converges=False)
+    excluded = job.run(7e9)
+    key = v1.TrialId(job_id=job.job_id, trial_number=excluded.id.trial_number)
+    job.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=key, excluded=True))
+    trials = job.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials
+    request = v1.GetJobStatisticsRequest(job_id=job.job_id, num_buckets=10, with_excluded=True)
+    found = job.admin.GetJobStatistics(request).statistics
+    assert [
+        (each.newest_trial, each.last_end_time, each.mean_epochs, each.end_reason, each.reason, each.excluded)
+        for each in found.buckets
+    ] == [
+        (trial.id.trial_number, trial.end_time, trial.last_epoch, trial.end_reason, trial.reason, trial.excluded)
+        for trial in trials
+    ]
+    assert [each.excluded for each in found.buckets] == [False, False, True]
+    assert all(each.reason for each in found.buckets)
+    assert list(figures(priced, job.job_id, 10).buckets) == list(found.buckets[:2])
+    assert [point.trial_number for point in found.savings_points] == [1, 2]
 
 
 def test_buckets_cover_the_trials(priced: LiveServer) -> None:
@@ -199,7 +273,7 @@ def test_every_change_of_a_job_shows_in_its_course(priced: LiveServer) -> None:
 def test_totals_claim_only_what_was_measured(priced: LiveServer) -> None:
     """A job without measurements of energy has a claim about its time, but none about energy, money and carbon."""
     job = People(priced, job_id_prefix="unmeasured", job_id="unmeasured-one", eta_knob=0.0)
-    for size in (16, 8):
+    for size in (16, 16, 16, 8):
         job.run_with(size, 0.0)
     found = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="unmeasured")).totals
     for sums in (found.saved, found.saved_at_least, found.uncorrected):
@@ -224,8 +298,8 @@ def test_infinite_sums_of_older_servers_harm_no_other_job(tmp_path: Path) -> Non
     with LiveServer(tmp_path) as server:
         server.start()
         job = People(server, eta_knob=1.0)
-        job.run_with(16, 100.0)
-        job.run_with(8, 10.0)
+        for size in (16, 16, 16, 8):
+            job.run_with(size, 100.0)
         assert server.stop() == 0
         with closing(sqlite3.connect(server.database)) as connection, connection:
             connection.execute("UPDATE trials SET last_time_seconds = 1.5e308")
@@ -242,7 +316,8 @@ def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:
         saves.run_with(16, 100.0)
     for _ in range(40):
         saves.run_with(8, 1.0)
-    loses.run_with(16, 10.0)
+    for _ in range(11):
+        loses.run_with(16, 10.0)
     loses.run_with(8, 900.0, converges=False)
     loses.next()
     request = v1.ListJobsRequest(job_id_prefix="sum-", with_summaries=True, with_total_size=True)
@@ -256,13 +331,20 @@ def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:
     assert [summaries[job.job_id].num_running_trials for job in (saves, loses, new)] == [0, 1, 0]
     assert not summaries[new.job_id].HasField("last_activity_time")
     totals = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-")).totals
-    assert (totals.num_jobs, totals.num_running_trials, totals.num_deliveries) == (3, 1, 49)
+    assert (totals.num_jobs, totals.num_running_trials, totals.num_deliveries) == (3, 1, 59)
     assert totals.num_jobs_with_savings == 2
-    assert totals.spent.cost == 800.0 + 40.0 + 910.0
+    assert totals.spent.cost == 800.0 + 40.0 + 1010.0
     both = [summaries[job.job_id].savings for job in (saves, loses)]
     assert totals.saved.cost == pytest.approx(sum(each.cost.saved for each in both))
     assert totals.saved_at_least.energy_joules == pytest.approx(sum(each.energy.at_least for each in both))
     assert totals.saved.money == pytest.approx(sum(each.money.saved for each in both))
+    assert totals.savings.cost.at_least == totals.saved_at_least.cost
+    assert totals.savings.verdict == totals.savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
+    assert totals.savings.money.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
+    one = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-b")).totals.savings
+    assert (one.verdict, one.cost.uncorrected) == (v1.SAVINGS_VERDICT_LOSS, both[1].cost.uncorrected)
+    nothing = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-c")).totals.savings
+    assert nothing.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     plain = priced.admin.ListJobs(v1.ListJobsRequest(job_id_prefix="sum-"))
     assert not any(job.HasField("summary") for job in plain.jobs)
 

@@ -8,27 +8,21 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.commands.humanize import printable
-from wattwise.commands.main import MISUSED, complain
+from wattwise.commands.main import complain
 from wattwise.commands.parsing import near
 from wattwise.errors import JobNotFoundError, UnsupportedCallError, WattwiseError
 from wattwise.rpc.client import Client
+from wattwise.streams import MISUSED
 
 Handler: TypeAlias = Callable[[Client, argparse.Namespace], int]
 """Calls the server, prints its answer, and returns the exit status."""
-
-
-class AddAction(Protocol):
-    """Declares an action with its help text and its handler; returns its parser, for its arguments."""
-
-    def __call__(self, name: str, text: str, handler: Handler, /) -> argparse.ArgumentParser:
-        """Declares it."""
 
 
 PAGE = 1000
@@ -74,7 +68,7 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     """Declares which jobs an action is about: one, those with a prefix, or all."""
     jobs = parser.add_mutually_exclusive_group()
     jobs.add_argument(
-        "job_id", metavar="ID", nargs="?", type=_job_id, help="only this job, with more of it; without it, all jobs"
+        "job_id", metavar="ID", nargs="?", type=_job_id, help="show this job alone, in detail; without ID, all jobs"
     )
     jobs.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
 

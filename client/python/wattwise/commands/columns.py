@@ -80,7 +80,6 @@ def numbers(
     *,
     priority: int = KEY,
     unit: str = "",
-    appended: bool = False,  # noqa: ARG001 - until its last user is gone
 ) -> Column[Row]:
     """A right-aligned column of numbers, which are the exact values. The cell of a row whose value is None is empty.
 

@@ -15,6 +15,7 @@ from wattwise.commands.actions import (
     add_trial_number,
     add_yes,
     plain,
+    positive,
     print_json,
     refusal,
 )
@@ -90,6 +91,8 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
 def add_baseline(parser: argparse.ArgumentParser) -> None:
     """Declares `baseline`."""
     _add(parser, _baseline)
+    every = "instead, give one launch in N the default batch size from now on; 0 ends that"
+    parser.add_argument("--every", type=_every, metavar="N", help=every)
 
 
 def add_set_policy(parser: argparse.ArgumentParser) -> None:
@@ -122,14 +125,22 @@ def _policy(text: str) -> v1.Policy.ValueType:
     return found
 
 
+def _every(text: str) -> int:
+    number = 0 if text == "0" else positive(text)
+    if number == 1:
+        raise argparse.ArgumentTypeError("1 would be every launch: pin the default instead, or use 2 or more")
+    return number
+
+
 def _outlook(job: v1.Job) -> str:
     """What the job's next launches get, in sentences."""
     pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
     if stuck(job) and not pinned:
         return f"{job.advice[0].upper()}{job.advice[1:]}."
     best = ""
-    if job.HasField("min_cost") and not pinned:
-        best = f" Cheapest so far: {joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}."
+    if job.HasField("best_known_cost") and not pinned:
+        cost = f"{joules(job.best_known_cost)}{mark_of(job)}"
+        best = f" The lowest expected cost of a model is {cost}, with batch size {job.best_known_batch_size}."
     baseline = ""
     if job.baseline_requested and (waits := baseline_waits(job)):
         baseline = f" A baseline with batch size {job.spec.default_batch_size} waits {waits}."
@@ -192,12 +203,31 @@ def _set_paused(client: Client, args: argparse.Namespace) -> int:
 
 
 def _baseline(client: Client, args: argparse.Namespace) -> int:
+    if args.every is not None:
+        return _schedule(client, args)
     before = client.get_job(args.job_id).baseline_requested
     job = client.request_baseline(args.job_id)
     text = f"Requested a baseline of {args.job_id}: batch size {job.spec.default_batch_size}."
     if before:
         text = f"A baseline of {args.job_id} is requested already: nothing has changed."
     return _answer(args, job, job, text)
+
+
+def _schedule(client: Client, args: argparse.Namespace) -> int:
+    before = client.get_job(args.job_id).baseline_every
+    job = client.request_baseline(args.job_id, every=args.every)
+    default = job.spec.default_batch_size
+    if before == job.baseline_every:
+        text = f"{args.job_id} has {_schedule_of(job)} already: nothing has changed."
+    elif job.baseline_every:
+        text = f"{args.job_id} has {_schedule_of(job)} from now on, with its default batch size {default}."
+    else:
+        text = f"{args.job_id} has no scheduled baselines any more."
+    return _answer(args, job, job, text)
+
+
+def _schedule_of(job: v1.Job) -> str:
+    return f"a baseline in {job.baseline_every} launches" if job.baseline_every else "no scheduled baselines"
 
 
 def _set_policy(client: Client, args: argparse.Namespace) -> int:
@@ -227,7 +257,8 @@ def _state_answer(args: argparse.Namespace, before: v1.Job, job: v1.Job, batch_s
     if state == known[batch_size]:
         text = f"Batch size {batch_size} of {args.job_id} is {status_name(state)} already: nothing has changed."
         return _answer(args, job, job, text)
-    text = f"Batch size {batch_size} of {args.job_id}: {_state_text(state)}."
+    was_pinned = known[batch_size].status == v1.BATCH_SIZE_STATUS_PINNED
+    text = f"Batch size {batch_size} of {args.job_id} {_state_text(state, was_pinned=was_pinned)}."
     back = [
         other.batch_size
         for other in job.batch_size_states
@@ -236,7 +267,7 @@ def _state_answer(args: argparse.Namespace, before: v1.Job, job: v1.Job, batch_s
         == (v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY, v1.BATCH_SIZE_STATUS_ALLOWED)
     ]
     if back:
-        text += f" So are {sizes(back)}: what is known of memory no longer rules them out."
+        text += f" So may {sizes(back)}: what is known of memory no longer rules them out."
     if state.status == v1.BATCH_SIZE_STATUS_PINNED:
         text += _replaced(before, known[batch_size])
     return _answer(args, job, job, text + _withdrawn(before, job))
@@ -257,10 +288,12 @@ def _withdrawn(before: v1.Job, job: v1.Job) -> str:
     return f" The baseline that was requested, with batch size {job.spec.default_batch_size}, is withdrawn."
 
 
-def _state_text(state: v1.BatchSizeState) -> str:
-    """The state of a batch size, with its reason unless that begins with the state."""
+def _state_text(state: v1.BatchSizeState, *, was_pinned: bool) -> str:
+    """What is true of a batch size now, and what is known of it."""
+    if state.status == v1.BATCH_SIZE_STATUS_ALLOWED:
+        return f"{'is no longer pinned' if was_pinned else 'may be chosen again'}; {state.reason}"
     name = status_name(state)
-    return state.reason if state.reason.startswith(name) else f"{name}; {state.reason}"
+    return f"is {state.reason if state.reason.startswith(name) else f'{name}; {state.reason}'}"
 
 
 def _answer(args: argparse.Namespace, message: Message, job: v1.Job, text: str) -> int:

@@ -6,7 +6,7 @@ The trials are read and written page by page, so that an export takes no more me
 from __future__ import annotations
 
 import argparse
-import csv
+import io
 import itertools
 import json
 import math
@@ -21,24 +21,24 @@ from typing import IO, TYPE_CHECKING, Any
 
 from wattwise import v1
 from wattwise.commands.actions import PAGE, add_jobs
+from wattwise.commands.csv_file import as_text, csv_line
 from wattwise.commands.humanize import instant, printable
-from wattwise.commands.main import MISUSED, complain
+from wattwise.commands.main import complain
 from wattwise.commands.tables import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.errors import JobNotFoundError, WattwiseError
 from wattwise.monitor.kind import monitor_text
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
+from wattwise.streams import MISUSED
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""What a text begins with that a spreadsheet takes for a formula, also in the full width of East Asian characters."""
 
 _EPILOG = """csv: RFC 4180, UTF-8, a line of names, then a line for each trial. Numbers have a point and no unit;
-units are in the names. A text that a spreadsheet would take for a formula, since it begins with =, +, -, @, a tab or
-a line break, has an apostrophe in front. `wattwise jobs import` takes the file of one job with its
-deliveries (--end-reason target-reached), for another job.
+units are in the names. What a spreadsheet would take for a formula, since =, +, -, @, a tab or a line break is at the
+beginning of a text or behind a semicolon in it, has an apostrophe in front. `wattwise jobs import` takes the file of
+one job with its deliveries (--end-reason target-reached), for another job.
 json: JSON Lines: an object for each trial on a line of its own, with the same names. Unknown is null,
 a metric that is not a number is "NaN", labels are an object, and texts are as they are.
 """
@@ -96,15 +96,14 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
 
 
 def _write_csv(file: IO[str], rows: Iterable[JobTrial]) -> None:
-    writer = csv.writer(file)
-    writer.writerow(FIELDS)
+    file.write(CSV_HEADING)
     for row in rows:
-        writer.writerow(csv_row(row))
+        file.write(csv_row(row))
 
 
-def csv_row(row: JobTrial) -> list[str]:
-    """The cells of a trial, one for each of `FIELDS`."""
-    return [_cell(value(row)) for value in FIELDS.values()]
+def csv_row(row: JobTrial) -> str:
+    """The line of a trial, with a cell for each of `FIELDS`."""
+    return csv_line(_cell(value(row)) for value in FIELDS.values())
 
 
 def _write_json(file: IO[str], rows: Iterable[JobTrial]) -> None:
@@ -124,8 +123,7 @@ def _cell(value: Any) -> str:
             return repr(value)
         case Mapping():
             return _cell(json.dumps(dict(sorted(value.items())), ensure_ascii=False) if value else None)
-    text = str(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return as_text(str(value))
 
 
 def _json(value: Any) -> Any:
@@ -155,7 +153,13 @@ def _output(path: Path | None) -> Iterator[Any]:
     """
     if path is None or str(path) == "-":
         # Not closed: it is the process's.
-        yield _Printable(sys.stdout) if sys.stdout.isatty() else sys.stdout
+        if sys.stdout.isatty():
+            yield _Printable(sys.stdout)
+            return
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # As in a file, whatever the language of the terminal.
+            sys.stdout.reconfigure(encoding="utf-8")
+        yield sys.stdout
         return
     try:
         with _special(path) if _is_special(path) else _replacing(path) as file:
@@ -275,3 +279,6 @@ FIELDS: Mapping[str, Field] = {
     "request_id": lambda row: row.trial.id.request_id or None,
 }
 """The columns by name, in their order; a later version adds more at the end. Units are in the names."""
+
+CSV_HEADING = csv_line(FIELDS)
+"""The first line of an export."""

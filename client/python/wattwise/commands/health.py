@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from wattwise.commands.main import FAILED, complain, say
+from wattwise.commands.main import complain, say
 from wattwise.commands.options import add_credential_options, credentials_of, usual_server
-from wattwise.errors import InvalidArgumentError, WattwiseError
+from wattwise.errors import InvalidAddressError, InvalidArgumentError, WattwiseError
 from wattwise.rpc.address import check_address, servers_of
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.connection import Connection
 from wattwise.rpc.credentials import Credentials
 from wattwise.rpc.statuses import from_rpc_error
+from wattwise.streams import FAILED
+from wattwise.variables import read_variable
 
 if TYPE_CHECKING:
     from typing import Any
@@ -80,7 +81,7 @@ COMMAND = HealthCommand()
 
 def _asked(args: argparse.Namespace) -> tuple[str, Credentials]:
     """The address to ask, and how."""
-    probed = os.environ.get(_PROBE_ADDRESS)
+    probed = read_variable(_PROBE_ADDRESS, InvalidAddressError)
     if args.address is None and probed:
         # Beside a server the variables of TLS are the server's, and its port for probes has none.
         return _reachable(check_address(probed)), Credentials()

@@ -56,6 +56,22 @@ def _rounded(value: float) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
+_LARGEST_PERCENT = 999
+"""Larger shares are said as such: they come from a baseline of nearly nothing."""
+
+
+def percent(share: float) -> str:
+    """A share from 0, as a whole percentage that is 0% and 100% only of those: "44%", "<1%", ">99%", ">999%"."""
+    if not math.isfinite(share):
+        return "unknown"
+    rounded = round(100 * share)
+    if 0 < share < 0.01:
+        return "<1%"
+    if rounded == 100 and share < 1:
+        return ">99%"
+    return f">{_LARGEST_PERCENT}%" if rounded > _LARGEST_PERCENT else f"{rounded}%"
+
+
 def duration(seconds: float) -> str:
     """The two largest units: "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h"; "-8.2 s" is a negative one."""
     if seconds < 0:

@@ -14,10 +14,11 @@ from typing import Any
 from wattwise import v1
 from wattwise.commands.actions import add_id, plain, print_json
 from wattwise.commands.humanize import duration, end_reason, joules, moment
-from wattwise.commands.main import FAILED, MISUSED, complain, say
+from wattwise.commands.main import complain, say
 from wattwise.commands.trials_file import FileTrial, TrialsFileError, read
 from wattwise.errors import InvalidRequestError, WattwiseError
 from wattwise.rpc.client import Client
+from wattwise.streams import FAILED, MISUSED
 
 _MOST_FAULTS = 100
 FORMAT = """The file has a line of column names, then one for each epoch of a trial, or only one for its last epoch:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from wattwise.commands.main import MISUSED, complain
+from wattwise.commands.main import complain
 from wattwise.commands.options import add_credential_options, add_server_option, credentials_of
 from wattwise.commands.parsing import Entry, Parser, add_entries
+from wattwise.streams import MISUSED
 
 if TYPE_CHECKING:
     from wattwise.commands.actions import Handler
@@ -118,15 +118,8 @@ class JobsCommand:
 COMMAND = JobsCommand()
 
 
-def _declare(name: str, entry: Entry, parser: Parser) -> None:
+def _declare(_name: str, entry: Entry, parser: Parser) -> None:
     add_server_option(parser)
     add_credential_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON document with the fields of the API")
-    module, _, function = entry.target.partition(":")
-
-    def add(_name: str, _text: str, handler: Handler) -> Parser:
-        parser.set_defaults(handler=handler)
-        return parser
-
-    # The signature of what has not moved yet.
-    getattr(import_module(module), function)(add if name == "savings" else parser)
+    entry.load()(parser)

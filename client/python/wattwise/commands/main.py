@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Protocol
 
 import wattwise
 from wattwise.commands.parsing import Entry, Parser, add_entries
+from wattwise.streams import FAILED, MISUSED, run_command, write_line
 
 ENTRIES: Mapping[str, Entry] = {
     "backup": Entry(
@@ -58,7 +57,6 @@ ENTRIES: Mapping[str, Entry] = {
 """The subcommands. What an entry names is imported once its command is used, since imports are slow."""
 _NEEDED = {"server": "aiosqlite", "web": "starlette"}
 """A package of each extra without which its commands do nothing."""
-FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
 class Command(Protocol):
@@ -85,20 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None for those of the process.
 
     Returns:
-        The command's exit status; 1 if the server refuses or is away, 130 after Ctrl-C.
+        The command's exit status; otherwise as `run_command`; 1 if the server refuses or is away.
 
     Raises:
         SystemExit: with status 2 for wrong usage, and 0 after --help and --version.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return _run(arguments)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the pipe is gone; Python would fail again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+    return run_command("wattwise", sys.argv[1:] if argv is None else argv, _run)
 
 
 def complain(message: str) -> None:
@@ -106,7 +96,7 @@ def complain(message: str) -> None:
     from wattwise.commands.humanize import printable  # noqa: PLC0415 - it needs protobuf
 
     # Job ids and other texts come from other users.
-    print(printable(" ".join(message.split())), file=sys.stderr)  # noqa: T201 - the command's answer
+    write_line(printable(" ".join(message.split())))
 
 
 def say(line: str) -> None:
@@ -116,7 +106,7 @@ def say(line: str) -> None:
     print(printable(line))  # noqa: T201 - the command's answer
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     with_help = not arguments or arguments[0].startswith("-")
     parser = _parser({name: _shown(entry) for name, entry in ENTRIES.items()} if with_help else ENTRIES)
     if not arguments:
@@ -128,11 +118,10 @@ def _run(arguments: list[str]) -> int:
     try:
         with importing(args.command):
             status: int = args.run(args)
+            return status
     except WattwiseError as error:
         complain(f"wattwise {args.command}: {error}")
         return FAILED
-    sys.stdout.flush()
-    return status
 
 
 @contextmanager
@@ -158,9 +147,8 @@ def _needs(extra: str) -> str:
 
 
 def _declare(name: str, entry: Entry, parser: Parser) -> None:
-    module, _, attribute = entry.target.partition(":")
     with importing(name):
-        command: Command = getattr(import_module(module), attribute)
+        command: Command = entry.load()
     command.add_arguments(parser)
     parser.set_defaults(command=name, run=command.run)
 

@@ -7,24 +7,40 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wattwise.errors import InvalidAddressError
+from wattwise.variables import control_fault, read_variable
+
 if TYPE_CHECKING:
     from wattwise.rpc.credentials import Credentials
 
-_SERVER = "localhost:50051"
+SERVER = "WATTWISE_SERVER"
+_USUAL = "localhost:50051"
 
 
 def usual_server() -> str:
-    """The server that a command calls if no option names one."""
-    return os.environ.get("WATTWISE_SERVER") or _SERVER
+    """The server that a command calls if no option names one.
+
+    Raises:
+        InvalidAddressError: the variable has a control character.
+    """
+    return read_variable(SERVER, InvalidAddressError) or _USUAL
+
+
+def server_address(text: str) -> str:
+    """The type of the option --server, whose default is a variable: the command's arguments were checked before."""
+    if fault := control_fault(text):
+        raise argparse.ArgumentTypeError(f"{SERVER} {fault}")
+    return text
 
 
 def add_server_option(parser: argparse.ArgumentParser) -> None:
     """Declares the server's address."""
     parser.add_argument(
         "--server",
-        default=usual_server(),
+        type=server_address,
+        default=os.environ.get(SERVER) or _USUAL,
         metavar="ADDRESS",
-        help=f"the server's host:port, or several with commas ($WATTWISE_SERVER; default: {_SERVER})",
+        help=f"the server's host:port, or several with commas (${SERVER}; default: {_USUAL})",
     )
 
 

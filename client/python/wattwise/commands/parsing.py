@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ class Entry(NamedTuple):
     target: str
     help: str
     extra: str = ""
+
+    def load(self) -> Any:
+        """Imports what the target names."""
+        module, _, name = self.target.partition(":")
+        return getattr(import_module(module), name)
 
 
 def add_entries(

@@ -19,7 +19,7 @@ from wattwise.commands.humanize import (
     joules,
     moment,
 )
-from wattwise.commands.main import MISUSED, complain, say
+from wattwise.commands.main import complain, say
 from wattwise.commands.savings import figures_of
 from wattwise.commands.tables import (
     JobTrial,
@@ -33,6 +33,8 @@ from wattwise.commands.tables import (
 )
 from wattwise.monitor.kind import monitor_text
 from wattwise.rpc.client import Client
+from wattwise.streams import MISUSED
+from wattwise.variables import control_fault
 
 WEB_URL = "WATTWISE_WEB_URL"
 """The variable with the URL of `wattwise web`."""
@@ -96,6 +98,8 @@ def page_of(base: str, job_id: str) -> str:
 
 def _fault_of(base: str) -> str:
     """What is wrong with the URL of the site; empty if it can be used."""
+    if fault := control_fault(base):
+        return f"{WEB_URL} {fault}"
     with suppress(ValueError):
         parts = urlsplit(base)
         if parts.scheme in ("http", "https") and parts.netloc and not parts.query and not parts.fragment:

@@ -23,14 +23,16 @@ from wattwise.commands.columns import (
     unused_options,
 )
 from wattwise.commands.humanize import age, end_reason
-from wattwise.commands.main import FAILED, MISUSED, complain, say
+from wattwise.commands.main import complain, say
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.commands.parsing import sentence
+from wattwise.files import FileError
 from wattwise.rpc.address import check_address, server_of
 from wattwise.rpc.client import Client
+from wattwise.streams import FAILED, MISUSED
 from wattwise.training.delivery import deliver_files
-from wattwise.training.journal import Journal, TrialRecord
-from wattwise.training.spool import Spool, drop
+from wattwise.training.journal import Journal, TrialRecord, read_record
+from wattwise.training.spool import Spool, drop, safe_name
 
 _TIMEOUT_SECONDS = 10.0
 _RUNNING = "running"
@@ -47,11 +49,13 @@ class SpooledTrial(NamedTuple):
         path: the file.
         record: what it says; None if it cannot be read.
         running: whether the trial's process is alive.
+        fault: why it cannot be read; empty if it can.
     """
 
     path: Path
     record: TrialRecord | None
     running: bool
+    fault: str = ""
 
     @classmethod
     def read(cls, path: Path) -> SpooledTrial | None:
@@ -61,12 +65,11 @@ class SpooledTrial(NamedTuple):
             if journal is not None:
                 journal.release()
                 return cls(path, journal.record, running=False)
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            return cls(path, TrialRecord.from_lines(lines), running=True)
+            return cls(path, read_record(path), running=True)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError):
-            return cls(path, None, running=False)
+        except (OSError, FileError) as error:
+            return cls(path, None, running=False, fault=str(error))
 
     @property
     def end(self) -> str:
@@ -79,7 +82,7 @@ class SpooledTrial(NamedTuple):
         """The trial as JSON."""
         record = self.record
         if record is None:
-            return {"path": str(self.path), "end": self.end, "running": False}
+            return {"path": str(self.path), "end": self.end, "running": False, "fault": self.fault}
         return {
             "path": str(self.path),
             "server": record.server,
@@ -154,8 +157,8 @@ def _list(args: argparse.Namespace) -> int:
 def _notes(found: Sequence[SpooledTrial], names: Sequence[str]) -> Iterator[str]:
     """Why trials are still here, unless a column says it."""
     for each in found:
-        if each.record is None and "file" not in names:
-            yield f"unreadable: {each.path}"
+        if each.record is None:
+            yield f"unreadable: {each.fault}"
         elif each.record is not None and each.record.refusal and "refusal" not in names:
             yield f"refused: {each.path}: {each.record.refusal}"
 
@@ -206,7 +209,11 @@ def _started(trial: SpooledTrial, form: str) -> str:
 
 
 def _send(args: argparse.Namespace) -> int:
-    waiting = [each for each in _found(args) if not each.running and each.record is not None]
+    found = list(_found(args))
+    unreadable = [each for each in found if each.record is None]
+    for each in unreadable:
+        complain(f"wattwise spool send: {each.fault}")
+    waiting = [each for each in found if not each.running and each.record is not None]
     waiting.sort(key=_server_of)
     groups = {server: [each.path for each in group] for server, group in groupby(waiting, key=_server_of)}
     credentials = credentials_of(args)
@@ -230,7 +237,7 @@ def _send(args: argparse.Namespace) -> int:
         delivered, refused = delivered + done.delivered, refused + done.refused
         if done.failure is not None:
             complain(f"wattwise spool send: {done.failure}")
-    left = len(waiting) - delivered
+    left = len(waiting) - delivered + len(unreadable)
     say(f"Delivered: {delivered}; refused: {refused}; left: {left}.")
     return FAILED if left else 0
 
@@ -247,14 +254,15 @@ def _drop(args: argparse.Namespace) -> int:
 
 
 def _found(args: argparse.Namespace) -> Iterator[SpooledTrial]:
-    """The trials that the options select; a file that cannot be read matches unless an option is used."""
-    for path in Spool.from_env().paths():
+    """The trials that the options select; those of a file that cannot be read are known from its folders."""
+    for path in Spool.named().paths():
         trial = SpooledTrial.read(path)
         if trial is None:
             continue
-        record = trial.record
-        if record is None:
-            if args.server is None and args.job is None:
+        if (record := trial.record) is None:
+            wanted = None if args.server is None else safe_name(server_of(args.server))
+            job = None if args.job is None else safe_name(args.job)
+            if wanted in (None, path.parent.parent.name) and job in (None, path.parent.name):
                 yield trial
         elif args.server is not None and server_of(args.server) != server_of(record.server):
             continue

@@ -47,7 +47,7 @@ END_REASONS = {
 
 def print_jobs(jobs: Iterable[v1.Job], options: TableOptions | None = None) -> None:
     """One row per job."""
-    print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_MIN_COST_ESTIMATES])
+    print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_EXPECTED_COST_ESTIMATES])
 
 
 def print_job(
@@ -67,7 +67,7 @@ def print_job(
         money: what a delivery costs on average, by batch size; None without prices, for no such column.
         wide: whether the table of batch sizes has the details behind the expected costs.
     """
-    print_facts([*_facts(job), *figures, *_unusual(trials), *_warnings(job)])
+    print_facts([("job", job.spec.job_id), *figures, *_facts(job), *_unusual(trials), *_warnings(job)])
     rows = _batch_sizes(job, money or {})
     if not rows:
         return
@@ -293,11 +293,9 @@ def sizes(batch_sizes: Iterable[int]) -> str:
 
 def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     spec = job.spec
-    yield "job", spec.job_id
     yield "policy", policy(spec)
     if has_stages(spec):
         yield "stage", stage(job)
-    yield "next launch", next_launch(job)
     pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
     if pinned:
         yield "pinned", sizes(pinned)
@@ -311,6 +309,8 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     if job.baseline_requested:
         waits = baseline_waits(job)
         yield "baseline", f"requested: batch size {spec.default_batch_size}, {f'waits {waits}' if waits else 'next'}"
+    if job.baseline_every:
+        yield "baselines", f"one launch in {job.baseline_every} gets batch size {spec.default_batch_size}"
     if job.advice:
         yield "advice", job.advice
     warned = {warning.message for warning in job.warnings}
@@ -318,16 +318,18 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
         if change.message not in warned:
             yield "changed", change.message
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
-    if job.HasField("min_cost"):
-        yield "min cost", f"{joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}"
-    else:
-        yield "min cost", "none: no trial has converged yet"
     sign = "at least" if spec.higher_is_better_metric else "at most"
     yield "target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
     least = "least expected cost" if spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT else "min cost"
     stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the {least}"
-    without = "; pinned launches are not" if pinned else "; launches of a paused search are not" if job.paused else ""
+    without = (
+        "; trials of a pinned batch size are not"
+        if pinned
+        else "; trials of a paused search are not"
+        if job.paused
+        else ""
+    )
     yield "stopped early", stopping if spec.disable_early_stopping else stopping + without
     gpu = spec.gpu
     yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W in total"
@@ -421,18 +423,13 @@ def job_state(job: v1.Job) -> str:
     return "bandit"
 
 
-def batch_size_in_use(job: v1.Job) -> int | None:
-    """The pinned batch size, or else the best known one."""
-    return _pinned_size(job) or _best(job)
+def batch_size_in_use(job: v1.Job) -> int:
+    """What a launch gets unless something is tried."""
+    return job.batch_size_in_use
 
 
-def _best(job: v1.Job) -> int | None:
-    """The batch size of the cheapest trial."""
-    return job.min_cost_batch_size if job.HasField("min_cost_batch_size") else None
-
-
-def _min_cost(job: v1.Job) -> float | None:
-    return job.min_cost if job.HasField("min_cost") else None
+def _best_known_cost(job: v1.Job) -> float | None:
+    return job.best_known_cost if job.HasField("best_known_cost") else None
 
 
 def seconds_since(timestamp: Timestamp) -> float:
@@ -478,11 +475,10 @@ def warning_name(warning: v1.TrialWarning) -> str:
 JOB_COLUMNS: Sequence[Column[v1.Job]] = (
     Column("job", lambda job: job.spec.job_id),
     Column("state", job_state, priority=1),
-    numbers("batch size", batch_size_in_use, priority=2),
+    numbers("used now", batch_size_in_use, priority=2),
     Column("survivors", lambda job: sizes(job.surviving_batch_sizes), priority=6),
     numbers("trials", lambda job: job.num_trials, priority=3),
-    numbers("min cost", _min_cost, joules, priority=2),
-    numbers("at batch size", _best, priority=7),
+    numbers("expected cost", _best_known_cost, joules, priority=2),
     Column("monitor", monitors, priority=5),
     Column(
         "registered",
@@ -501,7 +497,7 @@ JOB_COLUMNS: Sequence[Column[v1.Job]] = (
         unit="seconds",
     ),
 )
-"""Of a list of jobs; `batch size` is what launches get unless something is tried."""
+"""Of a list of jobs; `expected cost` is that of a model with the best known batch size."""
 
 TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     numbers("trial", lambda row: row.trial.id.trial_number),
@@ -564,8 +560,8 @@ COMPUTED_COSTS = Mark[JobTrial](
     f"costs {COMPUTED_NOTE}",
     {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."},
 )
-_MIN_COST_ESTIMATES = Mark[v1.Job](
-    ("min cost",),
+_EXPECTED_COST_ESTIMATES = Mark[v1.Job](
+    ("expected cost",),
     mark_of,
     "~",
     ESTIMATE_NOTE,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +12,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from wattwise import v1
+from wattwise.commands.csv_file import CsvFile, number_in
 from wattwise.errors import Violation, WattwiseError
+from wattwise.files import FileError
 from wattwise.training.rules import reaches_target
 
 REQUIRED = ("trial", "batch_size", "epoch", "time_seconds", "energy_joules", "metric")
@@ -130,38 +130,26 @@ class _Reader:
         self._faults.append((line, Violation(where, text)))
 
     def _rows(self) -> Iterator[_Row]:
-        text = self._text()
-        delimiter = max(",;\t", key=text.lstrip().partition("\n")[0].count)
-        # Not str.splitlines(), which also splits at characters that may be in a cell.
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         names: Sequence[str] | None = None
-        line, next_line = 1, 1
         try:
-            for texts in reader:
-                line, next_line = next_line, reader.line_num + 1
-                cells = [text.strip() for text in texts]
-                if not any(cells):
-                    continue
+            file = CsvFile(self._path)
+            for line, cells in file.rows():
                 if names is None:
                     names = self._columns(line, cells)
                     if any(name not in names for name in REQUIRED):
                         return
                     continue
                 if any(cells[len(names) :]):
-                    fault = f"has {len(cells)} cells for {len(names)} columns; quote a text that contains {delimiter!r}"
-                    self._fault(line, f"column {len(names) + 1}", fault)
+                    fault = f"has {len(cells)} cells for {len(names)} columns; quote a text that contains"
+                    self._fault(line, f"column {len(names) + 1}", f"{fault} {file.delimiter!r}")
                 pairs = zip(names, cells, strict=False)
                 yield _Row(line, {name: text for name, text in pairs if text})
-        except csv.Error as error:
-            self._fault(next_line, "", f"is not CSV: {error}")
-
-    def _text(self) -> str:
-        try:
-            return self._path.read_text(encoding="utf-8-sig")
-        except OSError as error:
-            raise TrialsFileError(f"{self._path} cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise TrialsFileError(f'{self._path} is not UTF-8 text; save it as "CSV UTF-8"') from error
+        except FileNotFoundError as error:
+            raise TrialsFileError(f"{self._path} is missing; name another file") from error
+        except FileError as error:
+            if error.line is None:
+                raise TrialsFileError(str(error)) from error
+            self._fault(error.line, "", f"{error.fault}; {error.remedy}")
 
     def _columns(self, line: int, cells: Sequence[str]) -> Sequence[str]:
         """The columns by the first line; its faults are those of required, repeated and misspelt ones."""
@@ -293,38 +281,29 @@ def _name(text: str) -> str:
     return text
 
 
-def _number(text: str) -> float:
-    try:
-        if "_" not in text:
-            return float(text)
-    except ValueError:
-        pass
-    raise ValueError("is not a number; write it like 1234.5, without a unit")
-
-
 def _whole(text: str) -> int:
-    number = _number(text)
+    number = number_in(text)
     if not (number.is_integer() and 0 < number < 2**31):
         raise ValueError("is not a whole number above 0")
     return int(number)
 
 
 def _above_zero(text: str) -> float:
-    number = _number(text)
+    number = number_in(text)
     if not 0 < number < math.inf:
         raise ValueError("is not a finite number above 0")
     return number
 
 
 def _not_negative(text: str) -> float:
-    number = _number(text)
+    number = number_in(text)
     if not 0 <= number < math.inf:
         raise ValueError("is not a finite number from 0 on")
     return number
 
 
 def _metric(text: str) -> float:
-    number = _number(text)
+    number = number_in(text)
     if math.isinf(number):
         raise ValueError("is infinite; write nan for a metric that has diverged")
     return number

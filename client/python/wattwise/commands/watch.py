@@ -407,7 +407,7 @@ class _JobTable:
     def lines(self, width: int, height: int) -> Iterable[str]:
         jobs = self._by_activity()
         running = sum(bool(job.summary.num_running_trials) for job in jobs)
-        yield f"{running} {'job runs' if running == 1 else 'jobs run'}"
+        yield f"{running or 'no'} {'job has' if running == 1 else 'jobs have'} running trials"
         yield from _lines_of(_JOB_TABLE, jobs, width, height, (SAVINGS_ESTIMATES,)) if jobs else ()
 
 

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from wattwise.commands.options import add_credential_options
+from wattwise.commands.options import SERVER, add_credential_options, server_address
 
 _EPILOG = """exit status: 0 every recurrence has reached the target; 1 the run cannot continue; 2 the arguments or the
 job file are invalid, or name something that is missing, and nothing was launched; 129, 130 or 143 the run was stopped
@@ -24,7 +24,8 @@ class RunCommand:
         )
         parser.add_argument(
             "--server",
-            default=os.environ.get("WATTWISE_SERVER") or None,
+            type=server_address,
+            default=os.environ.get(SERVER) or None,
             metavar="ADDRESS",
             help="the server's host:port, or several with commas ($WATTWISE_SERVER; default: start one in the run's "
             "folder)",

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from wattwise.commands.answer import answer
 from wattwise.commands.columns import print_text
-from wattwise.commands.main import MISUSED, complain
+from wattwise.commands.main import complain
 from wattwise.commands.options import credentials_of
-from wattwise.commands.savings import headline
 from wattwise.driver.folder import RunFolder
 from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.jobfile import JobFile, JobFileError, read
@@ -34,6 +34,7 @@ from wattwise.rpc.address import check_address
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
+from wattwise.streams import MISUSED
 
 _CLAIM_SECONDS = 10.0
 
@@ -116,7 +117,8 @@ def savings_claim(server: str, credentials: Credentials, job_id: str) -> str:
     """What a job saved or lost by the server's figures, or why they are not known, which is no fault of the run."""
     try:
         with Client(server, timeout=_CLAIM_SECONDS, retry=False, credentials=credentials) as client:
-            return headline(client.get_job(job_id), client.get_job_statistics(job_id).savings)
+            savings, factors = client.get_job_statistics(job_id).savings, client.get_server_info().factors
+            return answer(client.get_job(job_id), savings, factors).brief
     except UnsupportedCallError:
         return "unknown: the server is too old for `wattwise jobs savings`"
     except WattwiseError as error:

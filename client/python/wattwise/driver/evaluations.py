@@ -7,22 +7,26 @@ colours, are removed first. Of a line above `_LONGEST` bytes only the beginning 
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeAlias
 
 from wattwise.driver.outcome import MeasuredEpoch, without_terminal_sequences
+from wattwise.files import FileError, open_file
 
 _HALF = 4096
 _LONGEST = 2 * _HALF
 _CHUNK, _CHUNKS_PER_READ = 65_536, 64
 """A command that prints faster than it is read must not keep the driver from its other work."""
+_MOST_BEHIND = 2**28
+"""Bytes that are not read yet; what is before them is left out."""
 _LARGEST_EPOCH = 2**31 - 1
 _UNMATCHABLE = re.compile(r"[\x00-\x08\x0a-\x1f]")
 _LINE_ENDS = re.compile(rb"([\r\n])")
@@ -129,16 +133,33 @@ class EvaluationReader:
             measure: called when the metric of an epoch is read, which may be before its line is complete.
             to_end: whether nothing will be added any more, so that the last line is complete.
         """
-        # A command may delete its own log.
-        with suppress(FileNotFoundError), self._path.open("rb") as file:
-            file.seek(self._offset)
-            chunks = 0
-            while not self._is_too_slow and (to_end or chunks < _CHUNKS_PER_READ) and (chunk := file.read(_CHUNK)):
-                chunks += 1
-                self._offset += len(chunk)
-                yield from self._parse(chunk, measure)
+        for chunk in self._added(to_end=to_end):
+            if self._is_too_slow:
+                break
+            yield from self._parse(chunk, measure)
         if to_end:
             yield from self._parse(b"\n", measure)
+
+    def _added(self, *, to_end: bool) -> Iterator[bytes]:
+        """Yields what was added to the file."""
+        try:
+            file = open_file(self._path, "rb", within=self._path.parent)
+        except FileNotFoundError:
+            # A command may delete its own log.
+            return
+        except (OSError, FileError) as error:
+            self._warn("file", f"the output cannot be read: {error}")
+            return
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            if size - self._offset > _MOST_BEHIND:
+                self._warn("size", f"the output has grown too fast: bytes from {self._offset:,} on are left out")
+                self._offset = size - _MOST_BEHIND
+            file.seek(self._offset)
+            end = size if to_end else min(size, self._offset + _CHUNKS_PER_READ * _CHUNK)
+            while self._offset < end and (chunk := file.read(min(_CHUNK, end - self._offset))):
+                self._offset += len(chunk)
+                yield chunk
 
     def _parse(self, chunk: bytes, measure: Measure) -> Iterator[MeasuredEpoch]:
         parts = _LINE_ENDS.split(chunk)

@@ -24,6 +24,7 @@ from wattwise.errors import (
     WattwiseError,
     log,
 )
+from wattwise.files import open_file
 from wattwise.training.rules import cost, own_decision
 from wattwise.training.session import BEATS_PER_LEASE
 from wattwise.training.windows import TrainingWindows, monitor_message
@@ -106,7 +107,7 @@ class CommandExecution:
     def _start(self) -> Process:
         path = self.folder / OUTPUT
         with writing(path):
-            output = path.open("ab")
+            output = open_file(path, "ab", within=self.folder)
         with output:
             return Process(
                 self.command,

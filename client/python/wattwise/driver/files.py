@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from wattwise.errors import WattwiseError
+from wattwise.files import FileError, integer_of, is_number, open_regular, read_json, replacing
+from wattwise.monitor.kind import MonitorKinds
 
 
 class WriteError(WattwiseError):
@@ -26,6 +30,8 @@ def writing(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except FileError as error:
+        raise WriteError(str(error)) from error
     except OSError as error:
         raise WriteError(
             f"{path} cannot be written: {error.strerror}. Free space or correct the permissions, and run the same "
@@ -37,7 +43,7 @@ def writing(path: Path) -> Iterator[None]:
 def locked(path: Path) -> Iterator[None]:
     """Waits for a lock file and holds it within the block."""
     with writing(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = _opened(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -48,7 +54,7 @@ def locked(path: Path) -> Iterator[None]:
 def try_lock(path: Path) -> int | None:
     """Locks a lock file without waiting, until the returned descriptor is closed; None if it is locked already."""
     with writing(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = _opened(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -63,29 +69,68 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     Raises:
         WriteError: if it cannot be written.
     """
-    temporary = path.with_name(f"{path.name}.new")
-    with writing(path):
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(document, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+    with writing(path), replacing(path) as file:
+        file.write(json.dumps(document, indent=2).encode())
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None if the file is missing or malformed."""
-    with suppress(OSError, ValueError):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(document, dict):
-            return document
-    return None
+def read_object(path: Path, *, within: Path | None = None) -> dict[str, Any] | None:
+    """The JSON object in a file; None if the file is missing.
 
+    Args:
+        path: the file.
+        within: the folder that links must not lead out of; None follows every link.
 
-def sync_folder(folder: Path) -> None:
-    """Makes new names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    Raises:
+        FileError: if it cannot be used.
+    """
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        document = read_json(path, within=within)
+    except FileNotFoundError:
+        return None
+    if not isinstance(document, dict):
+        raise FileError(path, "is not a JSON object", "restore it, or move it away")
+    return document
+
+
+Read: TypeAlias = Callable[[Any], Any]
+"""Reads a value of a JSON document; returns None if it has another type."""
+
+
+def values_of(kind: type[Any], document: Mapping[str, Any], **others: Read) -> dict[str, Any]:
+    """The values of a JSON object for the fields of a dataclass, each of its type; others are left out.
+
+    Args:
+        kind: the dataclass.
+        document: the JSON object.
+        others: read fields of other types than those in `_READ`.
+
+    Raises:
+        ValueError: if a value is missing or has another type.
+    """
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        value, wanted = document.get(field.name), str(field.type)
+        if field.name not in document:
+            if field.default is MISSING and field.default_factory is MISSING:
+                raise ValueError(f"has no {field.name}")
+        elif value is None and wanted.endswith(" | None"):
+            values[field.name] = None
+        else:
+            values[field.name] = (others.get(field.name) or _READ[wanted.removesuffix(" | None")])(value)
+            if values[field.name] is None:
+                raise ValueError(f"has {field.name} {value!r:.80}, which is not of type {wanted}")
+    return values
+
+
+_READ: Mapping[str, Read] = {
+    "int": integer_of,
+    "float": lambda value: float(value) if is_number(value) and math.isfinite(value) else None,
+    "bool": lambda value: value if isinstance(value, bool) else None,
+    "str": lambda value: value if isinstance(value, str) else None,
+    "MonitorKinds": MonitorKinds.from_json,
+}
+"""By the annotation of a field."""
+
+
+def _opened(path: Path) -> int:
+    return open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode=0o644)

@@ -15,15 +15,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from wattwise.driver.files import locked, read_json, try_lock, write_json
+from wattwise.driver.files import locked, read_object, try_lock, values_of, write_json, writing
 from wattwise.driver.history import History, TrialRecord
 from wattwise.driver.interruption import uninterrupted
-from wattwise.errors import WattwiseError
+from wattwise.errors import WattwiseError, log
+from wattwise.files import FileError, shown
 from wattwise.rpc.client import new_request_id
 
 ADVICE = (
@@ -40,6 +40,8 @@ _STEPS = {
 """What helps against the end reasons of failed trials."""
 
 _MAX_RUNS = 9_999
+_ABOUT = "run.json"
+_UNREADABLE = ".unreadable"
 
 
 class TriesExhaustedError(WattwiseError):
@@ -137,7 +139,10 @@ class RunFolder:
             for path in sorted(self._launches.glob("*.json")):
                 launch = _read_launch(path)
                 if launch is None or launch.number in ended:
-                    path.unlink()
+                    # What cannot be read has been reported, and is kept.
+                    aside = path.with_name(f"{path.stem}-{new_request_id()}{_UNREADABLE}")
+                    with writing(path):
+                        path.rename(aside) if launch is None else path.unlink()
                     continue
                 lock = try_lock(path)
                 if lock is not None:
@@ -190,23 +195,35 @@ def folder_name(job_id: str) -> str:
 def _newest_or_new(log_dir: Path, job_id: str, *, fresh: bool) -> tuple[Path, str]:
     runs = list(_runs(log_dir, job_id))
     if runs and not fresh:
-        return runs[-1]
-    name = next(n for n in _names(job_id) if read_json(log_dir / folder_name(n) / "run.json") is None)
+        path, name, fault = runs[-1]
+        if fault is not None:
+            raise WattwiseError(f"{fault}, or start a new run with --fresh")
+        return path, name
+    name = next(n for n in _names(job_id) if not _is_used(log_dir / folder_name(n)))
     path = log_dir / folder_name(name)
     path.mkdir(exist_ok=True)
-    write_json(path / "run.json", {"job_id": name, "job_file_id": job_id})
+    write_json(path / _ABOUT, {"job_id": name, "job_file_id": job_id})
     return path, name
 
 
-def _runs(log_dir: Path, job_id: str) -> Iterator[tuple[Path, str]]:
-    """The runs of a job file's job, oldest first."""
+def _runs(log_dir: Path, job_id: str) -> Iterator[tuple[Path, str, FileError | None]]:
+    """The runs of a job file's job, oldest first, each with why it cannot be continued."""
     for name in _names(job_id):
         path = log_dir / folder_name(name)
-        about = read_json(path / "run.json")
+        try:
+            about = read_object(path / _ABOUT)
+        except FileError as error:
+            yield path, name, error
+            continue
         if about is not None and about.get("job_file_id") == job_id:
-            yield path, name
+            yield path, name, None
         elif not path.exists():
             return
+
+
+def _is_used(path: Path) -> bool:
+    """Whether a folder has a run, even one that cannot be read."""
+    return os.path.lexists(path / _ABOUT)
 
 
 def _names(job_id: str) -> Iterator[str]:
@@ -216,8 +233,13 @@ def _names(job_id: str) -> Iterator[str]:
 
 
 def _read_launch(path: Path) -> LaunchRecord | None:
-    document = read_json(path) or {}
-    with suppress(KeyError, TypeError, ValueError):
-        number, recurrence, try_number = (int(document[key]) for key in ("number", "recurrence", "try_number"))
-        return LaunchRecord(number, recurrence, try_number, str(document["request_id"]))
+    """The launch in a file; None if it cannot be read, which is logged."""
+    try:
+        document = read_object(path)
+        return None if document is None else LaunchRecord(**values_of(LaunchRecord, document))
+    except FileError as error:
+        fault = str(error)
+    except ValueError as error:
+        fault = f"{shown(path)} {error}"
+    log.warning("%s: its launch is given up; the file is kept, with a name that ends in %s", fault, _UNREADABLE)
     return None

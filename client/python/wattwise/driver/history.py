@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from wattwise.driver.files import sync_folder, writing
-from wattwise.errors import WattwiseError
+from wattwise.driver.files import values_of, writing
+from wattwise.errors import WattwiseError, warn_once
+from wattwise.files import LARGE, FileError, open_file, parse_json, read_bytes, sync_folder
 from wattwise.monitor.kind import MonitorKinds
 
 BY_COMMAND, BY_DRIVER = "command", "driver"
@@ -79,9 +80,6 @@ class TrialRecord:
 _KEYS = {field.name: "try" if field.name == "try_number" else field.name for field in fields(TrialRecord)}
 """The key in the file for each field."""
 
-_NEWER = frozenset({"computed_time_seconds", "computed_energy_joules", "computed_power_limit_watts"})
-"""Fields that files of earlier versions do not have."""
-
 
 class History:
     """The file `history.jsonl`."""
@@ -96,7 +94,7 @@ class History:
             WriteError: if the file cannot be written.
         """
         line = {_KEYS[name]: value for name, value in asdict(record).items()}
-        with writing(self._path), self._path.open("a+b") as file:
+        with writing(self._path), open_file(self._path, "a+b") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 torn = file.read(1) != b"\n"
@@ -110,24 +108,34 @@ class History:
         """All trials in the order of their ends, without lines that were only partly written.
 
         Raises:
-            HistoryError: if a complete line is malformed.
+            HistoryError: if the file cannot be read, or a complete line is malformed.
         """
         try:
-            lines = self._path.read_bytes().split(b"\n")
+            lines = read_bytes(self._path, LARGE).split(b"\n")
         except FileNotFoundError:
             return []
+        except FileError as error:
+            raise HistoryError(f"{error}, or start a new run with --fresh") from error
         records = []
         for number, line in enumerate(lines, 1):
             try:
-                document: Any = json.loads(line)
-            except ValueError:
+                document: Any = parse_json(line.decode("utf-8-sig"))
+            except ValueError as error:
+                if line.strip():
+                    warn_once(f"line {number} of {self._path} is incomplete, and its trial is left out: {error}")
                 continue
             try:
-                known = (name for name, key in _KEYS.items() if key in document or name not in _NEWER)
-                values = {name: document[_KEYS[name]] for name in known}
-                records.append(TrialRecord(**{**values, "monitor": MonitorKinds.from_json(values["monitor"])}))
-            except (KeyError, TypeError) as error:
+                records.append(_record_in(document))
+            except ValueError as error:
                 raise HistoryError(
-                    f"line {number} of {self._path} is malformed: restore the file, or start a new run with --fresh"
+                    f"line {number} of {self._path} is malformed: it {error}; restore the file, or start a new run "
+                    "with --fresh"
                 ) from error
         return records
+
+
+def _record_in(document: Any) -> TrialRecord:
+    if not isinstance(document, dict):
+        raise ValueError("is not a JSON object")  # noqa: TRY004 - of a file, not of a caller
+    named = {name: document[key] for name, key in _KEYS.items() if key in document}
+    return TrialRecord(**values_of(TrialRecord, named))

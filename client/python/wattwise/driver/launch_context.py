@@ -13,6 +13,7 @@ from wattwise.driver.placeholders import substitute
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
 from wattwise.training.driver_launch import spec_to_json
+from wattwise.training.spool import Spool
 
 _CREDENTIAL_FILES = ("token_file", "tls_ca", "tls_cert", "tls_key")
 
@@ -96,10 +97,9 @@ def environment_of(command: CommandLine, credentials: Credentials) -> dict[str, 
     # The output goes to a file; its lines should appear there as soon as they are printed.
     inherited.setdefault("PYTHONUNBUFFERED", "1")
     inherited["PATH"] = search_path()
-    spool = os.environ.get("WATTWISE_SPOOL")
-    if spool:
+    if os.environ.get("WATTWISE_SPOOL"):
         # The command runs in another folder.
-        inherited["WATTWISE_SPOOL"] = "off" if spool.lower() == "off" else str(Path(spool).expanduser().absolute())
+        inherited["WATTWISE_SPOOL"] = str(Spool.from_env().folder or "off")
     return inherited | _credential_variables(credentials) | dict(command.variables)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from wattwise import v1
 from wattwise.commands.humanize import end_reason
 from wattwise.driver.evaluations import EvaluationReader
 from wattwise.driver.execution import CommandExecution
-from wattwise.driver.files import read_json, write_json, writing
+from wattwise.driver.files import read_object, write_json, writing
 from wattwise.driver.history import BY_COMMAND, BY_DRIVER, TrialRecord
 from wattwise.driver.interruption import InterruptedRunError
 from wattwise.driver.launch_context import LaunchContext, command_line, environment_of
@@ -22,17 +23,18 @@ from wattwise.driver.outcome import (
     MeasuredEpoch,
     ResultError,
     has_client,
+    ignored_in,
     power_limit_in,
     read_result,
     saved_epochs,
     saved_outcome,
 )
 from wattwise.errors import InvalidResultError, JobNotFoundError, TrialNotFoundError, WattwiseError
+from wattwise.files import FileError
 from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
 from wattwise.rpc.labels import launch_labels
-from wattwise.training.delivery import REFUSALS, deliver_record
-from wattwise.training.journal import Journal
+from wattwise.training.delivery import REFUSALS, deliver_record, opened
 from wattwise.training.journal import TrialRecord as SpooledRecord
 from wattwise.training.rules import cost, own_decision, reaches_target
 from wattwise.training.spool import Spool
@@ -199,21 +201,20 @@ class Launcher:
     def _deliver_spooled(self, claim: Claim, reason: v1.EndReason.ValueType) -> None:
         """Delivers what a client in the command could not; `reason` is how a client was ended that did not say so."""
         path = Spool.from_env().path_of(self.run.server_name, self.job.job_id, claim.launch.request_id)
-        with suppress(OSError, ValueError):
-            journal = None if path is None else Journal.open(path)
-            if journal is None:
-                return
-            try:
-                if not journal.record.results and reason == v1.END_REASON_STOPPED_EARLY:
-                    reason = v1.END_REASON_PREEMPTED
-                journal.end(reason)
-                deliver_record(self.client, journal.record, PATIENCE_SECONDS)
-                journal.delete()
-            except REFUSALS as error:
-                journal.refuse(str(error))
-                self.run.board.say(f"the server refused the spooled trial in {path}: {error}")
-            finally:
-                journal.release()
+        journal = None if path is None else opened(path)
+        if journal is None:
+            return
+        try:
+            if not journal.record.results and reason == v1.END_REASON_STOPPED_EARLY:
+                reason = v1.END_REASON_PREEMPTED
+            journal.end(reason)
+            deliver_record(self.client, journal.record, PATIENCE_SECONDS)
+            journal.delete()
+        except REFUSALS as error:
+            journal.refuse(str(error))
+            self.run.board.say(f"the server refused the spooled trial in {path}: {error}")
+        finally:
+            journal.release()
 
     def _record_of(
         self,
@@ -247,9 +248,11 @@ class Launcher:
         path = first = self.run.folder.trial_folder(trial.trial_number)
         number = 1
         while path.exists():
-            launch = read_json(path / _LAUNCH)
-            if launch is not None and launch.get("request_id") == claim.launch.request_id:
-                break
+            # Whoever has replaced it, the folder is not that of this launch.
+            with suppress(FileError):
+                launch = read_object(path / _LAUNCH, within=path)
+                if launch is not None and launch.get("request_id") == claim.launch.request_id:
+                    break
             number += 1
             path = first.with_name(f"{first.name}-{number}")
         return path
@@ -279,7 +282,9 @@ class Launcher:
         )
         temporary = folder.with_name(f"{folder.name}.new")
         with writing(temporary):
-            temporary.mkdir(exist_ok=True)
+            # Of a driver that was killed.
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
         document = {"request_id": launch.request_id, "command": command.words, "variables": dict(command.variables)}
         write_json(temporary / _LAUNCH, document)
         temporary.rename(folder)
@@ -383,6 +388,8 @@ class Launcher:
             )
         self.run.folder.record(claim, record)
         self.run.board.end(record)
+        for fault in ignored_in(folder) if trial.last_epoch else ():
+            self.run.board.say(f"trial {trial.id.trial_number}: {fault}")
         for warning in trial.warnings:
             self.run.board.say(f"trial {trial.id.trial_number}: {warning.message}")
         if outcome is not None and trial.end_reason in _OWN_FAULTS:

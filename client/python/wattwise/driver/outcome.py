@@ -13,22 +13,22 @@ measured.json   written by the driver once the command has ended: a `LaunchOutco
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from wattwise import v1
 from wattwise.commands.humanize import printable
-from wattwise.driver.files import WriteError, read_json, write_json
+from wattwise.driver.files import Read, WriteError, read_object, values_of, write_json
+from wattwise.errors import log
+from wattwise.files import FileError, integer_of, is_number, read_end, read_json, shown
 from wattwise.monitor.kind import MonitorKinds
-from wattwise.training.client_file import ClientFile, power_limit_of
+from wattwise.training.client_file import ClientFile, power_fault_of, power_limit_of
 from wattwise.training.windows import monitor_message
 
 OUTPUT = "output.log"
@@ -40,6 +40,8 @@ RUNNING = -1
 _QUOTED_LINES, _QUOTED_CHARACTERS, _READ_BYTES = 10, 500, 16_384
 _TERMINAL_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[ -/]+[0-~])")
 _PREEMPTED = {128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP}
+
+T = TypeVar("T")
 
 
 class MeasuredEpoch(NamedTuple):
@@ -117,32 +119,63 @@ def saved_outcome(folder: Path, max_power_watts: float) -> LaunchOutcome | None:
 
     What the driver did not measure any more is estimated from the mean power until then, or from the maximum power.
     """
-    if (saved := read_json(folder / _MEASURED)) is not None:
-        return _read_outcome(saved)
-    ended, begun = read_json(folder / ENDED), read_json(folder / _MEASURING)
-    if ended is None or begun is None:
+    if (saved := _read_outcome(folder, _MEASURED)) is not None:
+        return saved
+    ended, measured = _read(folder, ENDED, _End), _read_outcome(folder, _MEASURING)
+    if ended is None or measured is None:
         return None
-    measured, seconds = _read_outcome(begun), float(ended["time_seconds"])
     watts = measured.energy_joules / measured.time_seconds if measured.time_seconds else max_power_watts
-    unmeasured = max(0.0, seconds - measured.time_seconds)
+    unmeasured = max(0.0, ended.time_seconds - measured.time_seconds)
     return replace(
         measured,
-        exit_code=int(ended["exit_code"]),
+        exit_code=ended.exit_code,
         time_seconds=measured.time_seconds + unmeasured,
         energy_joules=measured.energy_joules + unmeasured * watts,
         monitor=measured.monitor.with_failure() if unmeasured else measured.monitor,
     )
 
 
-def _read_outcome(saved: Mapping[str, Any]) -> LaunchOutcome:
-    epochs = tuple(MeasuredEpoch(*epoch) for epoch in saved.get("epochs", ()))
-    return LaunchOutcome(**{**saved, "monitor": MonitorKinds.from_json(saved["monitor"]), "epochs": epochs})
+@dataclass(frozen=True)
+class _End:
+    """What the supervisor has written."""
+
+    exit_code: int
+    time_seconds: float
+
+
+def _read_outcome(folder: Path, name: str) -> LaunchOutcome | None:
+    return _read(folder, name, LaunchOutcome, epochs=_epochs)
+
+
+def _read(folder: Path, name: str, kind: type[T], **others: Read) -> T | None:
+    """What a file of the driver says; None if it is missing or unusable, which is logged: the command may have it."""
+    path = folder / name
+    try:
+        saved = read_object(path, within=folder)
+        return None if saved is None else kind(**values_of(kind, saved, **others))
+    except FileError as error:
+        fault = str(error)
+    except ValueError as error:
+        fault = f"{shown(path)} {error}"
+    log.warning("%s: what it says of the trial is lost; only `wattwise run` may write it", fault)
+    return None
+
+
+def _epochs(value: object) -> tuple[MeasuredEpoch, ...] | None:
+    """The epochs in a JSON document; None if they are none."""
+    epochs = []
+    for each in value if isinstance(value, list) else [None]:
+        match each:
+            case [number, metric, seconds, joules] if all(map(is_number, each)) and integer_of(number) is not None:
+                epochs.append(MeasuredEpoch(int(number), float(metric), float(seconds), float(joules)))
+            case _:
+                return None
+    return tuple(epochs)
 
 
 def saved_epochs(folder: Path) -> LaunchOutcome | None:
     """What is known of a command that died with its driver; None if nothing is."""
-    begun = read_json(folder / _MEASURING)
-    return None if begun is None else _read_outcome(begun)
+    return _read_outcome(folder, _MEASURING)
 
 
 def has_client(folder: Path) -> bool:
@@ -152,32 +185,48 @@ def has_client(folder: Path) -> bool:
 
 def power_limit_in(folder: Path) -> float | None:
     """The power limit in result.json, else in client.json, in watts; None if neither has one."""
-    limit = power_limit_of(read_json(folder / RESULT) or {})
-    return ClientFile.read(folder).power_limit_watts if limit is None else limit
+    with suppress(FileError):
+        if (limit := power_limit_of(read_object(folder / RESULT, within=folder) or {})) is not None:
+            return limit
+    return ClientFile.read(folder).power_limit_watts
+
+
+def ignored_in(folder: Path) -> Iterator[str]:
+    """What is not used of the files that a command has left, although its trial has a result."""
+    if fault := ClientFile.read(folder).fault:
+        yield fault
+    path = folder / RESULT
+    try:
+        if fault := power_fault_of(read_object(path, within=folder) or {}):
+            yield f"{shown(path)} has {fault}; it is ignored"
+    except FileError as error:
+        yield f"{error}; it is ignored"
 
 
 def last_lines(folder: Path) -> list[str]:
     """The last lines of a command's output that are not blank, shortened, without control characters."""
     try:
-        with (folder / OUTPUT).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
+        text = read_end(folder / OUTPUT, _READ_BYTES, within=folder).decode(errors="replace")
+    except (OSError, FileError):
         return []
-    # Of a progress bar, which overwrites itself, only its last state.
-    lines = (line.rstrip().rpartition("\r")[2].rstrip() for line in without_terminal_sequences(text).split("\n"))
-    return [_printable(line) for line in lines if line][-_QUOTED_LINES:]
+    lines = (shown_line(line) for line in text.split("\n"))
+    return [line for line in lines if line][-_QUOTED_LINES:]
+
+
+def shown_line(line: str) -> str:
+    """A line of a command's output for a terminal, shortened.
+
+    Sequences and characters that set colours, move the cursor or reverse the text are removed or escaped. Of a progress
+    bar, which overwrites itself, only the last state is left.
+    """
+    last = without_terminal_sequences(line).rstrip().rpartition("\r")[2].rstrip()
+    text = printable(last.expandtabs(4))
+    return text if len(text) <= _QUOTED_CHARACTERS else f"{text[: _QUOTED_CHARACTERS - 1]}…"
 
 
 def without_terminal_sequences(text: str) -> str:
     """The text without sequences that set colours or move the cursor of a terminal."""
     return _TERMINAL_SEQUENCE.sub("", text) if "\x1b" in text else text
-
-
-def _printable(line: str) -> str:
-    """The line with control characters escaped, such as those that move the cursor or reverse the text."""
-    text = printable(line.expandtabs(4))
-    return text if len(text) <= _QUOTED_CHARACTERS else f"{text[: _QUOTED_CHARACTERS - 1]}…"
 
 
 class ResultError(ValueError):
@@ -192,23 +241,24 @@ def read_result(folder: Path) -> tuple[float, int]:
     """
     path = folder / RESULT
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path, within=folder)
     except FileNotFoundError:
         raise _fault(path, "is missing") from None
-    except (OSError, ValueError) as error:
-        raise _fault(path, f"cannot be read ({error})") from error
+    except FileError as error:
+        raise _fault(path, error.fault, error.line) from error
     if not isinstance(document, dict):
         raise _fault(path, "is not a JSON object")
-    metric, epochs = document.get("metric"), document.get("epochs")
-    if not isinstance(metric, int | float) or isinstance(metric, bool):
-        raise _fault(path, f"has metric {metric!r}, which is not a number")
-    if not isinstance(epochs, int) or isinstance(epochs, bool) or not 0 < epochs < 2**31:
-        raise _fault(path, f"has epochs {epochs!r}, which is not a positive integer")
+    metric, epochs = document.get("metric"), integer_of(document.get("epochs"))
+    if not is_number(metric):
+        raise _fault(path, f"has metric {metric!r:.80}, which is not a number")
+    if epochs is None or not 0 < epochs < 2**31:
+        raise _fault(path, f"has epochs {document.get('epochs')!r:.80}, which is not a positive integer")
     return float(metric), epochs
 
 
-def _fault(path: Path, fault: str) -> ResultError:
-    return ResultError(
-        f"{path} {fault}; a command without a client must write it before it exits with status 0, such as "
+def _fault(path: Path, fault: str, line: int | None = None) -> ResultError:
+    remedy = (
+        "a command without a client must write it before it exits with status 0, such as "
         '{"metric": 0.98, "epochs": 7}, or print its metrics, with metric_pattern in [train]'
     )
+    return ResultError(str(FileError(path, fault, remedy, line)))

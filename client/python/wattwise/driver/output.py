@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,15 @@ from wattwise.commands.humanize import (
 )
 from wattwise.driver.folder import LaunchRecord
 from wattwise.driver.history import TrialRecord
-from wattwise.driver.outcome import OUTPUT, described, last_lines
+from wattwise.driver.outcome import OUTPUT, described, last_lines, shown_line
+from wattwise.files import FileError, open_file
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
+_MOST_SHOWN = 2**20
+"""Bytes of the command's output that are shown at once."""
 _ROWS = 12
 """Leaves room for the command's output on an ordinary terminal."""
 _TABLE: Sequence[Column[TrialRecord]] = (
@@ -124,19 +127,20 @@ class Board:
         """Shows the command's new output, on a terminal."""
         if self._live is None:
             return
-        if self._output is not None and self._output.exists():
+        if self._output is not None:
             self._follow(self._output)
         self._update()
 
     def _follow(self, output: Path) -> None:
-        with output.open("rb") as file:
+        # The command may have deleted or replaced its own log, of which reports are the reader's.
+        with suppress(OSError, FileError), open_file(output, "rb", within=output.parent) as file:
             file.seek(self._offset)
-            new = file.read()
-        lines = new[: new.rfind(b"\n") + 1]
-        self._offset += len(lines)
-        for line in lines.decode(errors="replace").split("\n")[:-1]:
-            # Of a progress bar, which overwrites itself, only its last state.
-            self.say(line.rstrip("\r").rpartition("\r")[2])
+            new = file.read(_MOST_SHOWN)
+            # A line that is longer than that is shown in parts.
+            lines = new if len(new) == _MOST_SHOWN and b"\n" not in new else new[: new.rfind(b"\n") + 1]
+            self._offset += len(lines)
+            for line in lines.decode(errors="replace").removesuffix("\n").split("\n") if lines else ():
+                self.say(shown_line(line))
 
     def wait(self) -> None:
         """Shows that other drivers have all launches that are left."""

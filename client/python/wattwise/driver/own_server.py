@@ -10,15 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from wattwise.driver.files import WriteError, try_lock, writing
 from wattwise.driver.process import Process
 from wattwise.errors import WattwiseError, log
+from wattwise.files import SMALL, FileError, open_file, read_end, read_text, replacing
 
 _START_SECONDS = 60.0
 _CHECK_SECONDS = 0.5
 _GRACE_SECONDS = 20.0
+_OWN_ADDRESS = re.compile(r"127\.0\.0\.1:[0-9]{1,5}")
 _LISTENS = re.compile(rb"wattwise listens on (\S+)\n")
 
 
@@ -95,10 +98,11 @@ class OwnServer:
         return _answers(self._address)
 
     def _written_address(self) -> str:
-        try:
-            return self._address_file.read_text().strip()
-        except FileNotFoundError:
-            return ""
+        """The address that the last server had; empty if it is not known, or not one of this machine."""
+        with suppress(FileNotFoundError, FileError):
+            address = read_text(self._address_file, SMALL).strip()
+            return address if _OWN_ADDRESS.fullmatch(address) else ""
+        return ""
 
     def _start(self, lock: int) -> None:
         # Commands that run already know the first address.
@@ -111,10 +115,8 @@ class OwnServer:
                 raise
             # Another program has taken the port.
             address = self._serve("127.0.0.1:0", lock)
-        temporary = self._address_file.with_name("server.address.new")
-        with writing(self._address_file):
-            temporary.write_text(f"{address}\n")
-            temporary.replace(self._address_file)
+        with writing(self._address_file), replacing(self._address_file) as file:
+            file.write(f"{address}\n".encode())
         self._address = address
 
     def _serve(self, address: str, lock: int) -> str:
@@ -125,7 +127,7 @@ class OwnServer:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WATTWISE_")}
         log_file = self._folder / "server.log"
         with writing(log_file):
-            errors = log_file.open("ab")
+            errors = open_file(log_file, "ab")
         with errors:
             offset = errors.tell()
             self._process = Process(
@@ -165,9 +167,7 @@ def _answers(address: str) -> bool:
 
 def _failure(log_file: Path, offset: int) -> str:
     """Why the server did not start, from its log."""
-    with log_file.open("rb") as file:
-        file.seek(offset)
-        lines = file.read().decode(errors="replace").strip().splitlines()
+    lines = read_end(log_file, SMALL, offset).decode(errors="replace").strip().splitlines()
     if any("No module named" in line for line in lines):
         return 'packages are missing: pip install "wattwise[run]", or name a server with --server'
     return f"{lines[-1] if lines else 'no log was written'} (see {log_file})"

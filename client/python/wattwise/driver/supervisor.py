@@ -141,12 +141,17 @@ def _kill_remaining(group: int) -> None:
 
 def _write(path: str, text: str) -> None:
     """Writes a file atomically and durably, unless the disk is full."""
+    fresh = f"{path}.new"
     with contextlib.suppress(OSError):
-        with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
+        # The command may have left a pipe or a link of this name.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fresh)  # noqa: PTH108
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.new", path)  # noqa: PTH105
+            os.fsync(descriptor)
+        os.replace(fresh, path)  # noqa: PTH105
 
 
 def _descendants() -> list[int]:

@@ -11,17 +11,21 @@ from __future__ import annotations
 import difflib
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from wattwise.errors import Violation, WattwiseError
+from wattwise.files import FileError, read_text, shown
+from wattwise.variables import control_fault
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+_MOST_BYTES = 2**20
 
 Condition: TypeAlias = tuple[str, Callable[[Any], bool]]
 """What a value must be, in words, and whether it is."""
@@ -35,14 +39,33 @@ def parsed(path: Path, error: type[WattwiseError]) -> Mapping[str, Any]:
         error: what is raised if it cannot be read.
     """
     try:
-        content: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as cause:
-        reason = cause.strerror if isinstance(cause, OSError) else "it is not UTF-8 text"
-        raise error(f"{path} cannot be read: {reason}") from cause
-    except tomllib.TOMLDecodeError as cause:
+        content: Mapping[str, Any] = tomllib.loads(read_text(path, _MOST_BYTES))
+    except FileNotFoundError as cause:
+        raise error(f"{shown(path)} cannot be read: there is no such file; name another one") from cause
+    except FileError as cause:
+        raise error(str(cause)) from cause
+    except RecursionError as cause:
+        raise error(f"{path} is nested too deeply; write its tables as [job], [train] and so on") from cause
+    # Of an integer with thousands of digits, Python's own error.
+    except ValueError as cause:
         hint = "; write a string with backslashes in single quotes" if "\\" in str(cause) else ""
         raise error(f"{path} is not TOML: {cause}{hint}") from cause
+    for key, value in _integers_in(content):
+        if not -(2**63) <= value < 2**63:
+            raise error(f"{path}: {key} is an integer of more than 64 bits; use a smaller one")
     return content
+
+
+def _integers_in(value: Any, key: str = "") -> Iterator[tuple[str, int]]:
+    """The integers in a document, with the names of their keys."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _integers_in(each, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _integers_in(each, key)
+    elif isinstance(value, int):
+        yield key, value
 
 
 def at_least(minimum: int) -> Condition:
@@ -66,7 +89,7 @@ def _is_list(value: object, accepts: Callable[[Any], bool]) -> bool:
 _STRING: Condition = ("a string that is not empty", lambda value: isinstance(value, str) and value != "")
 _TYPES: Mapping[str, Condition] = {
     "str": _STRING,
-    "Path": _STRING,
+    "Path": ("a path without control characters", lambda value: _STRING[1](value) and not control_fault(value)),
     "Policy": _STRING,
     "bool": ("true or false", lambda value: isinstance(value, bool)),
     "int": ("an integer", _is_integer),

@@ -13,6 +13,7 @@ from wattwise.integrations.steps import StepListener, StepNotifier
 from wattwise.training.inheritance import pass_on
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.ranks import connect
+from wattwise.training.resume import integer_in, sum_in
 
 _STEPS_DONE = "steps_at_report"
 """Key of a saved state for the trainer's steps at the last report."""
@@ -155,7 +156,9 @@ class CallbackTrial:
         except ResumeError:
             self._give_up()
             raise
-        self.steps_at_report = int(saved.get(_STEPS_DONE, 0))
+        if _INTERVAL in saved:
+            sum_in(saved, _INTERVAL)
+        self.steps_at_report = integer_in(saved, _STEPS_DONE) if _STEPS_DONE in saved else 0
         self.restored = True
         self._interval = saved.get(_INTERVAL)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattwise.errors import TrainerSetupError, log
+from wattwise.files import integer_of, is_number, read_json, replacing
 
 _FILE = "wattwise.json"
 _KEPT = 100
@@ -51,11 +52,10 @@ class EpochStates:
         self.path = Path(folder) / _FILE
         self._warned = False
         try:
-            text = self.path.read_text(encoding="utf-8")
-            self._by_epoch = {int(epoch): EpochState(**state) for epoch, state in json.loads(text).items()}
+            self._by_epoch = _states_in(self.path)
         except FileNotFoundError:
             self._by_epoch = {}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise TrainerSetupError(
                 f"{self.path} is not the state of a trial ({error}): remove it, with the model's checkpoint, to train "
                 "from the start"
@@ -80,14 +80,10 @@ class EpochStates:
         earlier = [each for each in self.epochs if each < epoch][1 - _KEPT :]
         self._by_epoch = {**{each: self._by_epoch[each] for each in earlier}, epoch: state}
         text = json.dumps({each: kept._asdict() for each, kept in self._by_epoch.items()})
-        written = self.path.with_suffix(".tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with written.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            written.replace(self.path)
+            with replacing(self.path) as file:
+                file.write(text.encode())
         except OSError as error:
             if not self._warned:
                 log.warning(
@@ -104,3 +100,27 @@ class EpochStates:
             self.path.unlink(missing_ok=True)
         except OSError as error:
             log.warning("remove %s: its trial is over (%s)", self.path, error)
+
+
+def _states_in(path: Path) -> dict[int, EpochState]:
+    """The states that `save` wrote; their trials are checked where they are resumed.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if there are none in it.
+    """
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - of a file, not of a caller
+    return {int(epoch): _state_in(state) for epoch, state in document.items()}
+
+
+def _state_in(document: object) -> EpochState:
+    if not isinstance(document, dict):
+        raise ValueError(f"it has {document!r:.80} in place of the state of an epoch")  # noqa: TRY004 - as above
+    trial, metric = document.get("trial"), document.get("metric")
+    steps, interval, total = (integer_of(document.get(name)) for name in ("steps", "interval", "total"))
+    whole = interval is not None or document.get("interval") is None
+    if not (isinstance(trial, dict) and steps is not None and whole and total is not None):
+        raise ValueError(f"it has {document!r:.200} in place of the state of an epoch")
+    return EpochState(trial, steps, interval, total, float(metric) if is_number(metric) else None)

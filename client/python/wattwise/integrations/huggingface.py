@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from wattwise.errors import TrainerSetupError, log
+from wattwise.files import LARGE, read_json
 from wattwise.integrations.callback import CallbackTrial, Plan
 from wattwise.integrations.frames import callers
 from wattwise.integrations.loader import batch_size_of, length_of
@@ -395,12 +395,14 @@ def saved_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any] | None:
     """
     path = Path(checkpoint) / "trainer_state.json"
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        # It has the log of the whole training.
+        state = read_json(path, LARGE)
     except (OSError, ValueError) as error:
         raise TrainerSetupError(
             f"checkpoint={os.fspath(checkpoint)!r} is not the folder of a trainer's checkpoint: {error}"
         ) from None
-    saved = state.get("stateful_callbacks", {}).get(_STATE)
+    callbacks = state.get("stateful_callbacks") if isinstance(state, dict) else None
+    saved = callbacks.get(_STATE) if isinstance(callbacks, dict) else None
     return saved if isinstance(saved, dict) else None
 
 

@@ -7,7 +7,9 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 try:
@@ -43,6 +45,7 @@ except ModuleNotFoundError as error:
 
 from wattwise import v1
 from wattwise.errors import TrainerSetupError
+from wattwise.files import FileError, open_regular
 from wattwise.integrations.callback import CallbackTrial, Plan
 from wattwise.integrations.loader import batch_size_of, length_of
 from wattwise.integrations.steps import StepListener
@@ -477,6 +480,9 @@ def saved_state(checkpoint: str | os.PathLike[str] | Mapping[str, Any]) -> dict[
     if not isinstance(checkpoint, Mapping):
         name = os.fspath(checkpoint)
         try:
+            # PyTorch explains what is missing, but would wait for a pipe.
+            with suppress(FileNotFoundError):
+                os.close(open_regular(Path(name)))
             # Mapped into memory, because the weights are not needed.
             content = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
         except pickle.UnpicklingError as error:
@@ -484,9 +490,10 @@ def saved_state(checkpoint: str | os.PathLike[str] | Mapping[str, Any]) -> dict[
                 f"checkpoint={name!r} has objects that PyTorch does not load from a file that may be malicious; if you "
                 f"trust it, pass checkpoint=torch.load({name!r}, weights_only=False) ({error})"
             ) from None
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, FileError) as error:
             raise TrainerSetupError(f"checkpoint={name!r} is not the file of a trainer's checkpoint: {error}") from None
-    saved = content.get("callbacks", {}).get(_STATE) if isinstance(content, Mapping) else None
+    callbacks = content.get("callbacks") if isinstance(content, Mapping) else None
+    saved = callbacks.get(_STATE) if isinstance(callbacks, Mapping) else None
     return saved if isinstance(saved, dict) else None
 
 

@@ -15,7 +15,9 @@ from wattwise.monitor.gpu_monitor import COUNTER_SECONDS, GpuMonitor
 from wattwise.monitor.present import PresentMonitor, present_monitors
 from wattwise.monitor.rapl import POWERCAP
 from wattwise.monitor.window import WindowMonitor
+from wattwise.streams import run_command
 
+_NAME = "python -m wattwise.monitor"
 _WINDOW = "wattwise.monitor"
 
 
@@ -28,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, or 1 if no monitor works.
     """
+    return run_command(_NAME, sys.argv[1:] if argv is None else argv, _run)
+
+
+def _run(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     monitors = [other for monitor in present_monitors(args.powercap) for other in (monitor, *_by_power(monitor))]
     watts = _watts(
@@ -43,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m wattwise.monitor",
+        prog=_NAME,
         description="Shows which energy monitors work on this machine and what they measure in the same seconds. GPUs "
         "with energy counters are also measured by their power, to compare the two: run it while they are busy.",
     )

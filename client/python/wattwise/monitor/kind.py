@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from wattwise.errors import MonitorError
 from wattwise.spec import to_number
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from wattwise.monitor.window import Monitor
 
 ESTIMATE = "estimate"
@@ -63,9 +65,12 @@ class MonitorKinds:
         return MonitorKinds(tuple(source.kinds), source.estimated, source.partly)
 
     @staticmethod
-    def from_json(document: Mapping[str, Any]) -> MonitorKinds:
-        """The kinds that `dataclasses.asdict` made a JSON object of."""
-        return MonitorKinds(tuple(document["kinds"]), document["estimated"], document["partly"])
+    def from_json(document: object) -> MonitorKinds | None:
+        """The kinds that `dataclasses.asdict` made a JSON object of; None if it is none."""
+        match document:
+            case {"kinds": [*kinds], "estimated": bool(estimated), "partly": bool(partly)}:
+                return MonitorKinds(tuple(kinds), estimated, partly) if all(map(is_kind, kinds)) else None
+        return None
 
     @staticmethod
     def of(kinds: Sequence[str]) -> MonitorKinds:
@@ -73,6 +78,11 @@ class MonitorKinds:
         kinds = tuple(dict.fromkeys(kinds))
         estimated = ESTIMATE in kinds
         return MonitorKinds(kinds, estimated, estimated and len(kinds) > 1)
+
+
+def is_kind(kind: object) -> TypeGuard[str]:
+    """Whether this says how a monitor measures, in a few characters that can be shown."""
+    return isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= _LONGEST
 
 
 def monitor_text(source: EnergySource) -> str:
@@ -118,7 +128,7 @@ def monitor_kinds(monitor: Monitor) -> MonitorKinds:
     if kind is None:
         is_zeus = any(part.__module__.partition(".")[0] == "zeus" for part in type(monitor).__mro__)
         return MonitorKinds(("zeus" if is_zeus else "custom",))
-    if isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= _LONGEST:
+    if is_kind(kind):
         return MonitorKinds.of([kind])
     raise MonitorError(
         f"the kind of {monitor!r} is {kind!r}; use 1 to {_LONGEST} printable characters that say how it "

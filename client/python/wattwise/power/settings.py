@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import NamedTuple
 
 from wattwise.errors import PowerProfileError
-from wattwise.spec import read_switch, to_number
+from wattwise.spec import to_number
+from wattwise.variables import read_switch, read_variable
 
 
 class ProfileSettings(NamedTuple):
@@ -57,7 +57,7 @@ def _number(name: str, value: object, variable: str, default: float, *, least: i
     if value is not None:
         number = to_number(value)
     else:
-        name, value = variable, os.environ.get(variable)
+        name, value = variable, read_variable(variable, PowerProfileError)
         if not value:
             return default
         try:

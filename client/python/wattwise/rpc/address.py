@@ -6,6 +6,7 @@ import re
 import socket
 
 from wattwise.errors import InvalidAddressError
+from wattwise.variables import control_fault
 
 # Schemes of gRPC in whose addresses commas and colons have a meaning of their own.
 _WHOLE = ("unix:", "unix-abstract:", "xds:")
@@ -24,6 +25,8 @@ def check_address(address: object) -> str:
     """
     if not isinstance(address, str):
         raise InvalidAddressError(f"invalid server address {address!r}: {_ADVICE}")
+    if fault := control_fault(address):
+        raise InvalidAddressError(f"the server address {address!r} {fault}")
     if address.startswith(_WHOLE):
         return address
     entries = _entries(address)
@@ -82,7 +85,8 @@ def _is_server(entry: str) -> bool:
     elif entry.startswith("dns:"):
         place = re.sub("^dns:(//[^/]*/)?", "", entry)
     host, _, port = place.rpartition(":")
-    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+    # The length first: Python does not convert thousands of digits.
+    if not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536):
         return False
     if host[:1] + host[-1:] == "[]":
         # Without the zone of a link-local address.

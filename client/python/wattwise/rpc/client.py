@@ -326,6 +326,7 @@ class Client:
         status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED,
         end_reason: v1.EndReason.ValueType = v1.END_REASON_UNSPECIFIED,
         batch_size: int = 0,
+        labels: Mapping[str, str] | None = None,
         newest_first: bool = False,
         from_trial_number: int = 0,
         page_size: int = 0,
@@ -338,6 +339,7 @@ class Client:
             status: only trials with this status; unspecified for all.
             end_reason: only trials that ended for this reason; unspecified for all.
             batch_size: only trials with this batch size; 0 for all.
+            labels: only trials whose launch has said all of this about itself; None for all.
             newest_first: whether the newest one comes first.
             from_trial_number: begins with the trial of this number; 0 for the first in the order.
             page_size: number of trials per page; 0 is the server's default.
@@ -351,6 +353,7 @@ class Client:
             status=status,
             end_reason=end_reason,
             batch_size=batch_size,
+            labels=labels,
             newest_first=newest_first,
             from_trial_number=from_trial_number,
             page_size=page_size,
@@ -481,19 +484,20 @@ class Client:
             lambda link: link.admin.SetJobPaused, v1.SetJobPausedRequest(job_id=job_id, paused=paused), timeout
         ).job
 
-    def request_baseline(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
+    def request_baseline(self, job_id: str, *, every: int | None = None, timeout: float | None = None) -> v1.Job:
         """Requests that the job's next launch gets the default batch size, to compare with.
 
         Args:
             job_id: the job.
+            every: instead of the next launch, one launch in so many from now on; 0 ends that.
             timeout: seconds; None is the client's.
 
         Raises:
+            InvalidRequestError: if `every` is 1 or negative, or the default batch size may not be chosen.
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(
-            lambda link: link.admin.RequestBaseline, v1.RequestBaselineRequest(job_id=job_id), timeout
-        ).job
+        request = v1.RequestBaselineRequest(job_id=job_id, every=every)
+        return self._call(lambda link: link.admin.RequestBaseline, request, timeout).job
 
     def set_job_policy(self, job_id: str, policy: v1.Policy.ValueType, *, timeout: float | None = None) -> v1.Job:
         """Changes the job's policy; the search is rebuilt from the job's trials.

@@ -13,7 +13,7 @@ import grpc
 
 from wattwise.errors import CredentialsError
 from wattwise.rpc.address import is_loopback
-from wattwise.spec import read_switch
+from wattwise.variables import read_switch, read_variable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,10 +56,12 @@ class Credentials:
             variables: the variables; None is the environment. An empty variable counts as unset.
 
         Raises:
-            CredentialsError: if `WATTWISE_TLS` or `WATTWISE_INSECURE` is neither 1 nor 0.
+            CredentialsError: if `WATTWISE_TLS` or `WATTWISE_INSECURE` is neither 1 nor 0, or a variable has a control
+                character.
         """
         variables = os.environ if variables is None else variables
-        texts = {name: variables.get(f"WATTWISE_{name.upper()}") or None for name in cls.__dataclass_fields__}
+        names = cls.__dataclass_fields__
+        texts = {name: read_variable(f"WATTWISE_{name.upper()}", CredentialsError, variables) or None for name in names}
         return cls(
             token=texts["token"],
             token_file=texts["token_file"],
@@ -149,14 +151,7 @@ class BearerToken:
 
 
 def _read_token(file: Path) -> Metadata:
-    try:
-        text = file.read_text(encoding="ascii")
-    except OSError as error:
-        raise CredentialsError(f"cannot read the token file {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CredentialsError(
-            f"{file} is not a token file: it must contain the output of wattwise token create"
-        ) from None
+    text = _read(file, "token_file").removeprefix(b"\xef\xbb\xbf").decode("ascii", errors="replace")
     return _bearer(text, f"the content of {file}")
 
 
@@ -165,7 +160,8 @@ def _bearer(token: str, what: str) -> Metadata:
     # Checked here because gRPC's own error would include the token.
     if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", token):
         raise CredentialsError(
-            f"{what} is not a valid token: it is empty or contains invalid characters; copy it again"
+            f"{what} is not a valid token: it is empty or contains invalid characters; copy the output of "
+            "`wattwise token create` again"
         )
     return (("authorization", f"Bearer {token}"),)
 
@@ -205,7 +201,11 @@ def _read_pair(cert: Path, key: Path) -> tuple[bytes, bytes]:
 
 
 def _read(path: Path, name: str) -> bytes:
+    from wattwise.files import USUAL, FileError, read_bytes  # noqa: PLC0415 - as slow to import as Path
+
     try:
-        return path.read_bytes()
-    except OSError as error:
+        return read_bytes(path, USUAL)
+    except FileNotFoundError as error:
         raise CredentialsError(f"cannot read {path} ({name}): {error.strerror}; choose a readable file") from None
+    except FileError as error:
+        raise CredentialsError(f"cannot use the file of {name}: {error}") from None

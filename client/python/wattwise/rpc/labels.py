@@ -21,7 +21,7 @@ def launch_labels() -> dict[str, str]:
     labels = {"host": socket.gethostname()}
     if job := os.environ.get("SLURM_JOB_ID"):
         labels["slurm_job_id"] = job
-    for part in filter(None, (part.strip() for part in os.environ.get(VARIABLE, "").split(","))):
+    for part in filter(None, (part.strip(" ") for part in os.environ.get(VARIABLE, "").split(","))):
         key, equals, value = part.partition("=")
         key, value = key.strip(), value.strip()
         if not (equals and 0 < len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE and part.isprintable()):

@@ -16,40 +16,61 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from wattwise.files import SMALL, FileError, is_number, read_json, replacing
+
 CLIENT_FILE = "client.json"
+_REMEDY = "it is ignored; let Wattwise alone write the file"
 
 
 class ClientFile(NamedTuple):
-    """The contents of `client.json`."""
+    """The contents of `client.json`.
+
+    Attributes:
+        joined: as in the file.
+        power_limit_watts: as in the file; None if it is absent.
+        fault: why the file, or a field of it, is not used; empty if there is no fault.
+    """
 
     joined: bool = False
     power_limit_watts: float | None = None
+    fault: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> ClientFile:
         """Reads the file; a missing or invalid file, or field, is like one that was never written."""
+        path = folder / CLIENT_FILE
         try:
-            found = json.loads((folder / CLIENT_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            found = read_json(path, SMALL, within=folder)
+        except FileNotFoundError:
             return cls()
+        except FileError as error:
+            return cls(fault=str(error))
         if not isinstance(found, dict):
-            return cls()
-        return cls(found.get("joined") is True, power_limit_of(found))
+            return cls(fault=str(FileError(path, "is not a JSON object", _REMEDY)))
+        joined, watts = found.get("joined", False), power_limit_of(found)
+        wrong = [] if isinstance(joined, bool) else [f"joined {joined!r:.80}, which is neither true nor false"]
+        wrong += [power_fault_of(found)] if power_fault_of(found) else []
+        fault = str(FileError(path, f"has {wrong[0]}", _REMEDY)) if wrong else ""
+        return cls(joined is True, watts, fault)
 
     def write(self, folder: Path) -> None:
         """Replaces the file; a folder that cannot be written must not disturb the training."""
         content: dict[str, object] = {"joined": self.joined}
         if self.power_limit_watts is not None:
             content["power_limit_watts"] = self.power_limit_watts
-        draft = folder / f"{CLIENT_FILE}.{os.getpid()}"
-        with suppress(OSError):
-            draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
-            draft.replace(folder / CLIENT_FILE)
+        with suppress(OSError), replacing(folder / CLIENT_FILE, f".{os.getpid()}") as file:
+            file.write(f"{json.dumps(content)}\n".encode())
 
 
 def power_limit_of(document: Mapping[str, object]) -> float | None:
     """The field `power_limit_watts` of a JSON object; None if it is missing or not a power."""
     limit = document.get("power_limit_watts")
-    if isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit < math.inf:
-        return float(limit)
-    return None
+    return float(limit) if is_number(limit) and 0 < limit < math.inf else None
+
+
+def power_fault_of(document: Mapping[str, object]) -> str:
+    """What is wrong with the field; empty if it is missing or a power."""
+    limit = document.get("power_limit_watts")
+    if limit is None or power_limit_of(document) is not None:
+        return ""
+    return f"power_limit_watts {limit!r:.80}, which is not a number of watts"

@@ -22,7 +22,9 @@ from wattwise.errors import (
     UnsupportedCallError,
     WattwiseError,
     log,
+    warn_once,
 )
+from wattwise.files import FileError
 from wattwise.rpc.address import server_of
 from wattwise.rpc.client import Client
 from wattwise.training.journal import Journal, TrialRecord
@@ -187,7 +189,7 @@ def deliver_files(
     for behind, path in zip(reversed(range(len(paths))), paths, strict=True):
         if time.monotonic() >= deadline:
             break
-        journal = _opened(path)
+        journal = opened(path)
         if journal is None:
             continue
         keeps = True
@@ -228,9 +230,12 @@ def _concerns_one(error: WattwiseError) -> bool:
     return isinstance(error, ServerError | ResourceExhaustedError | ServerUnavailableError)
 
 
-def _opened(path: Path) -> Journal | None:
+def opened(path: Path) -> Journal | None:
+    """Opens a journal to deliver it; None if it is in use, or cannot be used, with a warning."""
     try:
         return Journal.open(path)
-    except (OSError, ValueError) as error:
+    except FileError as error:
+        warn_once(f"a spooled trial is not delivered: {error}")
+    except OSError as error:
         log.debug("%s cannot be delivered: %s", path, error)
-        return None
+    return None

@@ -21,6 +21,7 @@ from wattwise.errors import (
     TrialNotFoundError,
     log,
 )
+from wattwise.files import parse_json
 from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.monitor.named import named_monitor
 from wattwise.rpc.client import Client
@@ -33,8 +34,10 @@ from wattwise.training.resume import SavedTrial
 from wattwise.training.rules import resolved
 from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial, TrialInfo
+from wattwise.variables import read_variable
 
 _REQUIRED = (*DRIVER_VARIABLES, "SERVER", "BATCH_SIZE")
+_OPTIONAL = ("LOG_DIR", "JOB_FILE_ID", "MONITOR")
 
 
 class DriverLaunch:
@@ -265,7 +268,7 @@ def spec_from_json(text: str) -> JobSpec:
         NoDriverError: if the text is not a job.
     """
     try:
-        values: dict[str, Any] = json.loads(text)
+        values: dict[str, Any] = parse_json(text)
         gpu = values.pop("gpu", None)
         return JobSpec(**values, gpu=None if gpu is None else GpuConfig(**gpu))
     except (ValueError, TypeError, AttributeError) as error:
@@ -286,6 +289,8 @@ def _driver_variables() -> Mapping[str, str]:
             f"from_env() joins a trial of `wattwise run`, but {names}: start this program with "
             "`wattwise run JOB.toml`, or use BatchSizeOptimizer(server, job) to get a trial from the server"
         )
+    for name in (*_REQUIRED, *_OPTIONAL):
+        read_variable(f"WATTWISE_{name}", NoDriverError)
     return found
 
 

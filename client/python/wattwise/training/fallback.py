@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattwise.errors import InvalidArgumentError
+from wattwise.variables import read_variable
 
 if TYPE_CHECKING:
     from wattwise.spec import JobSpec
@@ -24,7 +24,7 @@ def checked_fallback(chosen: object, job: JobSpec) -> int | None:
     """
     name = "fallback"
     if chosen is None:
-        name, text = _VARIABLE, os.environ.get(_VARIABLE, "")
+        name, text = _VARIABLE, read_variable(_VARIABLE, InvalidArgumentError)
         if not text:
             return None
         chosen = int(text) if text.isascii() and text.isdecimal() else text

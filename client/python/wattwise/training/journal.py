@@ -20,13 +20,25 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wattwise import v1
 from wattwise.errors import log
+from wattwise.files import (
+    FileError,
+    foreign,
+    integer_of,
+    is_number,
+    open_regular,
+    parse_json,
+    read_bytes,
+    read_descriptor,
+    sync_folder,
+)
 from wattwise.rpc.client import new_request_id
 from wattwise.training.resume import carry_on
 from wattwise.training.rules import own_decision
+from wattwise.variables import control_fault
 
 SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
 """Of no other program: the folder of the spool may hold other files."""
@@ -37,6 +49,13 @@ _MOST_DRAFTS = 10
 """Drafts that other processes may complete or delete before this one has locked its own."""
 _MAX_BYTES = 8 * 2**20
 """The size at which a file is rewritten without the epochs that its record has dropped."""
+MOST_BYTES = 4 * _MAX_BYTES
+"""The size above which a file is not read: no journal is that large."""
+_MOST = 2**31 - 1
+"""The largest integer of the protos."""
+_LATEST = 253_402_300_800.0
+"""The year 10000, in which the times of protobuf end."""
+_REMEDY = "it stays as it is; move it away to keep it, or delete it with `wattwise spool drop`"
 
 
 @dataclass
@@ -75,39 +94,52 @@ class TrialRecord:
         """Reads the lines of a journal; lines that are not complete are left out.
 
         Raises:
-            ValueError: if the first line is not that of a journal.
+            _LineError: if a line is not that of a journal, or has a value that no trial has.
         """
-        from google.protobuf.json_format import ParseDict, ParseError  # noqa: PLC0415 - few processes need it
-
-        documents = [document for line in lines if (document := _json_object(line)) is not None]
-        head: dict[str, Any] = documents[0] if documents else {}
-        if head.get("version") != _VERSION:
-            raise ValueError("not a journal of this version")
-        try:
-            record = cls(
-                str(head["server"]),
-                ParseDict(head["job"], v1.JobSpec(), ignore_unknown_fields=True),
-                str(head["request_id"]),
-                int(head["trial_number"]),
-                int(head["batch_size"]),
-                float(head["start_time"]),
-            )
-            if "base" in head:
-                record.base = ParseDict(head["base"], v1.TrainingResult(), ignore_unknown_fields=True)
-                record.spare_id = str(head["spare_id"])
-            for document in documents[1:]:
-                if "result" in document:
-                    result = ParseDict(document["result"], v1.TrainingResult(), ignore_unknown_fields=True)
-                    record.add(result, float(document["time"]))
-                elif "left_out" in document:
-                    record.leave_out(document["left_out"])
-                elif "refusal" in document:
-                    record.refusal = str(document["refusal"])
-                elif "end_reason" in document:
-                    record.end_reason = v1.EndReason.Value(document["end_reason"])
-        except (KeyError, TypeError, ParseError) as error:
-            raise ValueError(f"not a journal: {error!r}") from error
+        record: TrialRecord | None = None
+        for number, line in enumerate(lines, 1):
+            document = _json_object(line)
+            if document is None:
+                continue
+            try:
+                if record is None:
+                    record = cls._from_head(document)
+                else:
+                    record.apply(document)
+            except KeyError as error:
+                raise _LineError(number, f"is not a journal's: it has no {error}") from error
+            except ValueError as error:
+                raise _LineError(number, f"is not a journal's: it {error}") from error
+        if record is None:
+            raise _LineError(1, "is not a journal's")
         return record
+
+    @classmethod
+    def _from_head(cls, head: Mapping[str, Any]) -> TrialRecord:
+        if head.get("version") != _VERSION:
+            raise ValueError("has another version")
+        server, request_id = _text(head["server"]), _text(head["request_id"])
+        number, size = _within(head["trial_number"], 0, _MOST), _within(head["batch_size"], 1, _MOST)
+        record = cls(server, _message(head["job"], v1.JobSpec()), request_id, number, size, _time(head["start_time"]))
+        if "base" in head:
+            record.base, record.spare_id = _message(head["base"], v1.TrainingResult()), _text(head["spare_id"])
+        return record
+
+    def apply(self, document: Mapping[str, Any]) -> None:
+        """Applies a line after the first.
+
+        Raises:
+            KeyError: if it has no time.
+            ValueError: if it has a value that no trial has.
+        """
+        if "result" in document:
+            self.add(_message(document["result"], v1.TrainingResult()), _time(document["time"]))
+        elif "left_out" in document:
+            self.leave_out(_within(document["left_out"], 0, _MOST))
+        elif "refusal" in document:
+            self.refusal = str(document["refusal"])
+        elif "end_reason" in document:
+            self.end_reason = v1.EndReason.Value(_text(document["end_reason"]))
 
     def lines(self) -> list[str]:
         """The whole journal."""
@@ -197,8 +229,28 @@ class TrialRecord:
         return request
 
 
+class _LineError(ValueError):
+    """A line of a journal that cannot be used."""
+
+    def __init__(self, line: int, fault: str) -> None:
+        super().__init__(f"line {line} {fault}")
+        self.line = line
+        self.fault = fault
+
+
 class JournalInUseError(OSError):
     """Another process has the journal, or creates it."""
+
+
+def read_record(path: Path) -> TrialRecord:
+    """What the journal of a trial says, whoever has locked it.
+
+    Raises:
+        FileNotFoundError: if it is gone.
+        FileError: if it cannot be read, or is not a journal of this user.
+    """
+    _check_own(path, path.stat(follow_symlinks=False))
+    return _record_in(read_bytes(path, MOST_BYTES, within=path.parent), path)
 
 
 class Journal:
@@ -241,7 +293,7 @@ class Journal:
 
         Raises:
             OSError: if the file cannot be read.
-            ValueError: if it is not a journal.
+            FileError: if it is not a journal of this user.
         """
         try:
             descriptor = _opened(path)
@@ -250,9 +302,8 @@ class Journal:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_nlink:
-                content = path.read_bytes()
-                record = TrialRecord.from_lines(content.decode(errors="replace").splitlines())
-                journal = cls(record, path, descriptor)
+                content = read_descriptor(descriptor, path, MOST_BYTES)
+                journal = cls(_record_in(content, path), path, descriptor)
                 journal._incomplete = not content.endswith(b"\n")
                 descriptor = -1
                 return journal
@@ -365,7 +416,7 @@ class Journal:
                 _write(self._descriptor, data)
                 self._size += len(data)
             self._incomplete = False
-        except OSError as error:
+        except (OSError, FileError) as error:
             self._incomplete = True
             if not self._warned:
                 self._warned = True
@@ -449,15 +500,6 @@ def _write(descriptor: int, data: bytes) -> None:
     os.fsync(descriptor)
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _result_line(result: v1.TrainingResult, at: float) -> dict[str, object]:
     return {"result": _plain(result), "time": at}
 
@@ -468,12 +510,62 @@ def _plain(message: v1.TrainingResult | v1.JobSpec) -> dict[str, Any]:
     return MessageToDict(message, preserving_proto_field_name=True)
 
 
+def _record_in(content: bytes, path: Path) -> TrialRecord:
+    try:
+        return TrialRecord.from_lines(content.decode(errors="replace").split("\n"))
+    except _LineError as error:
+        raise FileError(path, error.fault, _REMEDY, error.line) from error
+
+
+def _check_own(path: Path, found: os.stat_result) -> None:
+    if fault := foreign(found):
+        raise FileError(path, fault, f"only journals of user {os.geteuid()} are used: {_REMEDY}")
+
+
 def _json_object(line: str) -> dict[str, Any] | None:
     try:
-        document = json.loads(line)
+        document = parse_json(line)
     except ValueError:
         return None
     return document if isinstance(document, dict) else None
+
+
+_Message = TypeVar("_Message", v1.JobSpec, v1.TrainingResult)
+
+
+def _message(document: object, message: _Message) -> _Message:
+    """The message that `_plain` made a JSON object of.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    from google.protobuf.json_format import ParseDict, ParseError  # noqa: PLC0415 - few processes need it
+
+    if not isinstance(document, dict):
+        raise ValueError(f"has {document!r:.80} in place of an object")  # noqa: TRY004 - of a file, not of a caller
+    try:
+        return ParseDict(document, message, ignore_unknown_fields=True)
+    except (ParseError, ArithmeticError, AttributeError, TypeError) as error:
+        raise ValueError(f"has a value that cannot be used: {error!s:.200}") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or control_fault(value):
+        raise ValueError(f"has {value!r:.80} in place of a text without control characters")
+    return value
+
+
+def _within(value: object, least: int, most: int) -> int:
+    number = integer_of(value)
+    if number is None or not least <= number <= most:
+        raise ValueError(f"has {value!r:.80} in place of an integer from {least} to {most}")
+    return number
+
+
+def _time(value: object) -> float:
+    if not is_number(value) or not 0 <= value < _LATEST:
+        raise ValueError(f"has {value!r:.80} in place of a time in seconds since 1970")
+    return float(value)
 
 
 _descriptors: set[int] = set()
@@ -484,7 +576,12 @@ _forking = threading.RLock()
 
 def _opened(path: Path, flags: int = 0) -> int:
     with _forking:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o600)
+        descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | flags, mode=0o600)
+        try:
+            _check_own(path, os.fstat(descriptor))
+        except FileError:
+            os.close(descriptor)
+            raise
         _descriptors.add(descriptor)
         return descriptor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -10,6 +10,8 @@ from wattwise import v1
 from wattwise.errors import ResumeError
 
 _VERSION = 1
+_LATEST = 253_402_300_799 * 10**9
+"""The end of the year 9999, in which the times of protobuf end."""
 
 _NEW_TRIAL = "start without the checkpoint (omit load_state_dict()) to get a new trial"
 
@@ -99,10 +101,10 @@ class SavedTrial(NamedTuple):
         return cls(
             _string(state, "job_id"),
             _string(state, "request_id"),
-            _integer(state, "trial_number"),
-            _integer(state, "batch_size"),
-            _integer(state, "start_time_nanoseconds"),
-            Progress(_integer(state, "epoch"), _sum(state, "time_seconds"), _sum(state, "energy_joules")),
+            integer_in(state, "trial_number"),
+            integer_in(state, "batch_size"),
+            integer_in(state, "start_time_nanoseconds", _LATEST),
+            Progress(integer_in(state, "epoch"), sum_in(state, "time_seconds"), sum_in(state, "energy_joules")),
         )
 
     def state(self) -> dict[str, str | int | float]:
@@ -164,31 +166,42 @@ def saved_attempt(state: Mapping[str, object]) -> int:
     Raises:
         ResumeError: if it is not a number.
     """
-    return _integer(state, "attempt") if "attempt" in state else 1
+    return integer_in(state, "attempt") if "attempt" in state else 1
 
 
 def _string(state: Mapping[str, object], name: str) -> str:
     value = state.get(name)
-    if not isinstance(value, str) or not value:
+    # A surrogate is half a character, which no message can have.
+    if not isinstance(value, str) or not value or any("\ud800" <= character <= "\udfff" for character in value):
         raise _faulty(name, value, "a non-empty string")
     return value
 
 
-def _integer(state: Mapping[str, object], name: str) -> int:
+def integer_in(state: Mapping[str, object], name: str, most: int = 2**31 - 1) -> int:
+    """An integer of a state, 0 or more.
+
+    Raises:
+        ResumeError: if it is missing, or another value.
+    """
     value = state.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _faulty(name, value, "an integer, 0 or more")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise _faulty(name, value, f"an integer from 0 to {most}")
     return value
 
 
-def _sum(state: Mapping[str, object], name: str) -> float:
+def sum_in(state: Mapping[str, object], name: str) -> float:
+    """A finite number of a state, 0 or more.
+
+    Raises:
+        ResumeError: if it is missing, or another value.
+    """
     value = state.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise _faulty(name, value, "a finite number, 0 or more")
     return float(value)
 
 
 def _faulty(name: str, value: object, wanted: str) -> ResumeError:
-    return ResumeError(
-        f"the checkpoint's state has {name}={value!r:.80} instead of {wanted}; pass the result of state_dict()"
-    )
+    # Python does not show integers of thousands of digits.
+    text = "a huge integer" if isinstance(value, int) and abs(value) > 2**128 else f"{value!r:.80}"
+    return ResumeError(f"the checkpoint's state has {name}={text} instead of {wanted}; pass the result of state_dict()")

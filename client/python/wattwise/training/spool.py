@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import string
 import time
 import zlib
@@ -11,14 +12,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from wattwise.errors import log
+from wattwise.errors import WattwiseError, log, warn_once
+from wattwise.files import FileError, foreign, shown, sync_folder
 from wattwise.rpc.address import server_of
-from wattwise.training.journal import DRAFT_SUFFIX, SUFFIX, Journal, JournalInUseError, TrialRecord, sync_folder
+from wattwise.training.journal import (
+    DRAFT_SUFFIX,
+    MOST_BYTES,
+    SUFFIX,
+    Journal,
+    JournalInUseError,
+    TrialRecord,
+    read_record,
+)
+from wattwise.variables import read_variable
 
 MAX_TRIALS, MAX_BYTES = 1_000, 64 * 2**20
 """Of one job."""
 MAX_TRIALS_IN_ALL, MAX_BYTES_IN_ALL = 10_000, 512 * 2**20
 
+_REMEDY = "set WATTWISE_SPOOL to a local folder that you alone can write (`chmod go-w`), or to off"
 _DRAFT_SECONDS = 3600.0
 _SAFE = frozenset(string.ascii_letters + string.digits + "-_+@=,")
 _LONGEST_NAME = 100
@@ -28,6 +40,18 @@ _TAKE_OVER_SECONDS = 0.25
 _shared: WeakValueDictionary[Path, Journal] = WeakValueDictionary()
 """The journals of the trials of this process: a second optimizer of a launch shares that of the first."""
 os.register_at_fork(after_in_child=_shared.clear)
+
+
+class SpoolError(WattwiseError):
+    """The spool cannot be used; the message says why, and what to do.
+
+    Attributes:
+        fault: why.
+    """
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"the spool cannot be used: {fault}; {_REMEDY}")
+        self.fault = fault
 
 
 class Spool:
@@ -44,21 +68,36 @@ class Spool:
 
     @classmethod
     def from_env(cls) -> Spool:
-        """The spool of `WATTWISE_SPOOL`, else the one in `XDG_STATE_HOME`."""
-        chosen = os.environ.get("WATTWISE_SPOOL", "")
+        """The spool of `WATTWISE_SPOOL`, else the one in `XDG_STATE_HOME`; it keeps nothing if none can be used."""
+        try:
+            return cls.named()
+        except SpoolError as error:
+            spool = cls(None)
+            spool.warn(error.fault)
+            return spool
+
+    @classmethod
+    def named(cls) -> Spool:
+        """The spool of the environment.
+
+        Raises:
+            SpoolError: if a variable names no folder, or others may have written there.
+        """
+        chosen = read_variable("WATTWISE_SPOOL", SpoolError)
         if chosen.lower() == "off":
             return cls(None)
-        state = os.environ.get("XDG_STATE_HOME", "")
         try:
             if chosen:
-                return cls(Path(chosen).expanduser().absolute())
-            # A relative path is invalid there.
-            base = Path(state) if state.startswith("/") else Path("~/.local/state").expanduser()
+                folder = Path(chosen).expanduser().absolute()
+            else:
+                state = read_variable("XDG_STATE_HOME", SpoolError)
+                # A relative path is invalid there.
+                folder = (Path(state) if state.startswith("/") else Path("~/.local/state").expanduser()) / "wattwise"
         except (RuntimeError, OSError) as error:
-            spool = cls(None)
-            spool.warn(error)
-            return spool
-        return cls(base / "wattwise")
+            raise SpoolError(str(error)) from error
+        if fault := _fault_of(folder, of_user=True):
+            raise SpoolError(fault)
+        return cls(folder)
 
     def journal(self, record: TrialRecord) -> Journal:
         """The journal of a trial that starts, or that goes on; without a file if there cannot be one."""
@@ -74,6 +113,8 @@ class Spool:
                 _make(folder)
             for folder in (self.folder, path.parent.parent, path.parent):
                 _make(folder, 0o700)
+            if fault := self._fault_above(path):
+                raise PermissionError(fault)
             journal = self._opened_or_created(record, path)
         except JournalInUseError:
             log.warning(
@@ -141,40 +182,51 @@ class Spool:
         """The journals, oldest first: all, those of a server, or those of one of its jobs."""
         if self.folder is None:
             return []
-        if server is None:
-            return [path for _, _, path in _journals(self.folder, depth=2)]
-        if job_id is None:
-            return [path for _, _, path in _journals(self._folder_of(server), depth=1)]
-        return [path for _, _, path in _journals(self.folder_of(server, job_id))]
+        folder, depth = self.folder, 2
+        if server is not None:
+            folder, depth = (self._folder_of(server), 1) if job_id is None else (self.folder_of(server, job_id), 0)
+        if fault := self._fault_above(folder / SUFFIX):
+            _warn_of(fault)
+            return []
+        return [path for _, _, path in _journals(folder, depth)]
 
     def path_of(self, server: str, job_id: str, request_id: str) -> Path | None:
         """The journal of a trial; None if there is none."""
         if self.folder is None:
             return None
         path = self.folder_of(server, job_id) / f"{safe_name(request_id)}{SUFFIX}"
-        return path if path.exists() else None
+        return path if os.path.lexists(path) and not self._fault_above(path) else None
 
     def read(self, server: str, job_id: str, request_id: str) -> TrialRecord | None:
         """What the journal of a trial says, whoever has it; None if there is none that can be read."""
         path = self.path_of(server, job_id, request_id)
         with contextlib.suppress(OSError, ValueError):
             if path is not None:
-                return TrialRecord.from_lines(path.read_text(encoding="utf-8", errors="replace").splitlines())
+                return read_record(path)
         return None
+
+    def _fault_above(self, path: Path) -> str:
+        """Why others may have written into a folder of the spool that a path is in; empty if they may not."""
+        for folder in path.parents:
+            if fault := _fault_of(folder, of_user=folder == self.folder):
+                return fault
+            if folder == self.folder:
+                break
+        return ""
 
     def _folder_of(self, server: str) -> Path:
         if self.folder is None:
             raise ValueError("the spool is off")
         return self.folder / safe_name(server_of(server))
 
-    def warn(self, error: Exception) -> None:
+    def warn(self, fault: object) -> None:
         """Warns once in a process that nothing is kept."""
         if not Spool._warned:
             Spool._warned = True
             log.warning(
                 "trials cannot be kept in a spool (%s): what the server has not received when this process ends is "
-                "lost; set WATTWISE_SPOOL to a local folder that can be written, or to off",
-                error,
+                "lost; %s",
+                *(fault, _REMEDY),
             )
 
     def _make_room(self, folder: Path) -> None:
@@ -185,7 +237,8 @@ class Spool:
             (folder, 0, MAX_TRIALS, MAX_BYTES),
             (self.folder, 2, MAX_TRIALS_IN_ALL, MAX_BYTES_IN_ALL),
         ):
-            found = _journals(scope, depth)
+            # What is too large for a journal must not crowd out journals.
+            found = [each for each in _journals(scope, depth) if each[1] <= MOST_BYTES]
             trials, size = len(found) + 1, sum(each[1] for each in found)
             for _, bytes_of_file, path in found:
                 if trials <= max_trials and size <= max_bytes:
@@ -203,9 +256,13 @@ def drop(path: Path) -> bool:
     """Deletes a journal unless its trial is running; returns whether it did."""
     try:
         journal = Journal.open(path)
-    except ValueError as error:
-        log.warning("%s cannot be read (%s), and is deleted with what it may say of a trial", path, error)
-        path.unlink(missing_ok=True)
+    except FileError as error:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as fault:
+            log.warning("%s cannot be deleted: %s", shown(path), fault.strerror)
+            return False
+        log.warning("%s cannot be read (%s), and is deleted with what it may say of a trial", shown(path), error.fault)
         return True
     except OSError:
         return False
@@ -233,6 +290,29 @@ def _make(folder: Path, mode: int = 0o777) -> None:
     # A folder that may be written need not be readable.
     with contextlib.suppress(OSError):
         sync_folder(folder.parent)
+
+
+def _fault_of(folder: Path, *, of_user: bool) -> str:
+    """Why others than this user may have written into a folder; empty if they may not, or there is none.
+
+    Args:
+        folder: the folder.
+        of_user: whether the user has named it, and may have made a link of it.
+    """
+    try:
+        found, named = folder.stat(follow_symlinks=of_user), folder.lstat()
+    except OSError:
+        return ""
+    fault = foreign(found) if stat.S_ISDIR(found.st_mode) else "is not a folder"
+    if not fault and stat.S_ISLNK(named.st_mode) and named.st_uid not in (0, os.geteuid()):
+        fault = f"is a link of user {named.st_uid}"
+    if not fault:
+        return ""
+    return f"{shown(folder)} {fault}, so that what is in it may be another user's"
+
+
+def _warn_of(fault: str) -> None:
+    warn_once(f"{fault}: it is not delivered; `chmod go-w` the folder if it is yours, or move it away")
 
 
 def _taken_over(path: Path) -> Journal | None:
@@ -290,11 +370,15 @@ def _below(entry: os.DirEntry[str], depth: int) -> Iterator[tuple[float, int, Pa
     path = Path(entry.path)
     if depth:
         if entry.is_dir(follow_symlinks=False):
-            yield from _walk(path, depth - 1)
-    elif entry.is_file(follow_symlinks=False):
-        stat = entry.stat(follow_symlinks=False)
-        if path.suffix == SUFFIX:
-            yield stat.st_mtime, stat.st_size, path
-        elif path.suffix == DRAFT_SUFFIX and time.time() - stat.st_mtime > _DRAFT_SECONDS:
-            # Of a process that was killed while it wrote it.
-            path.unlink(missing_ok=True)
+            if fault := _fault_of(path, of_user=False):
+                _warn_of(fault)
+            else:
+                yield from _walk(path, depth - 1)
+        return
+    found = entry.stat(follow_symlinks=False)
+    if path.suffix == SUFFIX:
+        # Whatever it is: what cannot be read is reported.
+        yield found.st_mtime, found.st_size, path
+    elif path.suffix == DRAFT_SUFFIX and time.time() - found.st_mtime > _DRAFT_SECONDS:
+        # Of a process that was killed while it wrote it.
+        path.unlink(missing_ok=True)

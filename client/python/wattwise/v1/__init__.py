@@ -166,6 +166,7 @@ from wattwise.v1.job_pb2 import (
     Stage,
 )
 from wattwise.v1.statistics_pb2 import (
+    SAVINGS_VERDICT_EXPLORING,
     SAVINGS_VERDICT_LOSS,
     SAVINGS_VERDICT_NO_BASELINE,
     SAVINGS_VERDICT_NO_DELIVERY,
@@ -176,6 +177,7 @@ from wattwise.v1.statistics_pb2 import (
     Factors,
     JobStatistics,
     JobSummary,
+    MonthStatistics,
     PowerProfile,
     ProfiledLimit,
     Saving,
@@ -313,6 +315,7 @@ __all__ = [
     "ROLE_TRAINER",
     "ROLE_UNSPECIFIED",
     "ROLE_VIEWER",
+    "SAVINGS_VERDICT_EXPLORING",
     "SAVINGS_VERDICT_LOSS",
     "SAVINGS_VERDICT_NOT_MEASURED",
     "SAVINGS_VERDICT_NO_BASELINE",
@@ -397,6 +400,7 @@ __all__ = [
     "ListTrialsResponse",
     "Measurement",
     "Monitor",
+    "MonthStatistics",
     "Policy",
     "PowerLimit",
     "PowerProfile",

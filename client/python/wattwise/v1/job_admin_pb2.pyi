@@ -269,6 +269,26 @@ class ListTrialsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
@@ -279,6 +299,7 @@ class ListTrialsRequest(_message.Message):
     END_REASON_FIELD_NUMBER: _builtins.int
     JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
     WITH_TOTAL_SIZE_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job. Required unless job_id_prefix is set: an empty id is refused as unknown."""
     page_size: _builtins.int
@@ -303,6 +324,10 @@ class ListTrialsRequest(_message.Message):
     """
     with_total_size: _builtins.bool
     """Whether the answer says how many trials match."""
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Lists only trials that have all these labels, with these values. At most 16. Empty: all trials."""
+
     def __init__(
         self,
         *,
@@ -316,10 +341,11 @@ class ListTrialsRequest(_message.Message):
         end_reason: _trial_pb2.EndReason.ValueType = ...,
         job_id_prefix: _builtins.str | None = ...,
         with_total_size: _builtins.bool = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix", "job_id_prefix", b"job_id_prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix", "batch_size", b"batch_size", "end_reason", b"end_reason", "from_trial_number", b"from_trial_number", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "newest_first", b"newest_first", "page_size", b"page_size", "page_token", b"page_token", "status", b"status", "with_total_size", b"with_total_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix", "batch_size", b"batch_size", "end_reason", b"end_reason", "from_trial_number", b"from_trial_number", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "labels", b"labels", "newest_first", b"newest_first", "page_size", b"page_size", "page_token", b"page_token", "status", b"status", "with_total_size", b"with_total_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__job_id_prefix: _TypeAlias = _typing.Literal["job_id_prefix"]  # noqa: Y015
     _WhichOneofArgType__job_id_prefix: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix"]  # noqa: Y015
@@ -696,18 +722,27 @@ class RequestBaselineRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
+    every: _builtins.int
+    """From now on, one launch in so many gets the default batch size, by its trial's number: 2 or more, or 0 to end that. While
+    the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected. Unset: one
+    baseline, for the next launch.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        every: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__every: _TypeAlias = _typing.Literal["every"]  # noqa: Y015
+    _WhichOneofArgType__every: _TypeAlias = _typing.Literal["_every", b"_every"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__every) -> _WhichOneofReturnType__every | None: ...
 
 Global___RequestBaselineRequest: _TypeAlias = RequestBaselineRequest  # noqa: Y015
 
@@ -939,21 +974,27 @@ class GetJobStatisticsRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     NUM_BUCKETS_FIELD_NUMBER: _builtins.int
+    WITH_EXCLUDED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
     num_buckets: _builtins.int
     """How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one trial. 0: no
     buckets.
     """
+    with_excluded: _builtins.bool
+    """Whether excluded trials have buckets, too: those of a batch size in a range have one of their own. No other figure has
+    them.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         num_buckets: _builtins.int = ...,
+        with_excluded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "num_buckets", b"num_buckets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "num_buckets", b"num_buckets", "with_excluded", b"with_excluded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -623,6 +623,10 @@ class Job(_message.Message):
     PINNED_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    BEST_KNOWN_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    BEST_KNOWN_COST_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_IN_USE_FIELD_NUMBER: _builtins.int
+    BASELINE_EVERY_FIELD_NUMBER: _builtins.int
     stage: Global___Stage.ValueType
     """The stage of the search. Always set; STAGE_MAB for policies without pruning."""
     pruning_round: _builtins.int
@@ -651,6 +655,16 @@ class Job(_message.Message):
     """Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none."""
     pinned_batch_size: _builtins.int
     """The batch size that every launch gets because SetBatchSizeState has pinned it. Unset: none."""
+    best_known_batch_size: _builtins.int
+    """The batch size with the least expected cost of those that have converged and may be chosen. Unset: none has converged."""
+    best_known_cost: _builtins.float
+    """What a model is expected to cost with it, in joules. Unset: as `best_known_batch_size`."""
+    batch_size_in_use: _builtins.int
+    """What a launch gets unless something is tried: the pinned batch size, else the best known one, else the default. Always
+    set.
+    """
+    baseline_every: _builtins.int
+    """One launch in so many gets the default batch size, because RequestBaseline has asked for it. 0: none."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
@@ -732,17 +746,29 @@ class Job(_message.Message):
         pinned_batch_size: _builtins.int | None = ...,
         summary: _statistics_pb2.JobSummary | None = ...,
         changes: _abc.Iterable[Global___DetectedChange] | None = ...,
+        best_known_batch_size: _builtins.int | None = ...,
+        best_known_cost: _builtins.float | None = ...,
+        batch_size_in_use: _builtins.int = ...,
+        baseline_every: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "reset_time", b"reset_time", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "reset_time", b"reset_time", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "changes", b"changes", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "summary", b"summary", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "advice", b"advice", "arms", b"arms", "baseline_every", b"baseline_every", "baseline_requested", b"baseline_requested", "batch_size_in_use", b"batch_size_in_use", "batch_size_states", b"batch_size_states", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "changes", b"changes", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "summary", b"summary", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__best_known_batch_size: _TypeAlias = _typing.Literal["best_known_batch_size"]  # noqa: Y015
+    _WhichOneofArgType__best_known_batch_size: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size"]  # noqa: Y015
+    _WhichOneofReturnType__best_known_cost: _TypeAlias = _typing.Literal["best_known_cost"]  # noqa: Y015
+    _WhichOneofArgType__best_known_cost: _TypeAlias = _typing.Literal["_best_known_cost", b"_best_known_cost"]  # noqa: Y015
     _WhichOneofReturnType__min_cost: _TypeAlias = _typing.Literal["min_cost"]  # noqa: Y015
     _WhichOneofArgType__min_cost: _TypeAlias = _typing.Literal["_min_cost", b"_min_cost"]  # noqa: Y015
     _WhichOneofReturnType__min_cost_batch_size: _TypeAlias = _typing.Literal["min_cost_batch_size"]  # noqa: Y015
     _WhichOneofArgType__min_cost_batch_size: _TypeAlias = _typing.Literal["_min_cost_batch_size", b"_min_cost_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__pinned_batch_size: _TypeAlias = _typing.Literal["pinned_batch_size"]  # noqa: Y015
     _WhichOneofArgType__pinned_batch_size: _TypeAlias = _typing.Literal["_pinned_batch_size", b"_pinned_batch_size"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_known_batch_size) -> _WhichOneofReturnType__best_known_batch_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_known_cost) -> _WhichOneofReturnType__best_known_cost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_cost) -> _WhichOneofReturnType__min_cost | None: ...
     @_typing.overload

@@ -30,7 +30,7 @@ class _SavingsVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Saving
     SAVINGS_VERDICT_UNSPECIFIED: _SavingsVerdict.ValueType  # 0
     """Never sent by the server."""
     SAVINGS_VERDICT_NO_BASELINE: _SavingsVerdict.ValueType  # 1
-    """There is no claim: the default batch size has not delivered a model yet."""
+    """There is no claim: the default batch size has delivered fewer than three models."""
     SAVINGS_VERDICT_UNCERTAIN: _SavingsVerdict.ValueType  # 2
     """The data do not say yet whether the job saves anything: there may be a saving, but its lower bound is not above 0."""
     SAVINGS_VERDICT_SAVING: _SavingsVerdict.ValueType  # 3
@@ -41,6 +41,10 @@ class _SavingsVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Saving
     """There is no claim: no trial has delivered a model yet."""
     SAVINGS_VERDICT_NOT_MEASURED: _SavingsVerdict.ValueType  # 6
     """There is no claim: some deliveries have no measurement of the cost."""
+    SAVINGS_VERDICT_EXPLORING: _SavingsVerdict.ValueType  # 7
+    """The job has had at most ten launches, in which most jobs cost more than they save, and no saving is shown yet. There is a
+    claim only if the default batch size has delivered three models.
+    """
 
 class SavingsVerdict(_SavingsVerdict, metaclass=_SavingsVerdictEnumTypeWrapper):
     """What a job's data say about its savings."""
@@ -48,7 +52,7 @@ class SavingsVerdict(_SavingsVerdict, metaclass=_SavingsVerdictEnumTypeWrapper):
 SAVINGS_VERDICT_UNSPECIFIED: SavingsVerdict.ValueType  # 0
 """Never sent by the server."""
 SAVINGS_VERDICT_NO_BASELINE: SavingsVerdict.ValueType  # 1
-"""There is no claim: the default batch size has not delivered a model yet."""
+"""There is no claim: the default batch size has delivered fewer than three models."""
 SAVINGS_VERDICT_UNCERTAIN: SavingsVerdict.ValueType  # 2
 """The data do not say yet whether the job saves anything: there may be a saving, but its lower bound is not above 0."""
 SAVINGS_VERDICT_SAVING: SavingsVerdict.ValueType  # 3
@@ -59,6 +63,10 @@ SAVINGS_VERDICT_NO_DELIVERY: SavingsVerdict.ValueType  # 5
 """There is no claim: no trial has delivered a model yet."""
 SAVINGS_VERDICT_NOT_MEASURED: SavingsVerdict.ValueType  # 6
 """There is no claim: some deliveries have no measurement of the cost."""
+SAVINGS_VERDICT_EXPLORING: SavingsVerdict.ValueType  # 7
+"""The job has had at most ten launches, in which most jobs cost more than they save, and no saving is shown yet. There is a
+claim only if the default batch size has delivered three models.
+"""
 Global___SavingsVerdict: _TypeAlias = SavingsVerdict  # noqa: Y015
 
 @_typing.final
@@ -266,11 +274,16 @@ class Saving(_message.Message):
     CAUTIOUS_BASELINE_FIELD_NUMBER: _builtins.int
     LEAST_BASELINE_FIELD_NUMBER: _builtins.int
     UNCORRECTED_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    IN_USE_FIELD_NUMBER: _builtins.int
+    BASELINES_TO_SETTLE_FIELD_NUMBER: _builtins.int
+    LAUNCHES_TO_SETTLE_FIELD_NUMBER: _builtins.int
     spent: _builtins.float
     """Everything that was spent, failed and running trials included."""
     baseline: _builtins.float
-    """Mean of what a delivery of the default batch size took, which tends to overstate what the next one will take: the default
-    is left early where its first trials were expensive. Unset: there is no claim.
+    """Mean of what the deliveries of the default batch size took, which tends to overstate what the next one will take: the
+    default is left early where its first trials were expensive. Unset: it has none, there is no delivery, or some
+    deliveries have no measurement.
     """
     saved: _builtins.float
     """The estimate of what was saved, which does not overstate on average; negative: a loss. Unset: there is no claim."""
@@ -284,6 +297,19 @@ class Saving(_message.Message):
     """The deliveries times `baseline`, minus what ended trials spent. It tends to overstate, so that below 0 it is what was lost.
     Unset: there is no claim.
     """
+    verdict: Global___SavingsVerdict.ValueType
+    """What the data say about this quantity. Always set."""
+    in_use: _builtins.float
+    """What a model takes with the batch size in use: what its ended trials took, missed and failed ones included, by its
+    deliveries. Unset: it has none, or as `baseline`.
+    """
+    baselines_to_settle: _builtins.int
+    """The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch
+    size, and `launches_to_settle` others. Unset: a saving is shown, no way of 20 and 1,000 such launches would show one, or
+    the figures are those of several jobs.
+    """
+    launches_to_settle: _builtins.int
+    """Launches with the batch size in use, see `baselines_to_settle`. Unset: likewise."""
     def __init__(
         self,
         *,
@@ -294,17 +320,27 @@ class Saving(_message.Message):
         cautious_baseline: _builtins.float | None = ...,
         least_baseline: _builtins.float | None = ...,
         uncorrected: _builtins.float | None = ...,
+        verdict: Global___SavingsVerdict.ValueType = ...,
+        in_use: _builtins.float | None = ...,
+        baselines_to_settle: _builtins.int | None = ...,
+        launches_to_settle: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_cautious_baseline", b"_cautious_baseline", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "at_least", b"at_least", "baseline", b"baseline", "cautious_baseline", b"cautious_baseline", "least_baseline", b"least_baseline", "saved", b"saved", "uncorrected", b"uncorrected"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_baselines_to_settle", b"_baselines_to_settle", "_cautious_baseline", b"_cautious_baseline", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "at_least", b"at_least", "baseline", b"baseline", "baselines_to_settle", b"baselines_to_settle", "cautious_baseline", b"cautious_baseline", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "least_baseline", b"least_baseline", "saved", b"saved", "uncorrected", b"uncorrected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_cautious_baseline", b"_cautious_baseline", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "at_least", b"at_least", "baseline", b"baseline", "cautious_baseline", b"cautious_baseline", "least_baseline", b"least_baseline", "saved", b"saved", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_baselines_to_settle", b"_baselines_to_settle", "_cautious_baseline", b"_cautious_baseline", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "at_least", b"at_least", "baseline", b"baseline", "baselines_to_settle", b"baselines_to_settle", "cautious_baseline", b"cautious_baseline", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "least_baseline", b"least_baseline", "saved", b"saved", "spent", b"spent", "uncorrected", b"uncorrected", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
     _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
     _WhichOneofReturnType__baseline: _TypeAlias = _typing.Literal["baseline"]  # noqa: Y015
     _WhichOneofArgType__baseline: _TypeAlias = _typing.Literal["_baseline", b"_baseline"]  # noqa: Y015
+    _WhichOneofReturnType__baselines_to_settle: _TypeAlias = _typing.Literal["baselines_to_settle"]  # noqa: Y015
+    _WhichOneofArgType__baselines_to_settle: _TypeAlias = _typing.Literal["_baselines_to_settle", b"_baselines_to_settle"]  # noqa: Y015
     _WhichOneofReturnType__cautious_baseline: _TypeAlias = _typing.Literal["cautious_baseline"]  # noqa: Y015
     _WhichOneofArgType__cautious_baseline: _TypeAlias = _typing.Literal["_cautious_baseline", b"_cautious_baseline"]  # noqa: Y015
+    _WhichOneofReturnType__in_use: _TypeAlias = _typing.Literal["in_use"]  # noqa: Y015
+    _WhichOneofArgType__in_use: _TypeAlias = _typing.Literal["_in_use", b"_in_use"]  # noqa: Y015
+    _WhichOneofReturnType__launches_to_settle: _TypeAlias = _typing.Literal["launches_to_settle"]  # noqa: Y015
+    _WhichOneofArgType__launches_to_settle: _TypeAlias = _typing.Literal["_launches_to_settle", b"_launches_to_settle"]  # noqa: Y015
     _WhichOneofReturnType__least_baseline: _TypeAlias = _typing.Literal["least_baseline"]  # noqa: Y015
     _WhichOneofArgType__least_baseline: _TypeAlias = _typing.Literal["_least_baseline", b"_least_baseline"]  # noqa: Y015
     _WhichOneofReturnType__saved: _TypeAlias = _typing.Literal["saved"]  # noqa: Y015
@@ -316,7 +352,13 @@ class Saving(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline) -> _WhichOneofReturnType__baseline | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__baselines_to_settle) -> _WhichOneofReturnType__baselines_to_settle | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cautious_baseline) -> _WhichOneofReturnType__cautious_baseline | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__in_use) -> _WhichOneofReturnType__in_use | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__launches_to_settle) -> _WhichOneofReturnType__launches_to_settle | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__least_baseline) -> _WhichOneofReturnType__least_baseline | None: ...
     @_typing.overload
@@ -347,6 +389,10 @@ class Savings(_message.Message):
     NEWEST_BASELINE_TIME_FIELD_NUMBER: _builtins.int
     BREAK_EVEN_TRIAL_FIELD_NUMBER: _builtins.int
     COMPARED_FROM_TRIAL_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_IN_USE_FIELD_NUMBER: _builtins.int
+    NUM_IN_USE_TRIALS_FIELD_NUMBER: _builtins.int
+    MIN_BASELINE_TRIALS_FIELD_NUMBER: _builtins.int
+    NUM_EXPLORING_LAUNCHES_FIELD_NUMBER: _builtins.int
     verdict: Global___SavingsVerdict.ValueType
     """What the data say about the cost. Always set."""
     num_deliveries: _builtins.int
@@ -361,6 +407,14 @@ class Savings(_message.Message):
     """Number of the first trial that is compared: since_trial of the newest change of either quantity, see DetectedChange.
     0: all trials since the newest reset are compared.
     """
+    batch_size_in_use: _builtins.int
+    """The batch size that a launch gets unless something is tried, see Job. Always set, but for several jobs."""
+    num_in_use_trials: _builtins.int
+    """Number of its deliveries among the compared trials."""
+    min_baseline_trials: _builtins.int
+    """Number of the default batch size's deliveries below which nothing is claimed. Always set."""
+    num_exploring_launches: _builtins.int
+    """Number of launches up to which a job explores: SAVINGS_VERDICT_EXPLORING. Always set."""
     @_builtins.property
     def advice(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What to do about it, in sentences. Empty: nothing would change it, or in ListJobs."""
@@ -404,10 +458,14 @@ class Savings(_message.Message):
         newest_baseline_time: _timestamp_pb2.Timestamp | None = ...,
         break_even_trial: _builtins.int | None = ...,
         compared_from_trial: _builtins.int = ...,
+        batch_size_in_use: _builtins.int = ...,
+        num_in_use_trials: _builtins.int = ...,
+        min_baseline_trials: _builtins.int = ...,
+        num_exploring_launches: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "advice", b"advice", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "advice", b"advice", "batch_size_in_use", b"batch_size_in_use", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "min_baseline_trials", b"min_baseline_trials", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "num_exploring_launches", b"num_exploring_launches", "num_in_use_trials", b"num_in_use_trials", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__break_even_trial: _TypeAlias = _typing.Literal["break_even_trial"]  # noqa: Y015
     _WhichOneofArgType__break_even_trial: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial"]  # noqa: Y015
@@ -481,6 +539,12 @@ class TrialBucket(_message.Message):
     MEDIAN_COST_FIELD_NUMBER: _builtins.int
     MOST_COST_FIELD_NUMBER: _builtins.int
     NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
+    NEWEST_TRIAL_FIELD_NUMBER: _builtins.int
+    LAST_END_TIME_FIELD_NUMBER: _builtins.int
+    MEAN_EPOCHS_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EXCLUDED_FIELD_NUMBER: _builtins.int
     first_trial: _builtins.int
     """Number of the first trial of the range, of whatever batch size. Always set."""
     last_trial: _builtins.int
@@ -501,6 +565,20 @@ class TrialBucket(_message.Message):
     """The highest cost among them, in joules."""
     num_explorations: _builtins.int
     """Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION."""
+    newest_trial: _builtins.int
+    """Number of the newest of them. Always set."""
+    mean_epochs: _builtins.float
+    """Mean number of their epochs."""
+    end_reason: _trial_pb2.EndReason.ValueType
+    """Why they ended. Unspecified: not all for the same reason."""
+    reason: _builtins.str
+    """One sentence that explains the choice of the batch size. Empty: the range has several trials, or see Trial.reason."""
+    excluded: _builtins.bool
+    """Whether they are excluded. Only in answers to requests with `with_excluded`."""
+    @_builtins.property
+    def last_end_time(self) -> _timestamp_pb2.Timestamp:
+        """When the last of them ended. Always set."""
+
     def __init__(
         self,
         *,
@@ -514,10 +592,16 @@ class TrialBucket(_message.Message):
         median_cost: _builtins.float = ...,
         most_cost: _builtins.float = ...,
         num_explorations: _builtins.int = ...,
+        newest_trial: _builtins.int = ...,
+        last_end_time: _timestamp_pb2.Timestamp | None = ...,
+        mean_epochs: _builtins.float = ...,
+        end_reason: _trial_pb2.EndReason.ValueType = ...,
+        reason: _builtins.str = ...,
+        excluded: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_end_time", b"last_end_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "first_trial", b"first_trial", "last_trial", b"last_trial", "least_cost", b"least_cost", "median_cost", b"median_cost", "most_cost", b"most_cost", "num_deliveries", b"num_deliveries", "num_explorations", b"num_explorations", "num_failed", b"num_failed", "num_trials", b"num_trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "end_reason", b"end_reason", "excluded", b"excluded", "first_trial", b"first_trial", "last_end_time", b"last_end_time", "last_trial", b"last_trial", "least_cost", b"least_cost", "mean_epochs", b"mean_epochs", "median_cost", b"median_cost", "most_cost", b"most_cost", "newest_trial", b"newest_trial", "num_deliveries", b"num_deliveries", "num_explorations", b"num_explorations", "num_failed", b"num_failed", "num_trials", b"num_trials", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -637,6 +721,44 @@ class ProfiledLimit(_message.Message):
 Global___ProfiledLimit: _TypeAlias = ProfiledLimit  # noqa: Y015
 
 @_typing.final
+class MonthStatistics(_message.Message):
+    """A calendar month of a job, in UTC."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    NUM_TRIALS_FIELD_NUMBER: _builtins.int
+    NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
+    SPENT_FIELD_NUMBER: _builtins.int
+    num_trials: _builtins.int
+    """Number of trials that ended in it."""
+    num_deliveries: _builtins.int
+    """Number of those that delivered a model."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it began. Always set."""
+
+    @_builtins.property
+    def spent(self) -> Global___Usage:
+        """What all of them took."""
+
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        num_trials: _builtins.int = ...,
+        num_deliveries: _builtins.int = ...,
+        spent: Global___Usage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spent", b"spent", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_trials", b"num_trials", "spent", b"spent", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MonthStatistics: _TypeAlias = MonthStatistics  # noqa: Y015
+
+@_typing.final
 class JobStatistics(_message.Message):
     """The figures of a job. Trials that do not count are left out: excluded ones, and those from before the newest reset. What
     ran before the job was registered, and was imported, is part of the baseline but not of what was spent.
@@ -652,6 +774,7 @@ class JobStatistics(_message.Message):
     SAVINGS_POINTS_FIELD_NUMBER: _builtins.int
     POWER_PROFILES_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
+    MONTHS_FIELD_NUMBER: _builtins.int
     num_excluded: _builtins.int
     """Number of trials after the newest reset that are excluded: by a person, or from their import because they had started
     before the reset.
@@ -686,6 +809,10 @@ class JobStatistics(_message.Message):
     def power_profiles(self) -> _containers.RepeatedCompositeFieldContainer[Global___PowerProfile]:
         """The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile."""
 
+    @_builtins.property
+    def months(self) -> _containers.RepeatedCompositeFieldContainer[Global___MonthStatistics]:
+        """The newest twelve calendar months in which trials ended, ascending. Empty: none has ended."""
+
     def __init__(
         self,
         *,
@@ -697,10 +824,11 @@ class JobStatistics(_message.Message):
         savings_points: _abc.Iterable[Global___SavingsPoint] | None = ...,
         power_profiles: _abc.Iterable[Global___PowerProfile] | None = ...,
         num_deliveries: _builtins.int = ...,
+        months: _abc.Iterable[Global___MonthStatistics] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["savings", b"savings", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "num_deliveries", b"num_deliveries", "num_excluded", b"num_excluded", "power_profiles", b"power_profiles", "savings", b"savings", "savings_points", b"savings_points", "spent", b"spent", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "months", b"months", "num_deliveries", b"num_deliveries", "num_excluded", b"num_excluded", "power_profiles", b"power_profiles", "savings", b"savings", "savings_points", b"savings_points", "spent", b"spent", "trials", b"trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -721,6 +849,7 @@ class Totals(_message.Message):
     NUM_JOBS_WITH_SAVINGS_FIELD_NUMBER: _builtins.int
     NUM_JOBS_NEEDING_ATTENTION_FIELD_NUMBER: _builtins.int
     UNCORRECTED_FIELD_NUMBER: _builtins.int
+    SAVINGS_FIELD_NUMBER: _builtins.int
     num_jobs: _builtins.int
     """Number of jobs."""
     num_running_trials: _builtins.int
@@ -751,6 +880,10 @@ class Totals(_message.Message):
         was lost. Unset: no job has a claim.
         """
 
+    @_builtins.property
+    def savings(self) -> Global___Savings:
+        """What the jobs saved together, by the rule of a single job: without baselines, batch sizes and times. Always set."""
+
     def __init__(
         self,
         *,
@@ -763,10 +896,11 @@ class Totals(_message.Message):
         num_jobs_with_savings: _builtins.int = ...,
         num_jobs_needing_attention: _builtins.int = ...,
         uncorrected: Global___Usage | None = ...,
+        savings: Global___Savings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["saved", b"saved", "saved_at_least", b"saved_at_least", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["saved", b"saved", "saved_at_least", b"saved_at_least", "savings", b"savings", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_jobs", b"num_jobs", "num_jobs_needing_attention", b"num_jobs_needing_attention", "num_jobs_with_savings", b"num_jobs_with_savings", "num_running_trials", b"num_running_trials", "saved", b"saved", "saved_at_least", b"saved_at_least", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_jobs", b"num_jobs", "num_jobs_needing_attention", b"num_jobs_needing_attention", "num_jobs_with_savings", b"num_jobs_with_savings", "num_running_trials", b"num_running_trials", "saved", b"saved", "saved_at_least", b"saved_at_least", "savings", b"savings", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -32,7 +32,7 @@ The best known batch size is the one with the least R among those that have reac
 batch a training takes about ten epochs, give or take a factor of three: that is const. So a job whose first trial takes
 hundreds of epochs is expected to need fewer with smaller batches.
 
-A trial pays off if its cost now, less what knowing its result is expected to save over the coming launches, is less
+A trial pays off if its cost now, less what knowing its result is expected to save over the coming deliveries, is less
 than that of the best known batch size: the knowledge gradient (Frazier, Powell and Dayanik, "A Knowledge-Gradient
 Policy for Sequential Information Collection", SIAM J. Control Optim. 47(5), 2008), for correlated beliefs (the same
 authors, INFORMS J. Comput. 21(4), 2009) and with the cost of the trials themselves (Ryzhov, Powell and Frazier, Oper.

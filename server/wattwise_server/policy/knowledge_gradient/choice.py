@@ -87,16 +87,16 @@ class Prospects:
 
     @cached_property
     def price(self) -> Floats:
-        """What a launch costs that tries a batch size: if it gets no model, it is repeated with the best known one."""
+        """What trying a batch size costs: if its trial delivers no model, one of the best known batch size follows."""
         again = (1 - self.values.delivers) * self.values.model[self.best]
         return np.asarray(self.values.trial + again)
 
     @cached_property
-    def launches(self) -> float:
-        """How many future launches benefit from what is learned now."""
+    def deliveries(self) -> float:
+        """How many future deliveries benefit from what is learned now."""
         constants, window = self.constants, self.spec.window_size
-        launches = constants.horizon + constants.misfit_horizon * self.belief.misfit + self.knowledge.trials
-        return min(launches, constants.windows * window) if window else launches
+        deliveries = constants.horizon + constants.misfit_horizon * self.belief.misfit + self.knowledge.trials
+        return min(deliveries, constants.windows * window) if window else deliveries
 
     @property
     def worth(self) -> int:
@@ -123,7 +123,7 @@ class Prospects:
 
     def _paying(self, of: NDArray[np.int64], trials: NDArray[np.int64], gains: Floats) -> Tried | None:
         """The batch size of which some trials pay off, the cheap ones first; None if there is none."""
-        prices, worth = trials * self.price[of], self.launches * gains
+        prices, worth = trials * self.price[of], self.deliveries * gains
         whole = prices - trials * self.price[self.best] - worth
         stays = of == self.best
         pays = whole < (whole[stays] if stays.any() else 0.0)
@@ -201,8 +201,8 @@ class Prospects:
         if self.worth == self.best:
             return self.best, f"{running}; beside the running trials no other batch size is worth a trial"
         ratio = float(self.values.model[self.worth] / self.values.model[self.best])
-        launches = f"what its result saves is counted for {self.launches:.0f} launches"
-        return self.worth, f"{running}; expected to cost {ratio:.2g} times as much as that one, and {launches}"
+        counted = f"what its result saves is counted for {self.deliveries:.0f} deliveries"
+        return self.worth, f"{running}; expected to cost {ratio:.2g} times as much as that one, and {counted}"
 
     @property
     def _default(self) -> int:
@@ -252,15 +252,15 @@ class Prospects:
     def _pays_off(self, tried: Tried) -> str:
         place, trials, worth = tried
         size, best = (self.spec.batch_sizes[each] for each in (place, self.best))
-        launch, results = "a launch with it is", "its result is"
+        trying, same, results = "trying it is", "", "its result is"
         if trials > 1:
-            launch, results = f"{trials} launches with it are", "their results are"
+            trying, same, results = f"trying it {trials} times is", ", as often", "its results are"
         price, other = trials * float(self.price[place]), trials * float(self.price[self.best])
         beside = f"{with_unit(abs(price - other))} {'more' if price >= other else 'less'}"
         return (
-            f"batch size {size} may be better: {launch} expected to cost {with_unit(price)}, {beside} than with "
-            f"{best}, the best known; {results} expected to save {with_unit(worth)} in the next {self.launches:.0f} "
-            "launches"
+            f"batch size {size} may be better: {trying} expected to cost {with_unit(price)}, {beside} than training "
+            f"with {best}, the best known{same}; {results} expected to save {with_unit(worth)} over the next "
+            f"{self.deliveries:.0f} deliveries"
         )
 
     def _alone(self, place: int) -> str:

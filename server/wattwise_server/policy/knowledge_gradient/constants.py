@@ -65,13 +65,13 @@ class Constants:
             best batch size is repeated after several misses in a row. High: one miss makes launches avoid it.
         doubt: Probability of a row of misses below which the job itself is doubted and the default is tried. Low: many
             launches in a row miss before that. High: two unlucky trials lead back to the default.
-        horizon: Future launches that benefit from what is learned now, besides as many as there were. Low: little is
-            tried.
+        horizon: Future deliveries that benefit from what is learned now, besides as many as there were trials. Low:
+            little is tried.
         misfit_horizon: As many more for each unit of misfit: the less the law says, the more there is to learn. Low: a
             job that follows no law is searched too little. High: one that follows the law is searched too long.
         windows: With a window, at most those of this many windows: a choice outlives the trials that led to it. Low: a
             short window ends the search. High: the search repeats what the window forgets.
-        soon: Share of these launches before that of another trial follows. Low: cheap trials come first. 1: the most
+        soon: Share of these deliveries before that of another trial follows. Low: cheap trials come first. 1: the most
             useful trial comes first.
         repeats: Trials that are considered together where a single one cannot change the choice. 1: an unlucky trial of
             a batch size that is a little cheaper than the best is not repeated.

@@ -113,7 +113,7 @@ async def open_target(url: str, shown: str) -> AsyncIterator[PostgresCopy]:
         StartError: a server uses it, it has content or cannot be written.
     """
     async with _connected(url, shown, "write") as connection:
-        _must_not_be_newer(shown, (await migrate(connection, shown)).version)
+        _must_not_be_newer(shown, (await migrate(connection, shown)).now)
         async with reserved(connection, shown):
             for table in TABLES:
                 if table in MADE_WITH_SCHEMA:
@@ -129,9 +129,6 @@ async def open_target(url: str, shown: str) -> AsyncIterator[PostgresCopy]:
 async def _connected(url: str, shown: str, action: str) -> AsyncIterator[Connection]:
     connection = await Connector(url, shown).connect_at_start()
     try:
-        # Of the user or the database: a copy takes longer than any call of a server.
-        for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-            await connection.execute(f"SET {name} = 0")
         yield connection
     except asyncpg.InsufficientPrivilegeError as error:
         raise StartError(f"cannot {action} {shown}: {explain(error)}: use the role that owns its tables") from error

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import asyncpg
 
 from wattwise_server.errors import StartError
+from wattwise_server.store.base import Migrated
 from wattwise_server.store.postgres.connecting import Connection
 
 _LOCK = "SELECT pg_advisory_xact_lock(8677, 0)"
@@ -65,8 +66,8 @@ def migrations(folder: Path | None = None) -> dict[int, Migration]:
     return found
 
 
-async def migrate(connection: Connection, shown: str, steps: dict[int, Migration] | None = None) -> Schema:
-    """Migrates a database to the newest version, unless it has it; of several servers one does it.
+async def migrate(connection: Connection, shown: str, steps: dict[int, Migration] | None = None) -> Migrated:
+    """Migrates a database to the newest version, unless it has it; of several processes one does it.
 
     Args:
         connection: Not in a transaction.
@@ -78,28 +79,34 @@ async def migrate(connection: Connection, shown: str, steps: dict[int, Migration
             not be changed; it is unchanged.
     """
     steps = migrations() if steps is None else steps
-    found = await _check(connection, shown, max(steps))
-    if found.version >= max(steps):
-        return found
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise StartError(f"{shown} has the encoding {encoding}: create it with ENCODING 'UTF8' TEMPLATE template0")
+    before = await _check_version(connection, shown, max(steps))
+    if before.version >= max(steps):
+        return Migrated(before.version, before.version)
     try:
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(_LOCK)
-            found = await _check(connection, shown, max(steps))
+            found = await _check_version(connection, shown, max(steps))
+            # Only now, when no other process is about to commit its tables.
+            if not found.version and await connection.fetchval(_IS_THERE, "jobs"):
+                raise StartError(f"{shown} has tables of another program: name another database")
             todo = {version: step for version, step in steps.items() if version > found.version}
             if not todo:
-                return found
+                return Migrated(before.version, found.version, by_another=True)
             await connection.execute(_TABLE)
             for step in todo.values():
                 await connection.execute(step.sql)
-            found = Schema(max(todo), max(found.min_reader, *(step.min_reader for step in todo.values())))
+            now = Schema(max(todo), max(found.min_reader, *(step.min_reader for step in todo.values())))
             await connection.execute("DELETE FROM wattwise_schema")
-            await connection.execute("INSERT INTO wattwise_schema VALUES ($1, $2)", *found)
+            await connection.execute("INSERT INTO wattwise_schema VALUES ($1, $2)", *now)
     except asyncpg.InsufficientPrivilegeError as error:
         raise StartError(
             f"{shown} needs a migration to schema version {max(steps)}, which this user may not make ({error}): "
             "run `wattwise migrate` as the owner of its tables"
         ) from error
-    return found
+    return Migrated(found.version, now.version)
 
 
 async def read_schema(connection: Connection) -> Schema:
@@ -110,16 +117,11 @@ async def read_schema(connection: Connection) -> Schema:
     return Schema(*row) if row else Schema(0, 0)
 
 
-async def _check(connection: Connection, shown: str, newest: int) -> Schema:
+async def _check_version(connection: Connection, shown: str, newest: int) -> Schema:
     found = await read_schema(connection)
     if found.min_reader > newest:
         raise StartError(
             f"{shown} has schema version {found.version}, which needs a program of version {found.min_reader} or "
             f"newer; this one has {newest}: run a newer Wattwise"
         )
-    if not found.version and await connection.fetchval(_IS_THERE, "jobs"):
-        raise StartError(f"{shown} has tables of another program: name another database")
-    encoding = await connection.fetchval("SHOW server_encoding")
-    if encoding != "UTF8":
-        raise StartError(f"{shown} has the encoding {encoding}: create it with ENCODING 'UTF8' TEMPLATE template0")
     return found

@@ -8,18 +8,17 @@ regularly: every second, or every few seconds while notices arrive.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from wattwise_server.errors import ServiceError
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
-from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError
+from wattwise_server.store.postgres.failures import ERRORS, may_be_terminated
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +174,7 @@ class Notices:
             settings = {"synchronous_commit": "off"}
             async with self._using:
                 self._connection = await self._connector.connect(settings, command_timeout=_ANSWER_SECONDS)
-                with _may_be_terminated(self._connection):
+                with may_be_terminated(self._connection):
                     await self._connection.add_listener(_CHANNEL, self._receive)
         except ERRORS:
             # The writing connection tells what is wrong.
@@ -229,7 +228,7 @@ class Notices:
             if connection is None or connection.is_closed():
                 return False
             try:
-                with _may_be_terminated(connection):
+                with may_be_terminated(connection):
                     await connection.execute("SELECT pg_notify($1, $2)", _CHANNEL, payload)
             except ERRORS:
                 # The other servers poll.
@@ -253,17 +252,6 @@ class Notices:
             log_event(log, logging.WARNING, "notice not understood", cause=str(error))
         except Exception as error:  # noqa: BLE001 - asyncpg would end the connection
             log_exception(log, "notice failed", error)
-
-
-@contextlib.contextmanager
-def _may_be_terminated(connection: Connection) -> Iterator[None]:
-    """Makes asyncpg's `AttributeError`, if connect_again() comes between two messages of a statement, one of ERRORS."""
-    try:
-        yield
-    except AttributeError as error:
-        if not connection.is_closed():
-            raise
-        raise DatabaseAwayError("the connection was terminated") from error
 
 
 def _payloads(server: int, notices: Iterable[Notice]) -> Iterable[str]:

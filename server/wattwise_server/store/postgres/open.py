@@ -14,10 +14,11 @@ import asyncpg
 from wattwise_server.errors import ServiceError, StartError
 from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_exception
+from wattwise_server.store.base import Migrated
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
 from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, explain
-from wattwise_server.store.postgres.migrate import migrate, migrations, read_schema
+from wattwise_server.store.postgres.migrate import migrate, migrations
 from wattwise_server.store.postgres.notices import Notices
 from wattwise_server.store.postgres.queries import PostgresQueries
 from wattwise_server.store.postgres.reserving import check_free
@@ -85,8 +86,8 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
         await hang_up(writing)
 
 
-async def migrate_postgres(url: str, shown: str) -> tuple[int, int]:
-    """Creates or migrates a schema; returns the version that it had, 0 if it is new, and the one that it has.
+async def migrate_postgres(url: str, shown: str) -> Migrated:
+    """Creates or migrates a schema.
 
     Raises:
         StartError: as `open_postgres`.
@@ -95,8 +96,7 @@ async def migrate_postgres(url: str, shown: str) -> tuple[int, int]:
     try:
         with _refused(shown):
             await check_free(connection, shown)
-            before = await read_schema(connection)
-            return before.version, (await migrate(connection, shown)).version
+            return await migrate(connection, shown)
     finally:
         await hang_up(connection)
 
@@ -140,7 +140,7 @@ async def _check(store: PostgresStore) -> None:
 async def _pool(connector: Connector) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
     async def connect(*_arguments: Any, **_options: Any) -> Connection:
         # Which host takes writes may have changed.
-        return await connector.connect({"jit": "off"}, command_timeout=_READ_SECONDS)
+        return await connector.connect({"jit": "off"}, command_timeout=_READ_SECONDS, reads=True)
 
     async def reset(_connection: Any) -> None:
         """Nothing that a query does outlasts it."""

@@ -7,6 +7,7 @@ session, which PostgreSQL looks at only after the password.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -23,6 +24,8 @@ _SUPPORTED = (
     *_TLS_FILES,
 )
 _LIKENESS = 0.8
+_SEARCH_PATH = re.compile(r"(?:^|\s)(?:-c\s*|--)search[_-]path\s*=((?:\\.|\S)*)", re.IGNORECASE)
+_SCHEMA = re.compile(r'[a-z_][a-z0-9_$]*|"[^"\\\']+"', re.ASCII | re.IGNORECASE)
 
 
 def check_options(options: Mapping[str, str], shown: str, *, in_url: bool) -> None:
@@ -52,6 +55,27 @@ def check_options(options: Mapping[str, str], shown: str, *, in_url: bool) -> No
         fault = _fault(Path(options[name]), private=name == "passfile")
         if fault:
             raise StartError(f"{shown} cannot be used: its {name}, {options[name]}, {fault}")
+
+
+def named_schema(options: Mapping[str, str], shown: str) -> str:
+    """The schema that the search_path of a URL names; empty if there is none.
+
+    Args:
+        options: those of the URL.
+        shown: the URL without its password.
+
+    Raises:
+        StartError: it names several, or one that depends on the user.
+    """
+    found = _SEARCH_PATH.findall(options.get("options", ""))
+    if not found:
+        return ""
+    named = re.sub(r"\\(.)", r"\1", found[-1]).strip()
+    if not _SCHEMA.fullmatch(named):
+        raise StartError(
+            f"the search_path in the options of {shown} has to be one schema: every server has to find the same tables"
+        )
+    return named.strip('"') if named.startswith('"') else named.lower()
 
 
 def ignored_passfile(options: Mapping[str, str]) -> bool:

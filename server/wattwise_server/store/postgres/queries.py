@@ -34,6 +34,10 @@ class PostgresQueries(Queries):
         greatest="repeat(chr(1114111), 200)",
         largest="greatest",
         contains='strpos(lower(j.job_id), lower({}::text COLLATE "C"))',
+        has_label=(
+            "EXISTS (SELECT 1 FROM json_array_elements(CASE l.labels WHEN '' THEN '[]' ELSE l.labels END::json) e"
+            " WHERE e->>0 = {} AND e->>1 = {})"
+        ),
     )
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:

@@ -35,6 +35,7 @@ from wattwise_server.store.postgres.failures import (
     affects_all,
     explain,
     is_lost,
+    is_read_only,
     summary,
 )
 from wattwise_server.store.rows import to_micros
@@ -106,8 +107,6 @@ _ABANDONED = """
 """
 
 _SESSION = {
-    "statement_timeout": "0",
-    "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "60s",
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
@@ -286,7 +285,7 @@ class Saver:
         self._connection: Connection | None = None
         self._connected = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None
-        self._why = ""
+        self._why, self._summary = "", "it is away"
         # PostgreSQL's processes for this connection, and for those before it that were lost.
         self._processes: list[int] = []
         self._outage_logged = False
@@ -299,7 +298,7 @@ class Saver:
             DatabaseAwayError: the database may lose what it has committed.
         """
         await self._prepare(connection)
-        self._processes = [connection.get_server_pid()]
+        self._processes = [await _process(connection)]
         self._connection = connection
         self._connected.set()
 
@@ -387,9 +386,10 @@ class Saver:
             self._group += call.writes
             number = self._group if call.writes else 0
             give_up = monotonic() + _AWAY_SECONDS
+            lost: BaseException | None = None
             doubt: BaseException | None = None
             while True:
-                connection = self._there() if doubt is None else await self._reconnected(give_up, doubt)
+                connection = self._there() if lost is None else await self._reconnected(give_up, lost, doubt)
                 try:
                     if doubt is not None and number:
                         return await self._call_again(connection, number, call, doubt)
@@ -402,7 +402,9 @@ class Saver:
                 except ERRORS as error:
                     if is_lost(error):
                         self._lose(connection, error)
-                        doubt = error
+                        lost = error
+                        if not is_read_only(error):
+                            doubt = error
                     elif doubt is not None and number:
                         raise InDoubtError(f"{explain(doubt)}; since then: {explain(error)}") from error
                     else:
@@ -439,27 +441,32 @@ class Saver:
 
     def _there(self) -> Connection:
         if self._connection is None:
-            raise DatabaseAwayError(self._why or "it is not connected")
+            raise DatabaseAwayError(self._why or "it is not connected", self._summary)
         if self._connection.is_closed():
             self._lose(self._connection, DatabaseAwayError("the connection was closed"))
-            raise DatabaseAwayError(self._why)
+            raise DatabaseAwayError(self._why, self._summary)
         return self._connection
 
     def _lose(self, connection: Connection, error: BaseException) -> None:
         connection.terminate()
         if self._connection is connection and not self._closing:
-            self._connection, self._why = None, explain(error)
+            self._connection = None
+            self._note_why(error)
             self._connected.clear()
             self._reconnecting = asyncio.create_task(self._reconnect(monotonic()), name="wattwise: reconnect")
 
-    async def _reconnected(self, give_up: float, doubt: BaseException) -> Connection:
+    def _note_why(self, error: BaseException) -> None:
+        self._why, self._summary = explain(error), summary(error)
+
+    async def _reconnected(self, give_up: float, lost: BaseException, doubt: BaseException | None) -> Connection:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._connected.wait(), max(0.0, give_up - monotonic()))
-        if self._closing:
-            raise InDoubtError(f"{explain(doubt)}; since then: the server is stopping") from doubt
-        if self._connection is None:
-            raise InDoubtError(f"{explain(doubt)}; since then: {self._why}") from doubt
-        return self._connection
+        if self._connection is not None and not self._closing:
+            return self._connection
+        text = f"{explain(doubt or lost)}; since then: {'the server is stopping' if self._closing else self._why}"
+        if doubt is None:
+            raise DatabaseAwayError(text, self._summary) from lost
+        raise InDoubtError(text) from doubt
 
     async def _reconnect(self, since: float) -> None:
         log_event(log, logging.WARNING, "database lost", cause=self._why, message="connecting again")
@@ -468,7 +475,7 @@ class Saver:
             connection = None
             try:
                 connection = await self._connector.connect()
-                self._processes.append(connection.get_server_pid())
+                self._processes.append(await _process(connection))
                 await self._outlast(connection, self._processes[:-1])
                 self._processes = self._processes[-1:]
                 await asyncio.wait_for(self._prepare(connection), _STALL_SECONDS)
@@ -480,7 +487,7 @@ class Saver:
                 # Without a connection this server is of no use.
                 if not isinstance(error, ERRORS):
                     log_exception(log, "connecting failed", error, message="trying again")
-                self._why = explain(error)
+                self._note_why(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
@@ -494,7 +501,7 @@ class Saver:
         """Waits for the end of commits whose connections were lost while they waited for a standby or a lock."""
         waits = False
         while await _answer(connection, connection.fetchval(_ABANDONED, processes)):
-            self._why = "an earlier commit waits for a standby or a lock"
+            self._note_why(DatabaseAwayError("an earlier commit waits for a standby or a lock"))
             if not waits:
                 waits = True
                 log_event(log, logging.WARNING, "commit waits", message=f"{self._why}: calls that write are refused")
@@ -502,13 +509,13 @@ class Saver:
 
     async def _prepare(self, connection: Connection) -> None:
         for name, value in _SESSION.items():
-            with contextlib.suppress(asyncpg.UndefinedObjectError):
-                await connection.execute("SELECT set_config($1, $2, false)", name, value)
+            await connection.execute("SELECT set_config($1, $2, false)", name, value)
         # Off would acknowledge what a crash can lose, and local what the loss of this host can.
         if await connection.fetchval("SHOW synchronous_commit") in ("off", "local"):
             await connection.execute("SET synchronous_commit = on")
         if await connection.fetchval("SHOW fsync") == "off":
-            raise DatabaseAwayError("it runs with fsync=off and may lose acknowledged results in a crash: turn it on")
+            text = "it runs with fsync=off and may lose acknowledged results in a crash: turn it on"
+            raise DatabaseAwayError(text, "it may lose acknowledged results")
         await self._note(connection)
         for _ in range(_CLOCK_ANSWERS):
             asked = monotonic()
@@ -533,6 +540,11 @@ async def _answer(connection: Connection, asked: Awaitable[_T]) -> _T:
         return await asked
     finally:
         stalled.cancel()
+
+
+async def _process(connection: Connection) -> int:
+    """The number of PostgreSQL's process; what a connection itself knows may be a pooler's."""
+    return int(await _answer(connection, connection.fetchval("SELECT pg_backend_pid()")))
 
 
 async def _nothing() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from filelock import FileLock, Timeout
+from wattwise.files import FileError, open_regular
 
 from wattwise_server.errors import StartError
 
@@ -115,7 +116,9 @@ def _locked(path: Path) -> Iterator[None]:
     this process: so it stays open until SQLite's connections are closed.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
+    except FileError as error:
+        raise StartError(str(error)) from None
     except OSError:
         # There is none, or it cannot be read, which its opening explains.
         yield

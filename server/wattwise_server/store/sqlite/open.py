@@ -19,6 +19,7 @@ from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.observability.logs import log_event
+from wattwise_server.store.base import Migrated
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import Group, explain, recording_factory
 from wattwise_server.store.sqlite.database_file import DatabaseFile, owned
@@ -43,7 +44,11 @@ def database_path(url: str) -> Path:
             f"{_shown(url)} names no database: use sqlite:///wattwise.db for a file in the current folder, "
             "sqlite:////var/lib/wattwise/wattwise.db for an absolute path, or postgresql://USER@HOST/DATABASE"
         )
-    return Path(url.removeprefix(SCHEME)).resolve()
+    try:
+        return Path(url.removeprefix(SCHEME)).resolve()
+    except ValueError as error:
+        # A NUL in it, or a loop of links.
+        raise StartError(f"{_shown(url)} names no file: {error}; name another one") from None
 
 
 def _shown(url: str) -> str:
@@ -91,8 +96,8 @@ async def open_sqlite(url: str, clock: Clock, observer: Observer = NO_OBSERVERS)
                 await store.close()
 
 
-def migrate_sqlite(url: str) -> tuple[int, int]:
-    """Creates or migrates a file; returns the schema version that it had, 0 if it is new, and the one that it has.
+def migrate_sqlite(url: str) -> Migrated:
+    """Creates or migrates a file.
 
     Raises:
         StartError: as `open_sqlite`.
@@ -100,7 +105,7 @@ def migrate_sqlite(url: str) -> tuple[int, int]:
     path = database_path(url)
     check_whole(path)
     with owned(path, create=True):
-        return _prepare(path), max(migrations())
+        return Migrated(_prepare(path), max(migrations()))
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:

@@ -40,6 +40,10 @@ class SqliteQueries(Queries):
         greatest="CAST(x'FF' AS TEXT)",
         largest="max",
         contains="instr(lower(j.job_id), lower({}))",
+        has_label=(
+            "EXISTS (SELECT 1 FROM json_each(CASE l.labels WHEN '' THEN '[]' ELSE l.labels END) e"
+            " WHERE json_extract(e.value, '$[0]') = {} AND json_extract(e.value, '$[1]') = {})"
+        ),
     )
 
     def __init__(

@@ -99,13 +99,13 @@ def test_running_trials_tell_enough() -> None:
 
 
 def test_insights_are_used_the_longer_the_older_a_job() -> None:
-    """After 300 trials a result is taken to be of use for 300 launches more."""
+    """After 300 trials a result is taken to be of use for 300 deliveries more."""
     job = kg_job(batch_sizes=(32, 64))
     for _ in range(300):
         show(job, 32, 10)
     choice = job.choose()
     assert isinstance(choice, Choice)
-    found = re.search(r"in the next (\d+) launches", choice.reason)
+    found = re.search(r"over the next (\d+) deliveries", choice.reason)
     assert found
     assert int(found[1]) >= 300 + Constants().horizon
 
@@ -193,8 +193,8 @@ def test_reason_has_the_numbers() -> None:
         run_all(job, 1)
     number = r"[\d.]+"
     pattern = (
-        rf"batch size 64 may be better: a launch with it is expected to cost ({number}) kJ, ({number}) kJ more than "
-        rf"with 32, the best known; its result is expected to save ({number}) kJ in the next (\d+) launches"
+        rf"batch size 64 may be better: trying it is expected to cost ({number}) kJ, ({number}) kJ more than training "
+        rf"with 32, the best known; its result is expected to save ({number}) kJ over the next (\d+) deliveries"
     )
     found = re.fullmatch(pattern, reasons[0])
     assert found
@@ -244,7 +244,7 @@ def test_reason_has_no_exponents() -> None:
     job.run(job.next(), 90, 3.0)
     choice = job.choose()
     assert isinstance(choice, Choice)
-    pattern = r"batch size 32 may be better: a launch with it is expected to cost [1-9]\d\d J, [1-9]\d\d J more than"
+    pattern = r"batch size 32 may be better: trying it is expected to cost [1-9]\d\d J, [1-9]\d\d J more than"
     assert re.match(pattern, choice.reason)
 
 

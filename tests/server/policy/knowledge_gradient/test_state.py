@@ -220,12 +220,12 @@ def test_window_is_of_the_job() -> None:
 
 
 def test_window_limits_what_an_insight_is_worth() -> None:
-    """An insight counts for the launches of three windows at most: later, what it rests on is long forgotten."""
+    """An insight counts for the deliveries of three windows at most: later, what it rests on is long forgotten."""
     job = kg_job(window_size=10)
     job.run(job.next(), *course(32))
     choice = job.choose()
     assert isinstance(choice, Choice)
-    assert choice.reason.endswith("in the next 30 launches")
+    assert choice.reason.endswith("over the next 30 deliveries")
 
 
 def test_window_follows_a_drift() -> None:

@@ -55,7 +55,7 @@ def test_first_wave() -> None:
     for choice in choices[1:3]:
         found = re.fullmatch(
             rf"{running}; expected to cost ([\d.]+) times as much as that one, "
-            r"and what its result saves is counted for (\d+) launches",
+            r"and what its result saves is counted for (\d+) deliveries",
             choice.reason,
         )
         assert found

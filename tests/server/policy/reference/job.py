@@ -339,10 +339,10 @@ class Reference:
     # The choice of a trial
 
     @cached_property
-    def launches(self) -> float:
-        """The launches for which a result counts."""
-        launches = C.horizon + C.misfit_horizon * self.belief.misfit + self.known.trials
-        return min(launches, C.windows * self.window) if self.window else launches
+    def deliveries(self) -> float:
+        """The deliveries for which a result counts."""
+        deliveries = C.horizon + C.misfit_horizon * self.belief.misfit + self.known.trials
+        return min(deliveries, C.windows * self.window) if self.window else deliveries
 
     @cached_property
     def ending(self) -> tuple[Floats, Floats]:
@@ -407,7 +407,7 @@ class Reference:
 
     def paying(self, places: Sequence[int], trials: int) -> Collection[int]:
         """The places of some batch sizes of which so many trials are worth their cost, more than one of the best."""
-        gain = {place: self.launches * self.gain(place, trials) for place in places}
+        gain = {place: self.deliveries * self.gain(place, trials) for place in places}
         extra = {place: trials * float(self.price[place] - self.price[self.best]) for place in places}
         pays = {
             place: extra[place] - C.soon * gain[place]

@@ -537,6 +537,21 @@ export interface Job {
     | undefined;
   /** The newest detected change of each quantity, also long after its warning was withdrawn. Empty: none, or in ListJobs. */
   changes: DetectedChange[];
+  /** The batch size with the least expected cost of those that have converged and may be chosen. Unset: none has converged. */
+  bestKnownBatchSize?:
+    | number
+    | undefined;
+  /** What a model is expected to cost with it, in joules. Unset: as `best_known_batch_size`. */
+  bestKnownCost?:
+    | number
+    | undefined;
+  /**
+   * What a launch gets unless something is tried: the pinned batch size, else the best known one, else the default. Always
+   * set.
+   */
+  batchSizeInUse: number;
+  /** One launch in so many gets the default batch size, because RequestBaseline has asked for it. 0: none. */
+  baselineEvery: number;
 }
 
 function createBaseGpuConfig(): GpuConfig {
@@ -1530,6 +1545,10 @@ function createBaseJob(): Job {
     pinnedBatchSize: undefined,
     summary: undefined,
     changes: [],
+    bestKnownBatchSize: undefined,
+    bestKnownCost: undefined,
+    batchSizeInUse: 0,
+    baselineEvery: 0,
   };
 }
 
@@ -1604,6 +1623,18 @@ export const Job: MessageFns<Job> = {
     }
     for (const v of message.changes) {
       DetectedChange.encode(v!, writer.uint32(178).fork()).join();
+    }
+    if (message.bestKnownBatchSize !== undefined) {
+      writer.uint32(184).int32(message.bestKnownBatchSize);
+    }
+    if (message.bestKnownCost !== undefined) {
+      writer.uint32(193).double(message.bestKnownCost);
+    }
+    if (message.batchSizeInUse !== 0) {
+      writer.uint32(200).int32(message.batchSizeInUse);
+    }
+    if (message.baselineEvery !== 0) {
+      writer.uint32(208).int32(message.baselineEvery);
     }
     return writer;
   },
@@ -1807,6 +1838,38 @@ export const Job: MessageFns<Job> = {
             message.changes.push(DetectedChange.decode(reader, reader.uint32()));
             continue;
           }
+          case 23: {
+            if (tag !== 184) {
+              break;
+            }
+
+            message.bestKnownBatchSize = reader.int32();
+            continue;
+          }
+          case 24: {
+            if (tag !== 193) {
+              break;
+            }
+
+            message.bestKnownCost = reader.double();
+            continue;
+          }
+          case 25: {
+            if (tag !== 200) {
+              break;
+            }
+
+            message.batchSizeInUse = reader.int32();
+            continue;
+          }
+          case 26: {
+            if (tag !== 208) {
+              break;
+            }
+
+            message.baselineEvery = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1852,6 +1915,10 @@ export const Job: MessageFns<Job> = {
       ? JobSummary.fromPartial(object.summary)
       : undefined;
     message.changes = object.changes?.map((e) => DetectedChange.fromPartial(e)) || [];
+    message.bestKnownBatchSize = object.bestKnownBatchSize ?? undefined;
+    message.bestKnownCost = object.bestKnownCost ?? undefined;
+    message.batchSizeInUse = object.batchSizeInUse ?? 0;
+    message.baselineEvery = object.baselineEvery ?? 0;
     return message;
   },
 };

@@ -310,6 +310,13 @@ export interface ListTrialsRequest {
     | undefined;
   /** Whether the answer says how many trials match. */
   withTotalSize: boolean;
+  /** Lists only trials that have all these labels, with these values. At most 16. Empty: all trials. */
+  labels: { [key: string]: string };
+}
+
+export interface ListTrialsRequest_LabelsEntry {
+  key: string;
+  value: string;
 }
 
 /** Response of ListTrials. */
@@ -432,6 +439,12 @@ export interface SetJobPausedResponse {
 export interface RequestBaselineRequest {
   /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
+  /**
+   * From now on, one launch in so many gets the default batch size, by its trial's number: 2 or more, or 0 to end that. While
+   * the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected. Unset: one
+   * baseline, for the next launch.
+   */
+  every?: number | undefined;
 }
 
 /** Response of RequestBaseline. */
@@ -507,6 +520,11 @@ export interface GetJobStatisticsRequest {
    * buckets.
    */
   numBuckets: number;
+  /**
+   * Whether excluded trials have buckets, too: those of a batch size in a range have one of their own. No other figure has
+   * them.
+   */
+  withExcluded: boolean;
 }
 
 /** Response of GetJobStatistics. */
@@ -946,6 +964,7 @@ function createBaseListTrialsRequest(): ListTrialsRequest {
     endReason: EndReason.END_REASON_UNSPECIFIED,
     jobIdPrefix: undefined,
     withTotalSize: false,
+    labels: {},
   };
 }
 
@@ -981,6 +1000,9 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
     if (message.withTotalSize !== false) {
       writer.uint32(80).bool(message.withTotalSize);
     }
+    globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
+      ListTrialsRequest_LabelsEntry.encode({ key: key as any, value }, writer.uint32(90).fork()).join();
+    });
     return writer;
   },
 
@@ -1077,6 +1099,17 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
             message.withTotalSize = reader.bool();
             continue;
           }
+          case 11: {
+            if (tag !== 90) {
+              break;
+            }
+
+            const entry11 = ListTrialsRequest_LabelsEntry.decode(reader, reader.uint32());
+            if (entry11.value !== undefined) {
+              message.labels[entry11.key] = entry11.value;
+            }
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1104,6 +1137,82 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
     message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
     message.jobIdPrefix = object.jobIdPrefix ?? undefined;
     message.withTotalSize = object.withTotalSize ?? false;
+    message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    return message;
+  },
+};
+
+function createBaseListTrialsRequest_LabelsEntry(): ListTrialsRequest_LabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const ListTrialsRequest_LabelsEntry: MessageFns<ListTrialsRequest_LabelsEntry> = {
+  encode(message: ListTrialsRequest_LabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListTrialsRequest_LabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListTrialsRequest_LabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListTrialsRequest_LabelsEntry>): ListTrialsRequest_LabelsEntry {
+    return ListTrialsRequest_LabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListTrialsRequest_LabelsEntry>): ListTrialsRequest_LabelsEntry {
+    const message = createBaseListTrialsRequest_LabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };
@@ -1950,13 +2059,16 @@ export const SetJobPausedResponse: MessageFns<SetJobPausedResponse> = {
 };
 
 function createBaseRequestBaselineRequest(): RequestBaselineRequest {
-  return { jobId: "" };
+  return { jobId: "", every: undefined };
 }
 
 export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
   encode(message: RequestBaselineRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
+    }
+    if (message.every !== undefined) {
+      writer.uint32(16).int32(message.every);
     }
     return writer;
   },
@@ -1982,6 +2094,14 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
             message.jobId = reader.string();
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.every = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2000,6 +2120,7 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
   fromPartial(object: DeepPartial<RequestBaselineRequest>): RequestBaselineRequest {
     const message = createBaseRequestBaselineRequest();
     message.jobId = object.jobId ?? "";
+    message.every = object.every ?? undefined;
     return message;
   },
 };
@@ -2524,7 +2645,7 @@ export const WatchJobsResponse: MessageFns<WatchJobsResponse> = {
 };
 
 function createBaseGetJobStatisticsRequest(): GetJobStatisticsRequest {
-  return { jobId: "", numBuckets: 0 };
+  return { jobId: "", numBuckets: 0, withExcluded: false };
 }
 
 export const GetJobStatisticsRequest: MessageFns<GetJobStatisticsRequest> = {
@@ -2534,6 +2655,9 @@ export const GetJobStatisticsRequest: MessageFns<GetJobStatisticsRequest> = {
     }
     if (message.numBuckets !== 0) {
       writer.uint32(16).int32(message.numBuckets);
+    }
+    if (message.withExcluded !== false) {
+      writer.uint32(24).bool(message.withExcluded);
     }
     return writer;
   },
@@ -2567,6 +2691,14 @@ export const GetJobStatisticsRequest: MessageFns<GetJobStatisticsRequest> = {
             message.numBuckets = reader.int32();
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.withExcluded = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2586,6 +2718,7 @@ export const GetJobStatisticsRequest: MessageFns<GetJobStatisticsRequest> = {
     const message = createBaseGetJobStatisticsRequest();
     message.jobId = object.jobId ?? "";
     message.numBuckets = object.numBuckets ?? 0;
+    message.withExcluded = object.withExcluded ?? false;
     return message;
   },
 };

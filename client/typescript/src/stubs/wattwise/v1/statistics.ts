@@ -7,13 +7,20 @@
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
-import { TrialType, trialTypeFromJSON, trialTypeToNumber } from "./trial.js";
+import {
+  EndReason,
+  endReasonFromJSON,
+  endReasonToNumber,
+  TrialType,
+  trialTypeFromJSON,
+  trialTypeToNumber,
+} from "./trial.js";
 
 /** What a job's data say about its savings. */
 export enum SavingsVerdict {
   /** SAVINGS_VERDICT_UNSPECIFIED - Never sent by the server. */
   SAVINGS_VERDICT_UNSPECIFIED = "SAVINGS_VERDICT_UNSPECIFIED",
-  /** SAVINGS_VERDICT_NO_BASELINE - There is no claim: the default batch size has not delivered a model yet. */
+  /** SAVINGS_VERDICT_NO_BASELINE - There is no claim: the default batch size has delivered fewer than three models. */
   SAVINGS_VERDICT_NO_BASELINE = "SAVINGS_VERDICT_NO_BASELINE",
   /** SAVINGS_VERDICT_UNCERTAIN - The data do not say yet whether the job saves anything: there may be a saving, but its lower bound is not above 0. */
   SAVINGS_VERDICT_UNCERTAIN = "SAVINGS_VERDICT_UNCERTAIN",
@@ -25,6 +32,11 @@ export enum SavingsVerdict {
   SAVINGS_VERDICT_NO_DELIVERY = "SAVINGS_VERDICT_NO_DELIVERY",
   /** SAVINGS_VERDICT_NOT_MEASURED - There is no claim: some deliveries have no measurement of the cost. */
   SAVINGS_VERDICT_NOT_MEASURED = "SAVINGS_VERDICT_NOT_MEASURED",
+  /**
+   * SAVINGS_VERDICT_EXPLORING - The job has had at most ten launches, in which most jobs cost more than they save, and no saving is shown yet. There is a
+   * claim only if the default batch size has delivered three models.
+   */
+  SAVINGS_VERDICT_EXPLORING = "SAVINGS_VERDICT_EXPLORING",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -51,6 +63,9 @@ export function savingsVerdictFromJSON(object: any): SavingsVerdict {
     case 6:
     case "SAVINGS_VERDICT_NOT_MEASURED":
       return SavingsVerdict.SAVINGS_VERDICT_NOT_MEASURED;
+    case 7:
+    case "SAVINGS_VERDICT_EXPLORING":
+      return SavingsVerdict.SAVINGS_VERDICT_EXPLORING;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -74,6 +89,8 @@ export function savingsVerdictToNumber(object: SavingsVerdict): number {
       return 5;
     case SavingsVerdict.SAVINGS_VERDICT_NOT_MEASURED:
       return 6;
+    case SavingsVerdict.SAVINGS_VERDICT_EXPLORING:
+      return 7;
     case SavingsVerdict.UNRECOGNIZED:
     default:
       return -1;
@@ -175,8 +192,9 @@ export interface Saving {
   /** Everything that was spent, failed and running trials included. */
   spent: number;
   /**
-   * Mean of what a delivery of the default batch size took, which tends to overstate what the next one will take: the default
-   * is left early where its first trials were expensive. Unset: there is no claim.
+   * Mean of what the deliveries of the default batch size took, which tends to overstate what the next one will take: the
+   * default is left early where its first trials were expensive. Unset: it has none, there is no delivery, or some
+   * deliveries have no measurement.
    */
   baseline?:
     | number
@@ -201,7 +219,28 @@ export interface Saving {
    * The deliveries times `baseline`, minus what ended trials spent. It tends to overstate, so that below 0 it is what was lost.
    * Unset: there is no claim.
    */
-  uncorrected?: number | undefined;
+  uncorrected?:
+    | number
+    | undefined;
+  /** What the data say about this quantity. Always set. */
+  verdict: SavingsVerdict;
+  /**
+   * What a model takes with the batch size in use: what its ended trials took, missed and failed ones included, by its
+   * deliveries. Unset: it has none, or as `baseline`.
+   */
+  inUse?:
+    | number
+    | undefined;
+  /**
+   * The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch
+   * size, and `launches_to_settle` others. Unset: a saving is shown, no way of 20 and 1,000 such launches would show one, or
+   * the figures are those of several jobs.
+   */
+  baselinesToSettle?:
+    | number
+    | undefined;
+  /** Launches with the batch size in use, see `baselines_to_settle`. Unset: likewise. */
+  launchesToSettle?: number | undefined;
 }
 
 /**
@@ -254,6 +293,14 @@ export interface Savings {
    * 0: all trials since the newest reset are compared.
    */
   comparedFromTrial: number;
+  /** The batch size that a launch gets unless something is tried, see Job. Always set, but for several jobs. */
+  batchSizeInUse: number;
+  /** Number of its deliveries among the compared trials. */
+  numInUseTrials: number;
+  /** Number of the default batch size's deliveries below which nothing is claimed. Always set. */
+  minBaselineTrials: number;
+  /** Number of launches up to which a job explores: SAVINGS_VERDICT_EXPLORING. Always set. */
+  numExploringLaunches: number;
 }
 
 /** What a list shows of a job. */
@@ -303,6 +350,20 @@ export interface TrialBucket {
   mostCost: number;
   /** Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION. */
   numExplorations: number;
+  /** Number of the newest of them. Always set. */
+  newestTrial: number;
+  /** When the last of them ended. Always set. */
+  lastEndTime:
+    | Date
+    | undefined;
+  /** Mean number of their epochs. */
+  meanEpochs: number;
+  /** Why they ended. Unspecified: not all for the same reason. */
+  endReason: EndReason;
+  /** One sentence that explains the choice of the batch size. Empty: the range has several trials, or see Trial.reason. */
+  reason: string;
+  /** Whether they are excluded. Only in answers to requests with `with_excluded`. */
+  excluded: boolean;
 }
 
 /** What was saved up to a trial. */
@@ -346,6 +407,20 @@ export interface ProfiledLimit {
   costPerStep: number;
 }
 
+/** A calendar month of a job, in UTC. */
+export interface MonthStatistics {
+  /** When it began. Always set. */
+  startTime:
+    | Date
+    | undefined;
+  /** Number of trials that ended in it. */
+  numTrials: number;
+  /** Number of those that delivered a model. */
+  numDeliveries: number;
+  /** What all of them took. */
+  spent: Usage | undefined;
+}
+
 /**
  * The figures of a job. Trials that do not count are left out: excluded ones, and those from before the newest reset. What
  * ran before the job was registered, and was imported, is part of the baseline but not of what was spent.
@@ -380,6 +455,8 @@ export interface JobStatistics {
    * from an older server, whose `savings` has it.
    */
   numDeliveries: number;
+  /** The newest twelve calendar months in which trials ended, ascending. Empty: none has ended. */
+  months: MonthStatistics[];
 }
 
 /** Figures of several jobs together. */
@@ -413,7 +490,11 @@ export interface Totals {
    * Sum of what these jobs saved by the plain means of their defaults, which tends to overstate, so that below 0 it is what
    * was lost. Unset: no job has a claim.
    */
-  uncorrected: Usage | undefined;
+  uncorrected:
+    | Usage
+    | undefined;
+  /** What the jobs saved together, by the rule of a single job: without baselines, batch sizes and times. Always set. */
+  savings: Savings | undefined;
 }
 
 function createBaseFactors(): Factors {
@@ -865,6 +946,10 @@ function createBaseSaving(): Saving {
     cautiousBaseline: undefined,
     leastBaseline: undefined,
     uncorrected: undefined,
+    verdict: SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED,
+    inUse: undefined,
+    baselinesToSettle: undefined,
+    launchesToSettle: undefined,
   };
 }
 
@@ -890,6 +975,18 @@ export const Saving: MessageFns<Saving> = {
     }
     if (message.uncorrected !== undefined) {
       writer.uint32(57).double(message.uncorrected);
+    }
+    if (message.verdict !== SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED) {
+      writer.uint32(64).int32(savingsVerdictToNumber(message.verdict));
+    }
+    if (message.inUse !== undefined) {
+      writer.uint32(73).double(message.inUse);
+    }
+    if (message.baselinesToSettle !== undefined) {
+      writer.uint32(80).int32(message.baselinesToSettle);
+    }
+    if (message.launchesToSettle !== undefined) {
+      writer.uint32(88).int32(message.launchesToSettle);
     }
     return writer;
   },
@@ -963,6 +1060,38 @@ export const Saving: MessageFns<Saving> = {
             message.uncorrected = reader.double();
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.verdict = savingsVerdictFromJSON(reader.int32());
+            continue;
+          }
+          case 9: {
+            if (tag !== 73) {
+              break;
+            }
+
+            message.inUse = reader.double();
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.baselinesToSettle = reader.int32();
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.launchesToSettle = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -987,6 +1116,10 @@ export const Saving: MessageFns<Saving> = {
     message.cautiousBaseline = object.cautiousBaseline ?? undefined;
     message.leastBaseline = object.leastBaseline ?? undefined;
     message.uncorrected = object.uncorrected ?? undefined;
+    message.verdict = object.verdict ?? SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED;
+    message.inUse = object.inUse ?? undefined;
+    message.baselinesToSettle = object.baselinesToSettle ?? undefined;
+    message.launchesToSettle = object.launchesToSettle ?? undefined;
     return message;
   },
 };
@@ -1005,6 +1138,10 @@ function createBaseSavings(): Savings {
     newestBaselineTime: undefined,
     breakEvenTrial: undefined,
     comparedFromTrial: 0,
+    batchSizeInUse: 0,
+    numInUseTrials: 0,
+    minBaselineTrials: 0,
+    numExploringLaunches: 0,
   };
 }
 
@@ -1045,6 +1182,18 @@ export const Savings: MessageFns<Savings> = {
     }
     if (message.comparedFromTrial !== 0) {
       writer.uint32(96).int32(message.comparedFromTrial);
+    }
+    if (message.batchSizeInUse !== 0) {
+      writer.uint32(104).int32(message.batchSizeInUse);
+    }
+    if (message.numInUseTrials !== 0) {
+      writer.uint32(112).int32(message.numInUseTrials);
+    }
+    if (message.minBaselineTrials !== 0) {
+      writer.uint32(120).int32(message.minBaselineTrials);
+    }
+    if (message.numExploringLaunches !== 0) {
+      writer.uint32(128).int32(message.numExploringLaunches);
     }
     return writer;
   },
@@ -1158,6 +1307,38 @@ export const Savings: MessageFns<Savings> = {
             message.comparedFromTrial = reader.int32();
             continue;
           }
+          case 13: {
+            if (tag !== 104) {
+              break;
+            }
+
+            message.batchSizeInUse = reader.int32();
+            continue;
+          }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.numInUseTrials = reader.int32();
+            continue;
+          }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.minBaselineTrials = reader.int32();
+            continue;
+          }
+          case 16: {
+            if (tag !== 128) {
+              break;
+            }
+
+            message.numExploringLaunches = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1193,6 +1374,10 @@ export const Savings: MessageFns<Savings> = {
     message.newestBaselineTime = object.newestBaselineTime ?? undefined;
     message.breakEvenTrial = object.breakEvenTrial ?? undefined;
     message.comparedFromTrial = object.comparedFromTrial ?? 0;
+    message.batchSizeInUse = object.batchSizeInUse ?? 0;
+    message.numInUseTrials = object.numInUseTrials ?? 0;
+    message.minBaselineTrials = object.minBaselineTrials ?? 0;
+    message.numExploringLaunches = object.numExploringLaunches ?? 0;
     return message;
   },
 };
@@ -1333,6 +1518,12 @@ function createBaseTrialBucket(): TrialBucket {
     medianCost: 0,
     mostCost: 0,
     numExplorations: 0,
+    newestTrial: 0,
+    lastEndTime: undefined,
+    meanEpochs: 0,
+    endReason: EndReason.END_REASON_UNSPECIFIED,
+    reason: "",
+    excluded: false,
   };
 }
 
@@ -1367,6 +1558,24 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     }
     if (message.numExplorations !== 0) {
       writer.uint32(80).int32(message.numExplorations);
+    }
+    if (message.newestTrial !== 0) {
+      writer.uint32(88).int32(message.newestTrial);
+    }
+    if (message.lastEndTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.lastEndTime), writer.uint32(98).fork()).join();
+    }
+    if (message.meanEpochs !== 0) {
+      writer.uint32(105).double(message.meanEpochs);
+    }
+    if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
+      writer.uint32(112).int32(endReasonToNumber(message.endReason));
+    }
+    if (message.reason !== "") {
+      writer.uint32(122).string(message.reason);
+    }
+    if (message.excluded !== false) {
+      writer.uint32(128).bool(message.excluded);
     }
     return writer;
   },
@@ -1464,6 +1673,54 @@ export const TrialBucket: MessageFns<TrialBucket> = {
             message.numExplorations = reader.int32();
             continue;
           }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.newestTrial = reader.int32();
+            continue;
+          }
+          case 12: {
+            if (tag !== 98) {
+              break;
+            }
+
+            message.lastEndTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 13: {
+            if (tag !== 105) {
+              break;
+            }
+
+            message.meanEpochs = reader.double();
+            continue;
+          }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.endReason = endReasonFromJSON(reader.int32());
+            continue;
+          }
+          case 15: {
+            if (tag !== 122) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 16: {
+            if (tag !== 128) {
+              break;
+            }
+
+            message.excluded = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1491,6 +1748,12 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     message.medianCost = object.medianCost ?? 0;
     message.mostCost = object.mostCost ?? 0;
     message.numExplorations = object.numExplorations ?? 0;
+    message.newestTrial = object.newestTrial ?? 0;
+    message.lastEndTime = object.lastEndTime ?? undefined;
+    message.meanEpochs = object.meanEpochs ?? 0;
+    message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
+    message.reason = object.reason ?? "";
+    message.excluded = object.excluded ?? false;
     return message;
   },
 };
@@ -1768,6 +2031,97 @@ export const ProfiledLimit: MessageFns<ProfiledLimit> = {
   },
 };
 
+function createBaseMonthStatistics(): MonthStatistics {
+  return { startTime: undefined, numTrials: 0, numDeliveries: 0, spent: undefined };
+}
+
+export const MonthStatistics: MessageFns<MonthStatistics> = {
+  encode(message: MonthStatistics, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.startTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.startTime), writer.uint32(10).fork()).join();
+    }
+    if (message.numTrials !== 0) {
+      writer.uint32(16).int32(message.numTrials);
+    }
+    if (message.numDeliveries !== 0) {
+      writer.uint32(24).int32(message.numDeliveries);
+    }
+    if (message.spent !== undefined) {
+      Usage.encode(message.spent, writer.uint32(34).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): MonthStatistics {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseMonthStatistics();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.startTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.numTrials = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.numDeliveries = reader.int32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.spent = Usage.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<MonthStatistics>): MonthStatistics {
+    return MonthStatistics.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<MonthStatistics>): MonthStatistics {
+    const message = createBaseMonthStatistics();
+    message.startTime = object.startTime ?? undefined;
+    message.numTrials = object.numTrials ?? 0;
+    message.numDeliveries = object.numDeliveries ?? 0;
+    message.spent = (object.spent !== undefined && object.spent !== null) ? Usage.fromPartial(object.spent) : undefined;
+    return message;
+  },
+};
+
 function createBaseJobStatistics(): JobStatistics {
   return {
     trials: [],
@@ -1778,6 +2132,7 @@ function createBaseJobStatistics(): JobStatistics {
     savingsPoints: [],
     powerProfiles: [],
     numDeliveries: 0,
+    months: [],
   };
 }
 
@@ -1806,6 +2161,9 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     }
     if (message.numDeliveries !== 0) {
       writer.uint32(64).int32(message.numDeliveries);
+    }
+    for (const v of message.months) {
+      MonthStatistics.encode(v!, writer.uint32(74).fork()).join();
     }
     return writer;
   },
@@ -1887,6 +2245,14 @@ export const JobStatistics: MessageFns<JobStatistics> = {
             message.numDeliveries = reader.int32();
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.months.push(MonthStatistics.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1914,6 +2280,7 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     message.savingsPoints = object.savingsPoints?.map((e) => SavingsPoint.fromPartial(e)) || [];
     message.powerProfiles = object.powerProfiles?.map((e) => PowerProfile.fromPartial(e)) || [];
     message.numDeliveries = object.numDeliveries ?? 0;
+    message.months = object.months?.map((e) => MonthStatistics.fromPartial(e)) || [];
     return message;
   },
 };
@@ -1929,6 +2296,7 @@ function createBaseTotals(): Totals {
     numJobsWithSavings: 0,
     numJobsNeedingAttention: 0,
     uncorrected: undefined,
+    savings: undefined,
   };
 }
 
@@ -1960,6 +2328,9 @@ export const Totals: MessageFns<Totals> = {
     }
     if (message.uncorrected !== undefined) {
       Usage.encode(message.uncorrected, writer.uint32(74).fork()).join();
+    }
+    if (message.savings !== undefined) {
+      Savings.encode(message.savings, writer.uint32(82).fork()).join();
     }
     return writer;
   },
@@ -2049,6 +2420,14 @@ export const Totals: MessageFns<Totals> = {
             message.uncorrected = Usage.decode(reader, reader.uint32());
             continue;
           }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            message.savings = Savings.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2078,6 +2457,9 @@ export const Totals: MessageFns<Totals> = {
     message.numJobsNeedingAttention = object.numJobsNeedingAttention ?? 0;
     message.uncorrected = (object.uncorrected !== undefined && object.uncorrected !== null)
       ? Usage.fromPartial(object.uncorrected)
+      : undefined;
+    message.savings = (object.savings !== undefined && object.savings !== null)
+      ? Savings.fromPartial(object.savings)
       : undefined;
     return message;
   },

@@ -1,0 +1,370 @@
+"""The answer to what a job's reader asks first: what a launch costs now, what was saved, what is used, what comes next.
+
+The page, the terminal, `wattwise run` and the demo show these sentences, so that they never differ.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from wattwise import v1
+from wattwise.commands.humanize import joules, money, percent
+
+Kind = Literal["saving", "loss", "exploring", "uncertain", "none"]
+
+_KINDS: dict[int, Kind] = {
+    v1.SAVINGS_VERDICT_SAVING: "saving",
+    v1.SAVINGS_VERDICT_LOSS: "loss",
+    v1.SAVINGS_VERDICT_EXPLORING: "exploring",
+    v1.SAVINGS_VERDICT_UNCERTAIN: "uncertain",
+}
+
+_ABOUT_THE_SAME = 0.005
+"""A difference below this is said as none."""
+
+
+class Quantity(NamedTuple):
+    """What savings are told in.
+
+    Attributes:
+        name: "money" or "cost".
+        saving: What was saved of it.
+        text: Formats an amount.
+    """
+
+    name: Literal["money", "cost"]
+    saving: v1.Saving
+    text: Callable[[float], str]
+
+    @property
+    def kind(self) -> Kind:
+        """What its verdict amounts to; "none" if nothing can be claimed yet."""
+        return _KINDS.get(self.saving.verdict, "none")
+
+
+class Answer(NamedTuple):
+    """Sentences about a job, each with its full stop.
+
+    Attributes:
+        kind: What was saved, in a word.
+        now: What a launch costs now, and with the default batch size.
+        saved: What was saved at least, or lost, or why that is not known.
+        settle: What would show a saving, what that costs, and how to request it; empty if there is nothing to show.
+        used: Which batch size is used now, and why.
+        upcoming: What the next launch gets; empty if nothing is left to try.
+    """
+
+    kind: Kind
+    now: str
+    saved: str
+    settle: str
+    used: str
+    upcoming: str
+
+    @property
+    def brief(self) -> str:
+        """What a launch costs and what was saved, in a line."""
+        return " ".join(filter(None, (self.now, self.saved, self.settle)))
+
+
+def answer(
+    job: v1.Job, savings: v1.Savings, factors: v1.Factors, choices: Sequence[v1.PreviewedChoice] | None = None
+) -> Answer:
+    """What the figures of a job say.
+
+    Args:
+        job: The job.
+        savings: Its savings.
+        factors: The operator's prices: with them, money is the quantity that is told.
+        choices: What the next launch may get, the most probable first; None if that was not asked for.
+    """
+    quantity = main_quantity(savings, factors)
+    return Answer(
+        quantity.kind,
+        _now(job, savings, quantity),
+        _saved(job, savings, quantity),
+        _settle(job, savings, quantity),
+        _used(job),
+        "" if choices is None else _upcoming(job, choices),
+    )
+
+
+def main_quantity(savings: v1.Savings, factors: v1.Factors) -> Quantity:
+    """Money where the operator has set prices and all of it is known, else cost."""
+    known = measured_part(savings, factors)
+    if has_prices(factors) and known.HasField("money") and known.money.verdict != v1.SAVINGS_VERDICT_NOT_MEASURED:
+        return Quantity("money", known.money, lambda value: money(value, factors.currency))
+    return Quantity("cost", savings.cost, joules)
+
+
+def has_prices(factors: v1.Factors) -> bool:
+    """Whether the operator has set a price above 0: with free energy and hours, there is no money to show."""
+    return bool(factors.electricity_price_per_kwh or factors.gpu_hour_price)
+
+
+def measured_part(savings: v1.Savings, factors: v1.Factors) -> v1.Savings:
+    """The savings without what follows from energy that was not measured: energy, CO2, and money if energy has a price.
+
+    Where only some trials have energy, there is no claim about it, and none about its money.
+    """
+    found = v1.Savings()
+    found.CopyFrom(savings)
+    if savings.energy.spent <= 0 < savings.time.spent:
+        found.ClearField("energy")
+        found.ClearField("carbon")
+        if factors.electricity_price_per_kwh:
+            found.ClearField("money")
+    elif factors.electricity_price_per_kwh and savings.energy.verdict == v1.SAVINGS_VERDICT_NOT_MEASURED:
+        found.money.CopyFrom(v1.Saving(spent=savings.money.spent, verdict=v1.SAVINGS_VERDICT_NOT_MEASURED))
+    return found
+
+
+def since_trial(savings: v1.Savings) -> str:
+    """From which trial savings are compared, to follow a noun; empty if all trials are."""
+    return f" since trial {savings.compared_from_trial}" if savings.compared_from_trial else ""
+
+
+def number_of(number: int, noun: str, plural: str = "") -> str:
+    """A number of things: "1 run", "1,204 runs"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def share_saved(saving: v1.Saving) -> float:
+    """What was saved at least, as a share of what the default would have taken at least."""
+    would_have = saving.spent + saving.at_least
+    return saving.at_least / would_have if would_have > 0 else 0.0
+
+
+def share_lost(savings: v1.Savings, saving: v1.Saving) -> float:
+    """What was lost, as a share of what the default would have taken by its mean; 0 if that is not known."""
+    would_have = savings.num_deliveries * saving.baseline
+    return -saving.uncorrected / would_have if would_have > 0 else 0.0
+
+
+def change_now(savings: v1.Savings, saving: v1.Saving) -> float | None:
+    """By how much a launch costs more now than with the default, as a share; below 0 it costs less.
+
+    None if either batch size has too few deliveries for a comparison, or if the default is in use.
+    """
+    few = min(savings.num_baseline_trials, savings.num_in_use_trials) < savings.min_baseline_trials
+    if few or not (saving.HasField("in_use") and saving.baseline):
+        return None
+    return saving.in_use / saving.baseline - 1
+
+
+def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
+    saving, text = quantity.saving, quantity.text
+    default, used = job.spec.default_batch_size, savings.batch_size_in_use
+    if not savings.num_deliveries:
+        return f"No launch has reached the target{since_trial(savings) or ' yet'}."
+    if saving.verdict == v1.SAVINGS_VERDICT_NOT_MEASURED:
+        return f"Some launches have no measurement of their {quantity.name}, so what one costs is not known."
+    usual = ""
+    if saving.HasField("baseline") and used != default:
+        runs = savings.num_baseline_trials
+        usual = f"{text(saving.baseline)} with the default, {default}"
+        if runs < savings.min_baseline_trials:
+            usual += f", in its {'only run' if runs == 1 else f'{runs} runs'}"
+    if not saving.HasField("in_use"):
+        none = f"Batch size {used} has not reached the target{since_trial(savings)}"
+        return f"{none}; a launch costs {usual}." if usual else f"{none}."
+    now = f"A launch costs {text(saving.in_use)} now"
+    if used == default:
+        return f"{now}, with the default, {default}."
+    if not usual:
+        return f"{now}; the default, {default}, has not reached the target{since_trial(savings)}."
+    change = change_now(savings, saving)
+    compared = "" if change is None else f": {_more_or_less(change)}"
+    return f"{now}, {usual}{compared}."
+
+
+def _more_or_less(change: float) -> str:
+    if abs(change) < _ABOUT_THE_SAME:
+        return "about the same"
+    return f"{percent(abs(change))} {'more' if change > 0 else 'less'}"
+
+
+def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
+    saving, text, default = quantity.saving, quantity.text, job.spec.default_batch_size
+    deliveries = f"{number_of(savings.num_deliveries, 'delivery', 'deliveries')}{since_trial(savings)}"
+    found = "What was saved is not known: this client is older than the server."
+    match saving.verdict:
+        case v1.SAVINGS_VERDICT_SAVING:
+            share = f"{percent(share_saved(saving))} of what the default would have cost"
+            found = f"Saved at least {text(saving.at_least)} in {deliveries}, {share}."
+        case v1.SAVINGS_VERDICT_LOSS:
+            share = f"{percent(share_lost(savings, saving))} more than the default would have cost"
+            found = f"Lost about {text(-saving.uncorrected)} in {deliveries}, {share}."
+        case v1.SAVINGS_VERDICT_EXPLORING:
+            found = f"Exploring: {_so_far(savings, saving)} in the first {savings.num_exploring_launches} launches."
+        case v1.SAVINGS_VERDICT_UNCERTAIN:
+            found = f"Whether it has saved anything in {deliveries} is not certain yet."
+        case v1.SAVINGS_VERDICT_NO_BASELINE:
+            needed = f"{savings.num_baseline_trials} of the {savings.min_baseline_trials} deliveries"
+            found = f"What was saved is not known: the default, {default}, has {needed} that a comparison needs."
+        case v1.SAVINGS_VERDICT_NOT_MEASURED:
+            found = f"What was saved is not known, since some deliveries have no measurement of the {quantity.name}."
+        case v1.SAVINGS_VERDICT_NO_DELIVERY:
+            found = "Nothing can be compared with the default before that."
+    return found
+
+
+def _so_far(savings: v1.Savings, saving: v1.Saving) -> str:
+    usual = savings.num_deliveries * saving.baseline
+    more = saving.spent / usual - 1 if usual > 0 else 0.0
+    if more < _ABOUT_THE_SAME:
+        return "trying batch sizes usually costs more than it saves"
+    return f"{percent(more)} more so far than with the default, which is usual"
+
+
+def _settle(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
+    saving = quantity.saving
+    if quantity.kind in ("saving", "loss") or saving.verdict in (
+        v1.SAVINGS_VERDICT_NO_DELIVERY,
+        v1.SAVINGS_VERDICT_NOT_MEASURED,
+    ):
+        return ""
+    if saving.HasField("baselines_to_settle"):
+        return _way(job, savings, quantity)
+    missing = savings.min_baseline_trials - savings.num_baseline_trials
+    if missing > 0:
+        runs = number_of(missing, "more run")
+        return f"{runs} of the default would allow a comparison{_price(missing, savings, quantity)}; {_request(job)}."
+    if savings.batch_size_in_use == job.spec.default_batch_size:
+        return "Nothing is saved while the default is the best known batch size."
+    return "More launches at the present costs would not show a saving."
+
+
+def _way(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
+    runs, launches = quantity.saving.baselines_to_settle, quantity.saving.launches_to_settle
+    if not runs:
+        return f"About {number_of(launches, 'more launch', 'more launches')} would prove a saving."
+    then = f", followed by about {number_of(launches, 'launch', 'launches')}," if launches else ""
+    what = f"{number_of(runs, 'more run')} of the default{then} would prove a saving"
+    return f"{what}{_price(runs, savings, quantity)}; {_request(job)}."
+
+
+def _price(runs: int, savings: v1.Savings, quantity: Quantity) -> str:
+    saving = quantity.saving
+    if not (saving.HasField("baseline") and saving.HasField("in_use")):
+        return ""
+    more = runs * (saving.baseline - saving.in_use)
+    if more <= 0:
+        return " and cost no more than other launches"
+    return f" and cost about {quantity.text(more)} more than with {savings.batch_size_in_use}"
+
+
+def _request(job: v1.Job) -> str:
+    if job.baseline_every:
+        return f"one launch in {job.baseline_every} is one"
+    if job.baseline_requested:
+        return "one is requested already"
+    command = f"wattwise jobs baseline {shlex.quote(job.spec.job_id)}"
+    return f"`{command}` requests one, `{command} --every 20` one in 20 launches"
+
+
+def _used(job: v1.Job) -> str:
+    size = f"Batch size {job.batch_size_in_use}"
+    if job.HasField("pinned_batch_size"):
+        return f"{size} is used now, because it is pinned."
+    if not job.HasField("best_known_batch_size"):
+        return f"{size}, the default, is used now: no batch size is known to reach the target."
+    cost = f"{joules(job.best_known_cost)} per model" if math.isfinite(job.best_known_cost) else "as far as known"
+    paused = "; the search is paused" if job.paused else ""
+    return f"{size} is used now, because its expected cost is the lowest, {cost}{paused}."
+
+
+def _upcoming(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
+    if not choices:
+        return "No batch size is left to try."
+    if len(choices) > 1:
+        shares = ", ".join(f"{choice.batch_size} ({percent(choice.probability)})" for choice in choices[:3])
+        return f"The next launch gets one of {shares}."
+    (choice,) = choices
+    if choice.batch_size == job.batch_size_in_use:
+        return "The next launch gets it, too."
+    if choice.type == v1.TRIAL_TYPE_REQUESTED:
+        return f"The next launch gets {choice.batch_size}, as requested."
+    return f"The next launch tries {choice.batch_size}."
+
+
+class Total(NamedTuple):
+    """What several jobs saved together.
+
+    Attributes:
+        kind: What it amounts to.
+        figure: The amount that was saved at least, or lost; empty without one.
+        text: What it is, to follow the figure, or why there is none; without a full stop.
+    """
+
+    kind: Kind
+    figure: str
+    text: str
+
+
+def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
+    """What the figures of several jobs say, by the rule of a single job."""
+    quantity = main_quantity(totals.savings, factors)
+    saving, text = quantity.saving, quantity.text
+    jobs = number_of(totals.num_jobs_with_savings, "job")
+    found = Total("none", "", "no saving yet: no trial has reached its target")
+    match saving.verdict:
+        case v1.SAVINGS_VERDICT_SAVING:
+            found = Total("saving", text(saving.at_least), f"saved at least, in {jobs}")
+        case v1.SAVINGS_VERDICT_LOSS:
+            found = Total("loss", text(-saving.uncorrected), f"more than with the default batch sizes, in {jobs}")
+        case v1.SAVINGS_VERDICT_EXPLORING:
+            first = totals.savings.num_exploring_launches
+            found = Total("exploring", "", f"no saving yet: no job has had more than {first} launches, which explore")
+        case v1.SAVINGS_VERDICT_UNCERTAIN:
+            found = Total("uncertain", "", f"whether {jobs} saved anything is not certain yet")
+        case v1.SAVINGS_VERDICT_NO_BASELINE:
+            needed = totals.savings.min_baseline_trials
+            found = Total("none", "", f"no saving is known: no default has the {needed} deliveries that it takes")
+        case v1.SAVINGS_VERDICT_NOT_MEASURED:
+            found = Total("none", "", f"no saving is known: deliveries have no measurement of the {quantity.name}")
+    return found
+
+
+def spent_per_model(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
+    """What all deliveries of a job took, and each; empty without one, or if the money is not known."""
+    quantity = main_quantity(statistics.savings, factors)
+    return _per_model(statistics.num_deliveries, getattr(statistics.spent, quantity.name), quantity.text)
+
+
+def spent_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
+    """What the newest month took, and how that compares with the month before; empty without a month."""
+    if not statistics.months:
+        return ""
+    quantity = main_quantity(statistics.savings, factors)
+    *_, newest = statistics.months
+    now = _per_model(newest.num_deliveries, getattr(newest.spent, quantity.name), quantity.text)
+    found = f"{month_name(newest)}: {now}"
+    if len(statistics.months) == 1 or not newest.num_deliveries:
+        return f"{found}."
+    before = statistics.months[-2]
+    earlier = per_delivery(before, quantity)
+    if earlier is None:
+        return f"{found}."
+    change = _more_or_less((per_delivery(newest, quantity) or 0.0) / earlier - 1)
+    return f"{found}; {change} than the {quantity.text(earlier)} each of {month_name(before)}."
+
+
+def per_delivery(month: v1.MonthStatistics, quantity: Quantity) -> float | None:
+    """What a delivery of a month took, missed and failed trials included; None without one, or if that is nothing."""
+    spent = float(getattr(month.spent, quantity.name))
+    return spent / month.num_deliveries if month.num_deliveries and spent > 0 else None
+
+
+def month_name(month: v1.MonthStatistics) -> str:
+    """Such as "November 2026"."""
+    return month.start_time.ToDatetime().strftime("%B %Y")
+
+
+def _per_model(deliveries: int, spent: float, text: Callable[[float], str]) -> str:
+    if not deliveries:
+        return f"{text(spent)} for no delivery"
+    return f"{number_of(deliveries, 'delivery', 'deliveries')} for {text(spent)}, {text(spent / deliveries)} each"

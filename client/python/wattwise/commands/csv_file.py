@@ -1,0 +1,98 @@
+"""CSV files: read as spreadsheets of all countries write them, and written so that none of them runs a text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from wattwise.files import LARGE, FileError, read_text
+
+_DELIMITERS = ",;\t"
+_QUOTED = re.compile('"[^"]*"')
+_FORMULA = re.compile("(^|[;\t\r\n])(?=[ '\"]*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
+"""The beginning of what a spreadsheet takes for a formula, also in the full width of East Asian characters.
+
+Where the decimal sign is a comma, a spreadsheet separates cells at semicolons and does not see the quotes of this file.
+"""
+
+
+class CsvRow(NamedTuple):
+    """A line that is not empty.
+
+    Attributes:
+        line: the number of its first line in the file.
+        cells: its texts, without the spaces around them.
+    """
+
+    line: int
+    cells: Sequence[str]
+
+
+class CsvFile:
+    """A CSV file in UTF-8.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        delimiter: what separates the cells of the first line: a comma, a semicolon or a tab.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FileError: it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._text = read_text(path, LARGE)
+        heading = _QUOTED.sub("", self._text.lstrip().partition("\n")[0])
+        self.delimiter = max(_DELIMITERS, key=heading.count)
+
+    def rows(self) -> Iterator[CsvRow]:
+        """The rows; the first one has the names.
+
+        Raises:
+            FileError: a line is not CSV.
+        """
+        # Not str.splitlines(), which also splits at characters that may be in a cell.
+        lines = io.StringIO(self._text, newline="")
+        reader = csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=True)
+        next_line = 1
+        try:
+            for texts in reader:
+                line, next_line = next_line, reader.line_num + 1
+                cells = [text.strip() for text in texts]
+                if any(cells):
+                    yield CsvRow(line, cells)
+        except csv.Error as error:
+            raise FileError(self._path, f"is not CSV: {error}", "correct the line", next_line) from None
+
+
+def number_in(text: str) -> float:
+    """The number in a cell.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        if "_" not in text:
+            return float(text)
+    except ValueError:
+        pass
+    raise ValueError("is not a number; write it like 1234.5, with a point and without a unit")
+
+
+def as_text(text: str) -> str:
+    """A text for a cell, with an apostrophe before what a spreadsheet would take for a formula."""
+    return _FORMULA.sub(r"\1'", text)
+
+
+def csv_line(cells: Iterable[str]) -> str:
+    """A line of a CSV file, as in RFC 4180."""
+    buffer = io.StringIO()
+    csv.writer(buffer).writerow(cells)
+    return buffer.getvalue()

@@ -1,0 +1,24 @@
+"""The charts of a page as Vega-Lite specifications, each with the table of what it shows.
+
+A batch size has one color and one symbol in all charts of a job. Axes of costs, energies, times and epochs begin at
+zero, end above the highest mark, and carry one unit.
+"""
+
+from wattwise_web.charts.base import Chart, Link
+from wattwise_web.charts.batch_sizes import epochs, expected_costs, power
+from wattwise_web.charts.curves import Curve, curves
+from wattwise_web.charts.trials import cost_by_trial, cost_per_delivery, highest_cost, saved_so_far
+
+__all__ = [
+    "Chart",
+    "Curve",
+    "Link",
+    "cost_by_trial",
+    "cost_per_delivery",
+    "curves",
+    "epochs",
+    "expected_costs",
+    "highest_cost",
+    "power",
+    "saved_so_far",
+]

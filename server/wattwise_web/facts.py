@@ -1,0 +1,244 @@
+"""What pages say of a job or a trial in names and texts: its facts, what people have set, and how two jobs compare."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from wattwise import v1
+from wattwise.commands.tables import baseline_waits, has_stages, policy, with_status
+from wattwise.monitor.kind import monitor_text
+
+from wattwise_web import amounts
+from wattwise_web.batch_sizes import beliefs
+
+LOG_URL = "log_url"
+"""The label whose value leads to the log of a trial."""
+_GLOSSARY = (Path(__file__).with_name("glossary.md"), Path(__file__).parents[2] / "docs/glossary.md")
+"""In a package, and in a checkout."""
+
+
+class Held(NamedTuple):
+    """Something that a person has set, and the command that undoes it.
+
+    Attributes:
+        name: what it is.
+        text: what it means for launches, as a sentence.
+        command: the command; empty if there is none.
+    """
+
+    name: str
+    text: str
+    command: str = ""
+
+
+def by_people(job: v1.Job, statistics: v1.JobStatistics) -> list[Held]:
+    """What people have set, which the search does not change."""
+    spec, job_id = job.spec, shlex.quote(job.spec.job_id)
+    found = []
+    if job.HasField("pinned_batch_size"):
+        text = f"Every launch gets batch size {job.pinned_batch_size}."
+        found.append(Held("pinned", text, f"wattwise jobs unpin {job_id}"))
+    if job.paused:
+        text = "Launches get the best known batch size, and no other one is tried."
+        found.append(Held("paused", text, f"wattwise jobs resume {job_id}"))
+    if job.baseline_requested:
+        waits = baseline_waits(job)
+        when = (
+            f"A launch gets the default batch size, {spec.default_batch_size}, but not {waits}"
+            if waits
+            else (f"The next launch gets the default batch size, {spec.default_batch_size}")
+        )
+        found.append(Held("baseline", f"{when}."))
+    if banned := with_status(job, v1.BATCH_SIZE_STATUS_BANNED):
+        sizes = ", ".join(map(str, banned))
+        text = f"No launch gets batch size{'' if len(banned) == 1 else 's'} {sizes}."
+        which = banned[0] if len(banned) == 1 else "BATCH_SIZE"
+        found.append(Held("banned", text, f"wattwise jobs allow {job_id} {which}"))
+    if statistics.num_excluded:
+        verb = "does" if statistics.num_excluded == 1 else "do"
+        text = f"{amounts.plural(statistics.num_excluded, 'trial')} {verb} not count."
+        found.append(Held("excluded", text, f"wattwise jobs include-trial {job_id} N"))
+    if job.reset_after:
+        found.append(Held("reset", f"Trials up to {job.reset_after} do not count: the search began again after them."))
+    return found
+
+
+def chooser(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
+    """Who chooses the batch size of the next launch."""
+    if not choices:
+        return ""
+    if all(choice.type == v1.TRIAL_TYPE_REQUESTED for choice in choices):
+        return "Requested by a person."
+    return f"Chosen by the search: {amounts.stage_word(job)}."
+
+
+def job_facts(job: v1.Job) -> list[tuple[str, str]]:
+    """Which batch size a job uses, and how it is configured."""
+    spec = job.spec
+    sign = "at least" if spec.higher_is_better_metric else "at most"
+    least = "least expected cost" if spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT else "cost of the cheapest trial"
+    stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} × the {least}"
+    facts = [
+        ("Used now", _used(job)),
+        (
+            "Policy",
+            amounts.stage_word(job)
+            if spec.policy != v1.POLICY_PRUNING_GTS
+            else f"{policy(spec)}: {amounts.stage_word(job)}",
+        ),
+        ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
+        ("Default", str(spec.default_batch_size)),
+        ("Target", f"metric {sign} {amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs"),
+        ("Energy against time", f"η = {spec.eta_knob:g}"),
+        ("Stopped early", stopping),
+        ("GPUs", f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total"),
+        ("Monitor", monitor_text(job.monitor) or "none named yet"),
+        ("Registered", amounts.moment(job.create_time).exact),
+    ]
+    if job.HasField("best_known_batch_size"):
+        cost = amounts.cost(job.best_known_cost)
+        facts.insert(1, ("Cheapest so far", f"batch size {job.best_known_batch_size}: {cost} expected for a model"))
+    facts += [("Changed", change.message) for change in job.changes]
+    return facts
+
+
+def _used(job: v1.Job) -> str:
+    size = job.batch_size_in_use
+    notes = [
+        *(["pinned"] if job.HasField("pinned_batch_size") else []),
+        *(["the default"] if size == job.spec.default_batch_size else []),
+    ]
+    return f"batch size {size} ({', '.join(notes)})" if notes else f"batch size {size}"
+
+
+def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Factors) -> list[tuple[str, Sequence[str]]]:
+    """The key figures of two jobs."""
+    dash = amounts.unknown()
+    columns = []
+    for job, of in pairs:
+        spec, spent, deliveries, cost = job.spec, of.spent, of.num_deliveries, of.savings.cost
+        epochs = [(each.mean_epochs, each.num_deliveries) for each in of.trials if each.num_deliveries]
+        delivered = sum(count for _, count in epochs)
+        used = beliefs(job)[job.batch_size_in_use].mean
+        money = spent.money / deliveries if spent.HasField("money") and deliveries else None
+        columns.append(
+            {
+                "used now": str(job.batch_size_in_use),
+                "default": str(spec.default_batch_size),
+                "expected cost of a model, used now": dash if used is None else amounts.cost(used),
+                "mean cost of a delivery, default": amounts.cost(cost.baseline) if cost.HasField("baseline") else dash,
+                "trials": f"{job.num_trials:,}",
+                "deliveries": f"{deliveries:,}",
+                "cost per delivery so far": amounts.cost(spent.cost / deliveries) if deliveries else dash,
+                **(
+                    {"money per delivery so far": dash if money is None else amounts.money(money, factors.currency)}
+                    if spent.HasField("money")
+                    else {}
+                ),
+                "energy so far": amounts.energy(spent.energy_joules) if spent.energy_joules > 0 else dash,
+                "time so far": amounts.span(spent.time_seconds),
+                "saved at least": amounts.cost(cost.at_least) if cost.at_least > 0 else "not shown yet",
+                "mean epochs of a delivery": amounts.number(sum(mean * count for mean, count in epochs) / delivered)
+                if delivered
+                else dash,
+                "policy": policy(spec),
+                "target": f"{amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs",
+                "η": f"{spec.eta_knob:g}",
+                "GPUs": f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total",
+                "monitor": monitor_text(job.monitor) or dash,
+            }
+        )
+    one, other = columns
+    return [(name, (text, other.get(name, dash))) for name, text in one.items()]
+
+
+def incomparable(one: v1.Job, other: v1.Job) -> list[str]:
+    """Why the costs of two jobs cannot be compared."""
+    notes = []
+    if one.spec.eta_knob != other.spec.eta_knob:
+        notes.append(
+            f"The costs weigh energy and time differently: η is {one.spec.eta_knob:g} and {other.spec.eta_knob:g}."
+        )
+    elif one.spec.eta_knob < 1 and one.spec.gpu.max_power_watts != other.spec.gpu.max_power_watts:
+        notes.append(
+            "The costs count time at different powers: the GPUs of the jobs may draw different maximum powers."
+        )
+    if one.monitor.kinds and other.monitor.kinds and set(one.monitor.kinds) != set(other.monitor.kinds):
+        monitors = f"{monitor_text(one.monitor)} and {monitor_text(other.monitor)}"
+        notes.append(f"The energy was measured by different monitors: {monitors}.")
+    if one.spec.target_metric != other.spec.target_metric:
+        notes.append("The targets differ, so a delivery of one job is not that of the other.")
+    return notes
+
+
+def glossary() -> list[tuple[str, str]]:
+    """The terms of the glossary of the docs, with their meanings; empty if it is not installed."""
+    file = next((file for file in _GLOSSARY if file.is_file()), None)
+    text = "" if file is None else file.read_text(encoding="utf-8")
+    found = re.findall(r"^- \*\*(.+?)\*\*: (.+?)(?=\n\S|\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    plain = [(term, re.sub(r"\[(.+?)\]\(.+?\)", r"\1", meaning.replace("`", ""))) for term, meaning in found]
+    return [(term, " ".join(meaning.split())) for term, meaning in plain]
+
+
+def label(key: str, value: str) -> dict[str, str]:
+    """A label of a launch, with the address of its log if it is one."""
+    return {"key": key, "value": value, "url": web_url(value) if key == LOG_URL else "", "pair": f"{key}={value}"}
+
+
+def web_url(text: str) -> str:
+    """A text that is an address of the web, so that it may become a link; empty for any other text."""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return ""
+    return text if good and text.isprintable() and " " not in text else ""
+
+
+def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
+    """What a trial has taken and reached, and how it came about."""
+    facts = [
+        (
+            "Batch size",
+            f"{trial.id.batch_size}{' (the default)' if trial.id.batch_size == job.spec.default_batch_size else ''}",
+        ),
+        ("Chosen", amounts.chooser(trial.type, staged=has_stages(job.spec))),
+        ("Epochs", f"{trial.last_epoch} of at most {job.spec.max_epochs}"),
+        (
+            "Metric",
+            f"{amounts.metric(trial.last_metric)}, target {amounts.metric(job.spec.target_metric)}"
+            if trial.HasField("last_metric")
+            else "no report yet",
+        ),
+        ("Time", amounts.span(trial.time_seconds)),
+        ("Energy", amounts.energy(trial.energy_joules) if trial.energy_joules > 0 else "not measured"),
+    ]
+    if trial.HasField("cost"):
+        bound = (
+            f", stopped above {amounts.cost(trial.cost_bound)}" if trial.HasField("cost_bound") else ", without a bound"
+        )
+        facts.append(("Cost", f"{amounts.cost(trial.cost)}{bound}"))
+    if trial.HasField("computed"):
+        watts = f"{trial.computed.power_limit_watts:g} W"
+        facts.append(("Computed", f"the cost is computed for the power limit of {watts}, not measured"))
+    if trial.HasField("power_limit_watts"):
+        facts.append(("Power limit", f"{trial.power_limit_watts:g} W per GPU"))
+    if trial.monitor.kinds:
+        facts.append(("Monitor", monitor_text(trial.monitor)))
+    if trial.recurrence:
+        before = amounts.plural(trial.recurrence - 1, "delivery", "deliveries")
+        facts.append(("Recurrence", f"{trial.recurrence:,}: the job had {before} when it started"))
+    if trial.HasField("start_time"):
+        facts.append(("Started", amounts.moment(trial.start_time).exact))
+    if trial.HasField("end_time"):
+        facts.append(("Ended", amounts.moment(trial.end_time).exact))
+    if trial.HasField("lease_expire_time"):
+        facts.append(("Lease", f"expires {amounts.moment(trial.lease_expire_time, is_ahead=True).ago}"))
+    if trial.token_id:
+        facts.append(("Token", trial.token_id))
+    return facts

@@ -1,0 +1,132 @@
+"""The sentences about a job that the page, the terminal and the demo share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from wattwise import v1
+from wattwise.commands.answer import Answer, answer, spent_by_month, total_answer
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+
+SAVING, LOSS = v1.SAVINGS_VERDICT_SAVING, v1.SAVINGS_VERDICT_LOSS
+EXPLORING, UNCERTAIN = v1.SAVINGS_VERDICT_EXPLORING, v1.SAVINGS_VERDICT_UNCERTAIN
+NO_BASELINE, NO_DELIVERY = v1.SAVINGS_VERDICT_NO_BASELINE, v1.SAVINGS_VERDICT_NO_DELIVERY
+
+
+def said(verdict: v1.SavingsVerdict.ValueType, runs: int = 3, job: dict[str, Any] | None = None, **cost: Any) -> Answer:
+    """The answer about a job with the default 64 that uses 16 now, in 20 deliveries that took 500 J."""
+    known: dict[str, Any] = {"best_known_batch_size": 16, "best_known_cost": 16.4, "batch_size_in_use": 16}
+    shown = v1.Job(spec=v1.JobSpec(job_id="a job", default_batch_size=64), **known | (job or {}))
+    amounts = {"spent": 500.0, "in_use": 16.4, "baseline": 29.4} | cost
+    savings = v1.Savings(
+        verdict=verdict,
+        cost=v1.Saving(verdict=verdict, **{name: value for name, value in amounts.items() if value is not None}),
+        num_deliveries=0 if verdict == NO_DELIVERY else 20,
+        num_baseline_trials=runs,
+        num_in_use_trials=15,
+        batch_size_in_use=shown.batch_size_in_use,
+        min_baseline_trials=3,
+        num_exploring_launches=10,
+    )
+    return answer(shown, savings, v1.Factors(), [v1.PreviewedChoice(batch_size=32, probability=1.0)])
+
+
+def test_a_saving_has_what_a_launch_costs_and_what_was_saved_at_least() -> None:
+    """Both are in the first line, with the batch size that is used and the next one."""
+    found = said(SAVING, at_least=100.0)
+    assert found.now == "A launch costs 16.4 J now, 29.4 J with the default, 64: 44% less."
+    assert found.saved == "Saved at least 100 J in 20 deliveries, 17% of what the default would have cost."
+    assert (found.kind, found.settle) == ("saving", "")
+    assert found.used == "Batch size 16 is used now, because its expected cost is the lowest, 16.4 J per model."
+    assert found.upcoming == "The next launch tries 32."
+
+
+def test_nothing_is_compared_with_few_runs_of_the_default() -> None:
+    """One run tells no percentage; what is missing, what it costs and how to request it is told."""
+    found = said(NO_BASELINE, runs=1, baselines_to_settle=2, launches_to_settle=5)
+    assert found.now == "A launch costs 16.4 J now, 29.4 J with the default, 64, in its only run."
+    assert found.kind == "none"
+    assert "1 of the 3 deliveries" in found.saved
+    assert found.settle.startswith("2 more runs of the default, followed by about 5 launches, would prove a saving")
+    assert "cost about 26.0 J more than with 16" in found.settle
+    assert "`wattwise jobs baseline 'a job'`" in found.settle
+    assert "--every" in found.settle
+    unknown = said(NO_BASELINE, runs=0, baseline=None)
+    assert unknown.settle.startswith("3 more runs of the default would allow a comparison; ")
+
+
+@pytest.mark.parametrize(
+    ("job", "text"),
+    [({"baseline_requested": True}, "one is requested already"), ({"baseline_every": 9}, "one launch in 9 is one")],
+)
+def test_what_is_requested_is_not_advised_again(job: dict[str, Any], text: str) -> None:
+    """The sentence ends with what is known of the request."""
+    assert said(NO_BASELINE, runs=1, job=job, baselines_to_settle=2, launches_to_settle=0).settle.endswith(f"; {text}.")
+
+
+def test_exploration_is_no_loss() -> None:
+    """What the first launches cost more is said as usual, whether there is a claim or not."""
+    for runs in (1, 3):
+        found = said(EXPLORING, runs=runs, spent=682.0, saved=-100.0, at_least=-200.0, uncorrected=-94.0)
+        assert found.kind == "exploring"
+        expected = "Exploring: 16% more so far than with the default, which is usual in the first 10 launches."
+        assert found.saved == expected
+    assert "usually costs more than it saves" in said(EXPLORING, spent=500.0).saved
+
+
+def test_an_uncertain_claim_has_no_negative_numbers() -> None:
+    """It says what would settle it."""
+    way: dict[str, Any] = {"baselines_to_settle": 0, "launches_to_settle": 20}
+    found = said(UNCERTAIN, saved=-100.0, at_least=-7e6, uncorrected=-94.0, **way)
+    assert found.brief.endswith("is not certain yet. About 20 more launches would prove a saving.")
+    assert "-" not in found.brief
+    same = said(UNCERTAIN, job={"batch_size_in_use": 64}, saved=-1.0, at_least=-2.0)
+    assert same.settle == "Nothing is saved while the default is the best known batch size."
+
+
+def test_a_loss_is_said() -> None:
+    """By the mean of the default, as a share of what it would have cost."""
+    found = said(LOSS, uncorrected=-147.0)
+    assert found.saved == "Lost about 147 J in 20 deliveries, 25% more than the default would have cost."
+
+
+def test_states_of_a_job_are_told() -> None:
+    """New, pinned and paused jobs, and one without a batch size left."""
+    new = said(NO_DELIVERY, job={"batch_size_in_use": 64}, in_use=None, baseline=None)
+    assert new.now == "No launch has reached the target yet."
+    unknown = v1.Job(spec=v1.JobSpec(job_id="a", default_batch_size=64), batch_size_in_use=64)
+    found = answer(unknown, v1.Savings(verdict=NO_DELIVERY, batch_size_in_use=64), v1.Factors(), [])
+    assert found.used.startswith("Batch size 64, the default, is used now")
+    assert found.upcoming == "No batch size is left to try."
+    assert said(SAVING, at_least=1.0, job={"pinned_batch_size": 16}).used.endswith("because it is pinned.")
+    assert said(SAVING, at_least=1.0, job={"paused": True}).used.endswith("; the search is paused.")
+
+
+def test_a_single_job_has_the_verdict_of_its_totals(
+    grpc_server: LiveServer, grpc_stub: v1.BatchSizeOptimizerStub
+) -> None:
+    """From a new job to one that has explored."""
+    trainer = Trainer(grpc_stub, job_id_prefix="answers", job_id="answers-one")
+    admin = grpc_server.admin
+    for trials in (0, 1, 12):
+        for _ in range(trials):
+            trainer.run(10.0)
+        job = admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
+        savings = admin.GetJobStatistics(v1.GetJobStatisticsRequest(job_id=trainer.job_id)).statistics.savings
+        totals = admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="answers")).totals
+        assert totals.savings.verdict == savings.verdict
+        assert total_answer(totals, v1.Factors()).kind == answer(job, savings, v1.Factors()).kind
+
+
+def test_months_are_compared() -> None:
+    """The newest one with the one before, by what a delivery took."""
+    statistics = v1.JobStatistics()
+    for month, deliveries, spent in ((10, 10, 39.0), (11, 12, 31.8)):
+        added = statistics.months.add(num_deliveries=deliveries, spent=v1.Usage(cost=spent))
+        added.start_time.FromJsonString(f"2026-{month}-01T00:00:00Z")
+    text = "November 2026: 12 deliveries for 31.8 J, 2.65 J each; 32% less than the 3.90 J each of October 2026."
+    assert spent_by_month(statistics, v1.Factors()) == text
+    assert spent_by_month(v1.JobStatistics(), v1.Factors()) == ""
