@@ -85,8 +85,10 @@ class DemoTable:
 
 def _heading(job: v1.Job) -> str:
     unit = f"J{estimate_mark(job.monitor, job.other_monitor)}"
-    cheapest = f"{job.min_cost:.1f} {unit} at {job.min_cost_batch_size}" if job.HasField("min_cost") else "unknown"
-    return f"{job.spec.job_id}: cheapest trial so far {cheapest}"
+    best = "unknown"
+    if job.HasField("best_known_cost"):
+        best = f"{job.best_known_cost:.1f} {unit} with batch size {job.best_known_batch_size}"
+    return f"{job.spec.job_id}: lowest expected cost of a model {best}"
 
 
 def _cells(launch: DemoLaunch, recurrence: str, why: str) -> tuple[str, ...]:

@@ -182,6 +182,7 @@ class Reader:
                     charts.expected_costs(job, preview.choices, savings.mean_moneys(statistics, info.factors)),
                     charts.curves(job.spec, curves),
                     charts.saved_so_far(job, statistics),
+                    charts.model_by_month(statistics, info.factors),
                     charts.epochs(job, statistics),
                     charts.power(job, statistics.power_profiles),
                 )

@@ -17,7 +17,7 @@ def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool =
     named = v1.TrialId(batch_size=64, trial_number=7)
     monitor = monitor_of(kind)
     trial = v1.Trial(id=named, end_reason=end, cost=20, monitor=monitor)
-    job = v1.Job(spec=v1.JobSpec(job_id="digits-x"), min_cost=20, min_cost_batch_size=64, monitor=monitor)
+    job = v1.Job(spec=v1.JobSpec(job_id="digits-x"), best_known_cost=20, best_known_batch_size=64, monitor=monitor)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=110)
     table = DemoTable(console)
     with table.shown():
@@ -55,5 +55,5 @@ def test_estimated_cost_is_marked() -> None:
 def test_heading_of_the_table() -> None:
     """On a terminal, the table's heading has the job's lowest cost, and the line below it the newest reason."""
     text = shown(v1.END_REASON_TARGET_REACHED, target_reached=True, terminal=True)
-    assert "digits-x: cheapest trial so far 20.0 J at 64" in text
+    assert "digits-x: lowest expected cost of a model 20.0 J with batch size 64" in text
     assert "newest: trial 7, [sampled] lowest" in text

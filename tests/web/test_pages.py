@@ -385,7 +385,7 @@ def test_lists_say_what_they_leave_out(site: LiveServer, web: httpx.Client, tmp_
     written = file.read_text(encoding="utf-8")
     assert "10 of 53, the newest ones; <code>wattwise jobs export</code> has all" in written
     assert "The newest 8; <code>wattwise jobs events</code> has all." in written
-    assert re.search(r"all \d+ trials", text_of(job_page(web, "bert-weekly"))) is None
+    assert re.search(r"all \d+ trials", text_of(job_page(web, "nan-metrics"))) is None
     site.admin.DeleteJob(v1.DeleteJobRequest(job_id="truncated"))
 
 

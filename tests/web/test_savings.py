@@ -6,11 +6,12 @@ from pathlib import Path
 
 from wattwise import Client, v1
 from wattwise.commands.answer import total_answer
-from wattwise_web import savings
+from wattwise_web import charts, savings
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.web.conftest import FACTORS
+from tests.web.test_pages import DASH
 
 
 def pinned_runs(server: LiveServer, trainer: Trainer, batch_size: int, costs: list[float]) -> None:
@@ -40,6 +41,22 @@ def test_unmeasured_energy_has_no_money(tmp_path: Path) -> None:
         total = total_answer(client.get_totals(), factors)
     assert [row.name for row in rows] == ["cost", "time"]
     assert "EUR" not in total.figure
+
+
+def test_months_have_a_chart() -> None:
+    """In money where there are prices; a month without a delivery has a row and no bar; one month is no trend."""
+    statistics = v1.JobStatistics(savings=v1.Savings(money=v1.Saving(), energy=v1.Saving(spent=1.0)))
+    for month, deliveries, spent in ((9, 10, 39.0), (10, 0, 3.0), (11, 12, 31.8)):
+        assert charts.model_by_month(statistics, v1.Factors()).spec is None or month == 11
+        added = statistics.months.add(num_deliveries=deliveries, spent=v1.Usage(money=spent, cost=spent))
+        added.start_time.FromJsonString(f"2026-{month:02}-01T00:00:00Z")
+    factors = v1.Factors(gpu_hour_price=1.0, currency="EUR")
+    chart = charts.model_by_month(statistics, factors)
+    assert chart.rows[0] == ("November 2026", "12", "2.65 EUR", "31.80 EUR")
+    assert chart.rows[1][1:] == ("0", DASH, "3.00 EUR")
+    assert chart.spec is not None
+    assert [value["each"] for value in chart.spec["data"]["values"]] == [3.9, 2.65]
+    assert "EUR" in str(chart.spec)
 
 
 def test_only_losing_quantities_have_rows_of_a_loss(tmp_path: Path) -> None:

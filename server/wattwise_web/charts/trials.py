@@ -322,7 +322,7 @@ def saved_so_far(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
             dated(values),
         ],
     )
-    caption = "Solid: saved at least; dashed: the estimate; both by today's baseline. Below zero is a loss."
+    caption = "Solid: saved at least; dashed: the estimate; both by today's mean of the default. Below zero: not yet."
     if is_clipped:
         caption += " The solid line goes on below the chart; the table has all its values."
     if since := statistics.savings.compared_from_trial:
