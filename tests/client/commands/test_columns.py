@@ -20,7 +20,7 @@ from tests.terminal import on_terminal, wattwise
 from tests.wheel_check import SERVER_ONLY
 
 _JOBS = [
-    *("job", "state", "batch size", "survivors", "trials", "min cost", "at batch size", "monitor", "registered", "age"),
+    *("job", "state", "used now", "survivors", "trials", "expected cost", "monitor", "registered", "age"),
 ]
 _TRIALS = [
     *("trial", "batch size", "result", "type", "status", "ended by", "target", "epochs", "metric", "time", "energy"),
@@ -156,7 +156,8 @@ def test_tsv(ask: Ask, trainer: Trainer) -> None:
     assert (second["cost_joules"], second["monitor"], second["warnings"]) == ("50000.0", "estimate", "monitors differ")
     assert (running["result"], running["cost_joules"]) == ("running", "")
     (job,) = records(ask("jobs", "list", "--prefix", trainer.job_id, "--format", "tsv"))
-    assert (job["job"], job["state"], job["min_cost_joules"]) == (trainer.job_id, "searching", "5000.0")
+    assert (job["job"], job["state"], job["used_now"]) == (trainer.job_id, "searching", "16")
+    assert 1000 < float(job["expected_cost_joules"]) < 10_000
 
 
 def test_tsv_on_a_terminal(trainer: Trainer) -> None:
@@ -181,6 +182,7 @@ def test_every_table_has_a_format_for_scripts(ask: Ask, trainer: Trainer) -> Non
         (("jobs", "list"), "job"),
         (("jobs", "trials", trainer.job_id), "trial"),
         (("jobs", "trial", trainer.job_id, "1"), "epoch"),
+        (("jobs", "savings"), "job"),
         (("jobs", "events"), "time"),
         (("spool", "list"), "server"),
     ):
@@ -199,7 +201,7 @@ def test_tsv_cells_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_rich(trainer: Trainer) -> None:
     """A trainer's machine, which has neither `rich` nor another package of the server, prints the same tables."""
     for words in (
-        ("jobs", "list", "--prefix", trainer.job_id, "--columns", "job,state,min-cost"),
+        ("jobs", "list", "--prefix", trainer.job_id, "--columns", "job,state,expected-cost"),
         ("jobs", "trials", trainer.job_id, "--columns", "trial,result,cost"),
         ("jobs", "show", trainer.job_id),
         ("spool", "list"),
@@ -232,11 +234,11 @@ def test_columns(ask: Ask, trainer: Trainer) -> None:
 @pytest.mark.parametrize(
     ("words", "facts"),
     [
-        (("list", "--columns", "job,costs"), ("--columns", "'costs'", "min-cost, at-batch-size")),
+        (("list", "--columns", "job,costs"), ("--columns", "'costs'", "trials, expected-cost")),
         (("list", "--columns", ""), ("--columns", "''", "job, state")),
         (("list", "--columns", "job,state,job"), ("--columns", "'job'", "twice")),
-        (("list", "--sort", "costs"), ("--sort", "'costs'", "min-cost, at-batch-size")),
-        (("trials", "x", "--sort", "min-cost"), ("--sort", "'min-cost'", "trial, batch-size, result")),
+        (("list", "--sort", "costs"), ("--sort", "'costs'", "trials, expected-cost")),
+        (("trials", "x", "--sort", "expected-cost"), ("--sort", "'expected-cost'", "trial, batch-size, result")),
         (("list", "--limit", "0"), ("--limit", "'0'")),
         (("list", "--limit", "few"), ("--limit", "'few'")),
         (("list", "--wide", "--columns", "job"), ("--columns", "--wide")),
@@ -282,7 +284,7 @@ def test_sort_jobs_by_every_column(ask: Ask, trainer: Trainer, stub: v1.BatchSiz
     for column in JOB_COLUMNS:
         assert trainer.job_id in ask("jobs", "list", "--sort", column.option)
     for words in ((), ("--reverse",)):
-        lines = ask("jobs", "list", "--sort", "min-cost", "--columns", "job,min-cost", "--no-headers", *words)
+        lines = ask("jobs", "list", "--sort", "expected-cost", "--columns", "job,expected-cost", "--no-headers", *words)
         filled = ["J" in line.split() or line.endswith("J") or "J (" in line for line in lines.splitlines()]
         assert filled == sorted(filled, reverse=True)
         assert False in filled

@@ -46,11 +46,11 @@ def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:
     answer = ask("jobs", "exclude-trial", job_id, "2")
     assert answer.startswith(f"Excluded trial 2 of {job_id}, with batch size {size}. ")
     shown = ask("jobs", "show", job_id)
-    assert row(shown, "min cost")[1].startswith("1.00 kJ")
+    assert json.loads(ask("jobs", "show", job_id, "--json"))["min_cost"] == 1000
     assert row(shown, "excluded trials") == ["excluded trials", "2"]
     assert row(ask("jobs", "trials", job_id), "2")[4] == "succeeded, excluded"
     assert ask("jobs", "include-trial", job_id, "2").startswith(f"Included trial 2 of {job_id}")
-    assert row(ask("jobs", "show", job_id), "min cost")[1].startswith("1.00 J")
+    assert json.loads(ask("jobs", "show", job_id, "--json"))["min_cost"] == 1
 
 
 def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
@@ -90,7 +90,7 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert [trainer.next().id.batch_size for _ in range(2)] == [64, 64]
     shown = ask("jobs", "show", job_id)
     assert row(shown, "pinned") == ["pinned", "64"]
-    assert row(shown, "next launch")[1].startswith("batch size 64, like every launch")
+    assert row(shown, "used now")[1].startswith("Batch size 64 is used now")
     assert row(shown, "requested trials") == ["requested trials", "1-2"]
     assert row(ask("jobs", "trials", job_id), "1")[3] == "requested"
     assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
@@ -116,11 +116,12 @@ def test_paused_search(ask: Ask, trainer: Trainer) -> None:
     trainer.run(100)
     answer = ask("jobs", "pause", job_id)
     assert f"`wattwise jobs resume {job_id}`" in answer
-    assert answer.endswith("Cheapest so far: 100 J at batch size 16.\n")
+    assert "gets the best known batch size; no cost bound. " in answer
+    assert answer.endswith(" with batch size 16.\n")
     assert [trainer.run(100).id.batch_size for _ in range(3)] == [16, 16, 16]
     shown = ask("jobs", "show", job_id)
     assert row(shown, "paused") == ["paused", "nothing is tried"]
-    assert row(shown, "next launch")[1] == "the best known batch size; no cost bound"
+    assert row(shown, "used now")[1].startswith("Batch size 16 is used now")
     assert row(ask("jobs", "list"), job_id)[1] == "paused"
     assert ask("jobs", "resume", job_id).startswith(f"Resumed {job_id}. The next launch gets one of the batch sizes ")
     assert trainer.next().id.batch_size != 16
@@ -148,7 +149,7 @@ def test_waiting_baseline_is_named(ask: Ask, trainer: Trainer) -> None:
     ask("jobs", "pause", job_id)
     assert "A baseline with batch size 16 waits until 64 is unpinned." in ask("jobs", "pin", job_id, "64")
     shown = ask("jobs", "show", job_id)
-    assert row(shown, "next launch")[1].startswith("batch size 64, like every launch")
+    assert row(shown, "used now")[1].startswith("Batch size 64 is used now")
     assert row(shown, "paused")[1] == "once nothing is pinned"
     assert row(shown, "baseline")[1].endswith("waits until 64 is unpinned")
     assert row(shown, "stopped early")[1].endswith("; trials of a pinned batch size are not")
@@ -183,7 +184,7 @@ def test_allowing_says_what_launches_get(ask: Ask, trainer: Trainer) -> None:
     """A job that was stuck is told what it launches, not that it must be reset."""
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
-    assert row(ask("jobs", "show", trainer.job_id), "next launch")[1].startswith("none")
+    assert row(ask("jobs", "show", trainer.job_id), "next launch")[1] == "No batch size is left to try."
     answer = ask("jobs", "allow", trainer.job_id, "8")
     assert answer.endswith("The next launch gets batch size 8, as the search chooses.\n")
 

@@ -7,7 +7,6 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wattwise.errors import InvalidAddressError
 from wattwise.variables import control_fault, read_variable
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ def usual_server() -> str:
     Raises:
         InvalidAddressError: the variable has a control character.
     """
+    from wattwise.errors import InvalidAddressError  # noqa: PLC0415 - no option needs it
+
     return read_variable(SERVER, InvalidAddressError) or _USUAL
 
 
