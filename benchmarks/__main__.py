@@ -139,6 +139,9 @@ def _import(args: argparse.Namespace, folder: Path, samples: dict[str, Samples])
         ("import wattwise, CPU time beyond import grpc", "package", "grpc", 40),
         ("import BatchSizeOptimizer, CPU time beyond import grpc", "optimizer", "grpc", None),
         ("the same beyond grpc and the stubs", "optimizer", "stubs", None),
+        ("wattwise --help, CPU time beyond an empty parser's", "help", "argparse", 40),
+        ("wattwise --version, the same", "version", "argparse", 40),
+        ("wattwise jobs list --help, CPU time beyond importing the client", "jobs list", "client", None),
     ):
         yield Figure(name, 1e3 * (median(imports[kind]) - median(imports[floor])), target, unit="ms")
     yield Figure("on_evaluate", 1e3 * median(calls["on_evaluate"]), 4, unit="ms")

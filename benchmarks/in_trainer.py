@@ -1,4 +1,4 @@
-"""What a trainer pays: CPU seconds of imports, and seconds of `on_evaluate` with a server on the same machine."""
+"""CPU seconds of imports and of commands that call no server, and seconds of `on_evaluate` with a local server."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ import uuid
 
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
 
+_COMMAND = "from wattwise.commands.main import main; main({words})"
 _IMPORTS = {
     "grpc": "import grpc",
     "package": "import grpc, wattwise",
     "stubs": "import grpc; from wattwise.v1 import batch_size_optimizer_pb2_grpc",
     "optimizer": "import grpc; from wattwise import BatchSizeOptimizer, JobSpec",
+    "client": "import grpc; from wattwise import Client; Client",
+    "argparse": "import argparse; argparse.ArgumentParser().format_help()",
+    "help": _COMMAND.format(words=["--help"]),
+    "version": _COMMAND.format(words=["--version"]),
+    "jobs list": _COMMAND.format(words=["jobs", "list", "--help"]),
 }
 
 
@@ -37,7 +43,7 @@ def main() -> None:
 def _processor_seconds(code: str) -> float:
     """CPU time of a process in user and system mode."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

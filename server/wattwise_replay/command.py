@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from wattwise import Client
-from wattwise.commands.options import add_credential_options, credentials_of
+from wattwise.commands.actions import near_ids
+from wattwise.commands.options import add_credential_options, credentials_of, usual_server
 from wattwise.spec import Policy
 from wattwise_server.policy import registry
 
@@ -36,7 +37,7 @@ _EXAMPLES = """examples:
   wattwise replay --traces traces --all --json results.json
   wattwise replay --workload-file mine.toml --plot regret.svg
   wattwise replay --history runs/mnist-nightly/history.jsonl
-  wattwise replay --job mnist-nightly --server localhost:50051
+  wattwise replay --job mnist-nightly
   wattwise replay --synthetic two-humps --recurrences 1000
   wattwise replay --synthetic 1 --drift-at 40 --window 10
   wattwise replay --traces traces --gpu a40 --workload cifar100 --prior v100
@@ -50,8 +51,6 @@ _USUAL_BELIEF: Policy = "POLICY_KNOWLEDGE_GRADIENT"
 
 class ReplayCommand:
     """The `replay` subcommand of `wattwise`."""
-
-    help = "run the policies over recorded traces and compare their costs"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the options."""
@@ -94,7 +93,7 @@ def _add_workload_options(group: argparse._ArgumentGroup) -> None:
         help="recorded runs of your own workload; repeatable",
     )
     source.add_argument("--history", type=Path, metavar="FILE", help="history.jsonl of a run of `wattwise run`")
-    source.add_argument("--job", metavar="ID", help="the trials of a job on --server, which is only read")
+    source.add_argument("--job", metavar="ID", help="the trials of a job on a server, which is only read")
     source.add_argument(
         "--synthetic",
         metavar="SEED",
@@ -143,7 +142,8 @@ def _add_policy_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--server",
         metavar="ADDRESS",
-        help="use this server, not the policies in process; the jobs stay on it. With --job, that job's server",
+        help="use this server, not the policies in process; the jobs stay on it. With --job, that job's server "
+        "($WATTWISE_SERVER; default: localhost:50051)",
     )
 
 
@@ -211,9 +211,12 @@ def _check_drift(args: argparse.Namespace, workloads: Sequence[Workload]) -> Non
 
 
 def _client(args: argparse.Namespace, stack: ExitStack) -> Client | None:
-    if not args.server:
+    server = args.server or (usual_server() if args.job is not None else None)
+    if not server:
         return None
-    return stack.enter_context(Client(args.server, timeout=_SERVER_SECONDS, credentials=credentials_of(args)))
+    # A user is waiting for the trials of a job: a server that is away is reported at once.
+    retry = args.job is None
+    return stack.enter_context(Client(server, timeout=_SERVER_SECONDS, retry=retry, credentials=credentials_of(args)))
 
 
 def _workloads(args: argparse.Namespace, client: Client | None) -> Sequence[Workload]:
@@ -222,10 +225,9 @@ def _workloads(args: argparse.Namespace, client: Client | None) -> Sequence[Work
         return [workload_file.load(path) for path in args.workload_file]
     if args.history is not None:
         return [own_trials.from_history(args.history, args.eta)]
-    if args.job is not None:
-        if client is None:
-            raise ReplayError("--job needs --server ADDRESS, the server of the job")
-        return [own_trials.from_server(client, args.job)]
+    if args.job is not None and client is not None:
+        with near_ids(client, args.job):
+            return [own_trials.from_server(client, args.job)]
     if args.synthetic is not None:
         return [_synthetic(args.synthetic)]
     return _measured(args)

@@ -185,7 +185,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
         options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections), *age_options(config))
         server = grpc.aio.server(handlers=(methods,), options=options)
         # Before the database is opened: a start that fails because the port is taken has not touched it.
-        address = bind(server, config.address, guard.certificates)
+        address = bind(server, config.address, "--address", guard.certificates)
         health_service = HealthService(SERVICES)
         await health_service.begin()
         async with (
@@ -256,7 +256,7 @@ async def _answering_probes(address: str, health_service: HealthService) -> Asyn
     health_pb2_grpc.add_HealthServicer_to_server(health_service, methods.registry)
     options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", _PROBES))
     server = grpc.aio.server(handlers=(methods,), options=options)
-    bound = bind(server, address, None)
+    bound = bind(server, address, "--health-address", None)
     await server.start()
     log_event(log, logging.INFO, "serving health", address=bound)
     try:

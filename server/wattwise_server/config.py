@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,3 +177,39 @@ def host_and_port(address: str) -> tuple[str, int]:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise StartError(f"{address!r} is not an address: write an IPv6 host in brackets, such as [::1]:50051")
     return host, int(port)
+
+
+def check_port(address: str, option: str) -> None:
+    """Checks that a port can be opened, which an option has named.
+
+    Raises:
+        StartError: the port is in use on one of the host's addresses, or none of them is of this machine.
+    """
+    host, port = host_and_port(address)
+    faults = []
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, where in found:
+            try:
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(where)
+            except OSError as error:  # noqa: PERF203 - few addresses
+                faults.append(error)
+    except OSError as error:
+        raise port_error(address, option, error) from None
+    taken = [error for error in faults if error.errno == errno.EADDRINUSE]
+    # A name may have an address that this machine lacks, such as that of IPv6.
+    if taken or len(faults) == len(found):
+        raise port_error(address, option, (taken or faults)[0])
+
+
+def port_error(address: str, option: str, error: OSError) -> StartError:
+    """The error for a port that cannot be opened: why, and what to do."""
+    remedies = {
+        errno.EADDRINUSE: f"another process uses the port; stop that process, or choose another port with {option}",
+        errno.EADDRNOTAVAIL: f"{host_and_port(address)[0]} is not an address of this machine; change {option}",
+        errno.EACCES: f"this user may not open the port; choose one above 1023 with {option}",
+    }
+    why = remedies.get(error.errno or 0, f"{error.strerror or error}; change {option}")
+    return StartError(f"cannot listen on {address}: {why}")

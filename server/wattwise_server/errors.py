@@ -102,7 +102,7 @@ class TrialNotFoundError(ServiceError):
 
     def __init__(self, job_id: str, trial_number: int, batch_size: int, why: str) -> None:
         super().__init__(
-            f"{why}; pass the trial id that the server returned",
+            why,
             metadata={"job_id": job_id, "trial_number": str(trial_number), "batch_size": str(batch_size)},
         )
 

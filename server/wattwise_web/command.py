@@ -1,17 +1,13 @@
-"""`wattwise web`: options, the server of the page, and exports."""
+"""`wattwise web`: its options."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import signal
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import uvicorn
 from wattwise.errors import CredentialsError, WattwiseError
 from wattwise.rpc.address import check_address
 from wattwise.rpc.credentials import Credentials
@@ -19,18 +15,13 @@ from wattwise.streams import FAILED, run_command, write_line
 from wattwise.variables import read_variable
 from wattwise_server.commands.options import ADDRESS, FILE, Kind, add_option, add_switch
 
-from wattwise_web.app import Page
-from wattwise_web.connections import Protocol, Seldom, Server
-from wattwise_web.export import export
-from wattwise_web.settings import Exposure, Settings, listen
+from wattwise_web.settings import Settings, listen
 
 _URL = Kind("URL", str)
 
 
 class WebCommand:
     """The `web` subcommand of `wattwise`."""
-
-    help = "run the web page, which shows jobs and what they save"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the options, and `export`."""
@@ -70,6 +61,8 @@ class WebCommand:
         """Serves until a signal stops it, or exports; returns 0, or 1 if it cannot start."""
         settings = settings_of(args)
         if args.action == "export":
+            from wattwise_web.export import export  # noqa: PLC0415 - slow, and unused by --help
+
             size = asyncio.run(export(settings, args.job, args.file))
             print(f"wrote {args.file}, {size / 1000:,.0f} kB")  # noqa: T201 - the command's answer
             return 0
@@ -77,6 +70,8 @@ class WebCommand:
         check_address(settings.server)
         settings.credentials.channel_credentials()
         sock, url, exposure = listen(settings)
+        from wattwise_web.serving import serve  # noqa: PLC0415 - slow, and unused by --help
+
         return serve(settings, sock, url, exposure)
 
 
@@ -89,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="wattwise web", description=COMMAND.help)
+    parser = argparse.ArgumentParser(prog="wattwise web", description="The same as `wattwise web`.")
     COMMAND.add_arguments(parser)
     try:
         return COMMAND.run(parser.parse_args(argv))
@@ -117,48 +112,3 @@ def settings_of(args: argparse.Namespace) -> Settings:
         tls_key=args.tls_key,
         insecure=args.insecure,
     )
-
-
-class _Server(Server):
-    """Ends the live streams first, for which uvicorn would wait."""
-
-    page: Page
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops."""
-        self.page.streams.end()
-        await super().shutdown(sockets)
-
-
-def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure) -> int:
-    """Serves on an open port until a signal stops it."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # Whoever reaches the port can cause records, and must not fill the disk.
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(Seldom())
-
-    # uvicorn raises the signal again once it has stopped; to stop when asked is success.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-
-    async def run() -> bool:
-        page = Page(settings, exposure)
-        config = uvicorn.Config(
-            page.app(),
-            http=Protocol,
-            ws="none",
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            proxy_headers=False,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
-            timeout_graceful_shutdown=5,
-        )
-        server = _Server(config)
-        server.page = page
-        print(f"wattwise web shows {settings.server} at {url}", flush=True)  # noqa: T201 - the command's answer
-        await server.serve(sockets=[sock])
-        return server.started
-
-    return 0 if asyncio.run(run()) else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import re
@@ -214,8 +215,8 @@ def _open(where: tuple[int, int, int, str, tuple[object, ...]], address: str) ->
         sock.listen(128)
     except OSError as error:
         sock.close()
-        raise SettingsError(
-            f"cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another port with --address"
-        ) from None
+        taken = error.errno == errno.EADDRINUSE
+        why = "another process uses the port; stop that process, or" if taken else f"{os.strerror(error.errno or 0)};"
+        raise SettingsError(f"cannot listen on {address}: {why} choose another port with --address") from None
     sock.setblocking(False)
     return sock

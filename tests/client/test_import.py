@@ -44,6 +44,38 @@ def test_client_loads_only_what_it_uses() -> None:
     assert not {"google.rpc.error_details_pb2", "wattwise.training.optimizer"} & loaded
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--version", "--help", "", "job", "jobs", "jobs --help", "jobs lst", "serve --help", "serve --adress x"),
+        *("run --help", "migrate --help", "backup --help", "restore --help", "copy --help"),
+    ],
+)
+def test_command_line_loads_no_libraries(words: str) -> None:
+    """A help text, the version or an error of the command line needs neither gRPC nor NumPy."""
+    loaded = _loaded_by(words)
+    assert not {"grpc", "google.protobuf", "numpy", "importlib.metadata", "wattwise.errors"} & loaded
+
+
+def test_command_that_lists_jobs_needs_no_trainer() -> None:
+    """`wattwise jobs` loads the client and the tables: no monitor, no optimizer, and nothing of the server's."""
+    loaded = _loaded_by("jobs list --server 127.0.0.1:1")
+    assert "wattwise.rpc.client" in loaded
+    unneeded = {"numpy", "rich", "wattwise.monitor.gpu", "wattwise.training.optimizer", "wattwise.commands.savings"}
+    assert not unneeded & loaded
+    assert not any(name.startswith("wattwise_") for name in loaded)
+
+
+def _loaded_by(words: str) -> set[str]:
+    """The modules that a command has loaded when it ends."""
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
+        f"from wattwise.commands.main import main; sys.exit(main({words.split()}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
 def test_stubs_are_complete() -> None:
     """`v1` exports every message, enum, enum value, stub and servicer of the protos."""
     missing = sorted(_generated() - set(v1.__all__))

@@ -179,12 +179,29 @@ def test_a_target_reached_too_expensively_is_reached(grpc_server: LiveServer) ->
 
 
 def test_faults_of_a_job_are_named(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown job, one without trials, and no server."""
+    """An unknown job, whose error names the nearest one, and one without trials."""
     with Client(grpc_server.address) as client:
         with pytest.raises(JobNotFoundError):
             own_trials.from_server(client, "replay-nowhere")
         client.register_job(replace(job(workload(1)), job_id="replay-new"))
         with pytest.raises(ReplayError, match="job 'replay-new' has no measured trial yet"):
             own_trials.from_server(client, "replay-new")
-    assert main(("replay", "--job", "replay-new")) == 1
-    assert "--job needs --server ADDRESS" in capsys.readouterr().err
+    assert main(("replay", "--job", "replay-nwe", "--server", grpc_server.address)) == 1
+    assert "did you mean 'replay-new'?" in capsys.readouterr().err
+
+
+def test_the_usual_server_has_the_job(
+    grpc_server: LiveServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --server, --job reads from the server of other commands; a replay without --job calls none."""
+    with Client(grpc_server.address) as client:
+        _trained(client, workload(3, 2), "replay-usual")
+        monkeypatch.setenv("WATTWISE_SERVER", grpc_server.address)
+        assert main(("replay", "--job", "replay-usual", "--seeds", "1", "--json", "-")) == 0
+        assert json.loads(capsys.readouterr().out)[0]["workload"] == "replay-usual"
+        before = {each.spec.job_id for each in client.list_jobs()}
+        assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS")) == 0
+        assert {each.spec.job_id for each in client.list_jobs()} == before
+    monkeypatch.setenv("WATTWISE_SERVER", "127.0.0.1:1")
+    assert main(("replay", "--job", "replay-usual")) == 1
+    assert "server at 127.0.0.1:1" in capsys.readouterr().err

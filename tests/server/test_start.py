@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.app import run
-from wattwise_server.config import Config
+from wattwise_server.config import Config, check_port
 from wattwise_server.errors import StartError
 
 from tests.jobs import Trainer
@@ -49,11 +49,31 @@ def without(package: str, *arguments: str) -> str:
 
 
 def test_taken_ports_leave_nothing_behind(tmp_path: Path, taken: str) -> None:
-    """A taken port, for calls or for metrics, is named, and neither database nor lock are made."""
-    assert f"cannot listen on {taken}" in refuse("--address", taken, folder=tmp_path)
-    error = refuse("--address", "127.0.0.1:0", "--metrics-address", taken, folder=tmp_path)
-    assert f"cannot listen on {taken} for --metrics-address" in error
+    """A taken port is named in one line, with the option that chooses another; neither database nor lock are made."""
+    for option in ("--address", "--metrics-address", "--health-address"):
+        error = refuse("--address", "127.0.0.1:0", option, taken, folder=tmp_path)
+        assert error == (
+            f"wattwise serve: cannot listen on {taken}: another process uses the port; stop that process, or choose "
+            f"another port with {option}\n"
+        )
     assert not list(tmp_path.iterdir())
+
+
+def test_name_with_one_taken_address(tmp_path: Path, taken: str) -> None:
+    """Of localhost all addresses must be free: a client would reach the other program at the one that is taken."""
+    address = f"localhost:{taken.rpartition(':')[2]}"
+    assert f"cannot listen on {address}: another process" in refuse("--address", address, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("host", "fact"), [("192.0.2.1", "not an address of this machine"), ("no.invalid", "no.invalid")]
+)
+def test_host_of_another_machine(host: str, fact: str) -> None:
+    """A host that is not this machine's, or that is unknown, is no taken port."""
+    with pytest.raises(StartError) as refused:
+        check_port(f"{host}:50051", "--address")
+    assert fact in str(refused.value)
+    assert "--address" in str(refused.value)
 
 
 def test_waiting_for_a_database_ends_with_a_signal(tmp_path: Path) -> None:

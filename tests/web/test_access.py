@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
+from wattwise import Client, Credentials, ServerUnavailableError
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 from wattwise_web import live
@@ -344,3 +345,31 @@ def test_https(site: LiveServer, tmp_path: Path) -> None:
         context = ssl.create_default_context(cafile=str(ca))
         with httpx.Client(base_url=page.url, verify=context) as web:
             assert web.get("/").status_code == 200
+        client_calls_the_page(page, Credentials(tls_ca=ca))
+
+
+def test_the_port_of_the_page_is_not_that_of_the_server(page: WebPage) -> None:
+    """A client that connects to the page is told so, and which port it should use."""
+    client_calls_the_page(page, Credentials())
+
+
+def client_calls_the_page(page: WebPage, credentials: Credentials) -> None:
+    """A call of a client to the address of the page fails with a message that says what it is."""
+    address = page.url.partition("//")[2]
+    with (
+        Client(address, retry=False, credentials=credentials) as client,
+        pytest.raises(ServerUnavailableError, match=r"port of a web page.*50051"),
+    ):
+        client.get_job("resnet-nightly")
+
+
+@pytest.mark.parametrize("options", [(), ("--log-level", "debug")])
+def test_taken_port(site: LiveServer, page: WebPage, options: tuple[str, ...]) -> None:
+    """A port that another process uses is one line with the option that chooses another, of the page and the server."""
+    for package, taken in (("wattwise_web", site.address), ("wattwise_server", page.url.partition("//")[2])):
+        more = () if package == "wattwise_web" else options
+        command = [sys.executable, "-m", package, "--address", taken, *more]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert f"cannot listen on {taken}: another process uses the port" in done.stderr
+        assert "--address" in done.stderr

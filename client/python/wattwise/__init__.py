@@ -20,6 +20,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from wattwise.errors import (
         CredentialsError,
@@ -62,8 +64,6 @@ if TYPE_CHECKING:
     from wattwise.spec import GpuConfig, JobSpec
     from wattwise.training.attempts import Attempt
     from wattwise.training.optimizer import BatchSizeOptimizer
-
-    __version__: str
 
 # gRPC's core reads this once, at the import of grpc. It would write lines of its own to stderr: at every fork while a
 # stream is open, hence for every data-loader worker; about connections whose faults our errors name; and in a server's
@@ -149,8 +149,6 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name == "__version__":
-            return importlib.import_module("importlib.metadata").version("wattwise")
         value: object = getattr(importlib.import_module(_MODULES.get(name, "wattwise.errors")), name)
         globals()[name] = value
         return value

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from wattwise import v1
+if TYPE_CHECKING:
+    from wattwise import v1
 
 log = logging.getLogger("wattwise")
 """The logger of the whole client package."""
@@ -263,6 +264,8 @@ class TrainFailError(WattwiseError):
     """
 
     def __init__(self, message: str, decision: v1.Decision | None = None) -> None:
+        from wattwise import v1  # noqa: PLC0415 - the stubs take longer to import than all errors
+
         super().__init__(message)
         self.decision = decision or v1.Decision(stop_train=True, message=message)
 

@@ -9,15 +9,10 @@ from pathlib import Path
 from wattwise_server.commands.options import URL, add_option
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
-from wattwise_server.store.open import is_shared, shown_url
-from wattwise_server.store.sqlite.backup import backup, restore
-from wattwise_server.store.sqlite.open import database_path
 
 
 class BackupCommand:
     """The `backup` subcommand of `wattwise`."""
-
-    help = "copy the server's database to a file; the server may be running"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
@@ -26,6 +21,8 @@ class BackupCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Makes and checks the copy; returns 0, or 1 if it failed."""
+        from wattwise_server.store.sqlite.backup import backup  # noqa: PLC0415 - slow, and unused by --help
+
         try:
             backup(_file_of("backup", args.database), args.file, overwrite=args.force)
         except StartError as error:
@@ -37,8 +34,6 @@ class BackupCommand:
 class RestoreCommand:
     """The `restore` subcommand of `wattwise`."""
 
-    help = "replace the server's database with a backup; no server may be running"
-
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         parser.add_argument("file", metavar="FILE", type=Path, help="the backup")
@@ -46,6 +41,8 @@ class RestoreCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Restores; returns 0, or 1 if it failed."""
+        from wattwise_server.store.sqlite.backup import restore  # noqa: PLC0415 - slow, and unused by --help
+
         try:
             former = restore(args.file, _file_of("restore", args.database), overwrite=args.force)
         except StartError as error:
@@ -68,6 +65,9 @@ _OTHER_TOOLS = {"backup": "pg_dump or pgBackRest", "restore": "pg_restore or pgB
 
 
 def _file_of(command: str, url: str) -> Path:
+    from wattwise_server.store.open import is_shared, shown_url  # noqa: PLC0415 - slow, and unused by --help
+    from wattwise_server.store.sqlite.open import database_path  # noqa: PLC0415 - likewise
+
     if is_shared(url):
         raise StartError(
             f"{shown_url(url)} is a PostgreSQL: use its own tools, {_OTHER_TOOLS[command]}, as docs/operations.md shows"

@@ -6,20 +6,19 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wattwise_server.commands.options import URL
 from wattwise_server.errors import StartError
-from wattwise_server.observability.logs import configure
-from wattwise_server.store.copying import Copied, copy
-from wattwise_server.store.open import shown_url
+
+if TYPE_CHECKING:
+    from wattwise_server.store.copying import Copied
 
 _URLS = "as sqlite:///FILE, postgresql://USER@HOST/DATABASE, or @FILE for a file with the URL"
 
 
 class CopyCommand:
     """The `copy` subcommand of `wattwise`."""
-
-    help = "copy a database to another one, such as from SQLite to PostgreSQL; no server may be using either"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the arguments."""
@@ -29,6 +28,10 @@ class CopyCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Copies and compares; returns 0, or 1 if the target was left empty."""
+        from wattwise_server.observability.logs import configure  # noqa: PLC0415 - slow, and unused by --help
+        from wattwise_server.store.copying import copy  # noqa: PLC0415 - likewise
+        from wattwise_server.store.open import shown_url  # noqa: PLC0415 - likewise
+
         configure("warning", "human")
         progress = _Progress()
         try:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 from wattwise_server.commands.options import DATABASE_HELP, URL, add_option
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
-from wattwise_server.observability.logs import configure
-from wattwise_server.store.base import Migrated
-from wattwise_server.store.open import migrate, shown_url
+
+if TYPE_CHECKING:
+    from wattwise_server.store.base import Migrated
 
 
 class MigrateCommand:
     """The `migrate` subcommand of `wattwise`."""
-
-    help = "create or migrate a database; `wattwise serve` does the same when it starts"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
@@ -25,6 +24,9 @@ class MigrateCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Migrates; returns 0, or 1 if it failed."""
+        from wattwise_server.observability.logs import configure  # noqa: PLC0415 - slow, and unused by --help
+        from wattwise_server.store.open import migrate, shown_url  # noqa: PLC0415 - likewise
+
         configure("warning", "human")
         try:
             done = asyncio.run(migrate(args.database))

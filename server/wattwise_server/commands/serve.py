@@ -7,10 +7,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
-import uvloop
 from wattwise.streams import run_command
 
-from wattwise_server.app import run
 from wattwise_server.commands.options import (
     ADDRESS,
     DATABASE_HELP,
@@ -38,8 +36,6 @@ _WEEK = 7 * 86_400
 class ServeCommand:
     """The `serve` subcommand of `wattwise`."""
 
-    help = "run the server"
-
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         usual = Config()
@@ -60,6 +56,10 @@ class ServeCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until a signal stops it; returns 0, or 1 if it cannot start."""
+        import uvloop  # noqa: PLC0415 - --help runs no server
+
+        from wattwise_server.app import run  # noqa: PLC0415 - likewise
+
         configure(args.log_level, args.log_format)
         try:
             config = config_of(args)
@@ -78,7 +78,7 @@ COMMAND = ServeCommand()
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m wattwise_server`: the same as `wattwise serve`."""
-    parser = argparse.ArgumentParser(prog="wattwise serve", description=COMMAND.help)
+    parser = argparse.ArgumentParser(prog="wattwise serve", description="The same as `wattwise serve`.")
     COMMAND.add_arguments(parser)
     arguments = sys.argv[1:] if argv is None else argv
     return run_command("wattwise serve", arguments, lambda words: COMMAND.run(parser.parse_args(words)))

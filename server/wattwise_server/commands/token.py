@@ -23,8 +23,6 @@ _PREFIX_HELP = (
 class TokenCommand:
     """The `token` subcommand of `wattwise`."""
 
-    help = "create, list and revoke the tokens of a server's clients"
-
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares create, list and revoke."""
         common = argparse.ArgumentParser(add_help=False)

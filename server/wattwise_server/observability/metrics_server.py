@@ -13,8 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from wattwise_server.config import host_and_port
-from wattwise_server.errors import StartError
+from wattwise_server.config import host_and_port, port_error
 from wattwise_server.observability.logs import log_event
 
 log = logging.getLogger(__name__)
@@ -44,10 +43,7 @@ class MetricsServer(ThreadingWSGIServer):
             self.address_family, _, _, _, where = found[0]
             super().__init__(where[:2], _Handler)  # type: ignore[arg-type]
         except OSError as error:
-            raise StartError(
-                f"cannot listen on {address} for --metrics-address ({error.strerror}): "
-                "the port is taken, or the host is not an address of this machine"
-            ) from None
+            raise port_error(address, "--metrics-address", error) from None
         self.set_app(_only_metrics(make_wsgi_app(registry)))
         self.url = f"http://{host}:{self.server_address[1]}/metrics"
 

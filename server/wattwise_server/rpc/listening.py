@@ -6,13 +6,13 @@ from typing import Any
 
 import grpc
 
-from wattwise_server.config import host_and_port
+from wattwise_server.config import check_port, host_and_port
 from wattwise_server.errors import StartError
 from wattwise_server.security.tls import Certificates, KeyMaterial
 
 
-def bind(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> str:
-    """Binds to an address.
+def bind(server: grpc.aio.Server, address: str, option: str, certificates: Certificates | None) -> str:
+    """Binds to an address, which an option has named.
 
     Returns:
         The address, with the chosen port in place of 0.
@@ -21,6 +21,8 @@ def bind(server: grpc.aio.Server, address: str, certificates: Certificates | Non
         StartError: the address is malformed or cannot be bound.
     """
     host, _ = host_and_port(address)
+    # gRPC would log why a port cannot be bound, and not say it.
+    check_port(address, option)
     try:
         if certificates is None:
             bound = server.add_insecure_port(address)
@@ -29,9 +31,7 @@ def bind(server: grpc.aio.Server, address: str, certificates: Certificates | Non
     except RuntimeError:
         bound = 0
     if not bound:
-        raise StartError(
-            f"cannot listen on {address}: the port is taken, or the host is not an address of this machine"
-        )
+        raise StartError(f"cannot listen on {address} ({option}): another process has just taken the port")
     return f"{host}:{bound}"
 
 

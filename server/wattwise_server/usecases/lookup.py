@@ -38,8 +38,13 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     job = find_job(tx, key.job_id)
     trial = await tx.trial(key.trial_number)
     if trial is None:
-        why = f"job {key.job_id!r} has no trial {key.trial_number}"
-    elif not (why := _mismatch(key, trial)):
+        many = f"its trials are 1 to {job.num_trials}" if job.num_trials > 1 else "it has one trial, 1"
+        many = many if job.num_trials else "it has none yet"
+        listed = f"{jobs_command('trials', key.job_id)} lists them"
+        why = f"job {key.job_id!r} has no trial {key.trial_number}: {many}; {listed}"
+    elif why := _mismatch(key, trial):
+        why += "; pass the trial id that the server returned"
+    else:
         return job, trial
     raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)
 

@@ -62,3 +62,9 @@ def row(shown: str, first: str, column: str = "") -> list[str]:
         line for line in table.splitlines() if line.split("  ")[0].strip() == first or line.split()[:1] == [first]
     )
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def records(tsv: str) -> list[dict[str, str]]:
+    """The rows of a table in the format tsv, with the names of its first line."""
+    names, *rows = (line.split("\t") for line in tsv.splitlines())
+    return [dict(zip(names, cells, strict=True)) for cells in rows]

@@ -13,16 +13,18 @@ from wattwise.commands.columns import Column, Mark, TableOptions, arrange, drawn
 from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS
 from wattwise.training.spool import Spool
 
-from tests.client.commands.conftest import Ask, row
+from tests.client.commands.conftest import Ask, records, row
 from tests.client.training.test_journal import record
 from tests.jobs import Trainer, monitor_of
 from tests.terminal import on_terminal, wattwise
 from tests.wheel_check import SERVER_ONLY
 
-_JOBS = ["job", "state", "survivors", "trials", "min cost", "at batch size", "monitor", "registered"]
+_JOBS = [
+    *("job", "state", "used now", "survivors", "trials", "expected cost", "monitor", "registered", "age"),
+]
 _TRIALS = [
-    *("trial", "batch size", "type", "status", "ended by", "target", "epochs", "metric", "time", "energy", "cost"),
-    *("monitor", "started", "lease expires", "warnings"),
+    *("trial", "batch size", "result", "type", "status", "ended by", "target", "epochs", "metric", "time", "energy"),
+    *("cost", "monitor", "started", "age", "lease expires", "warnings"),
 ]
 
 
@@ -93,7 +95,7 @@ def test_marked_trials(ask: Ask, trainer: Trainer) -> None:
     """An excluded trial and those before a reset are marked in the result."""
     ask("jobs", "exclude-trial", trainer.job_id, "1")
     assert "reached, excluded" in lines_of("jobs", "trials", trainer.job_id)[2]
-    ask("jobs", "reset", trainer.job_id)
+    ask("jobs", "reset", trainer.job_id, "--yes")
     lines = lines_of("jobs", "trials", trainer.job_id, "--status", "failed")
     assert "failed: out of memory, before reset" in lines[2]
     assert max(map(width_of, lines)) <= 80
@@ -126,28 +128,80 @@ def test_ids_are_never_cut(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert len(rows) == 4
     assert len(places) == 1
     (whole,) = (line for line in ask("jobs", "list", "--prefix", "wide").splitlines() if ids[0] in line)
-    assert "pruning, round 1 of 2" in whole
+    assert "pruning 1/2" in whole
 
 
-def test_a_pipe_has_every_column(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a pipe the columns are in the order in which they were added, one line a row, with exact times."""
+def test_a_pipe_has_the_words_of_a_terminal(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe gets what a terminal with room for everything shows: every column, the same texts, the same notes."""
     monkeypatch.setenv("COLUMNS", "40")
-    jobs = piped("jobs", "list", "--prefix", trainer.job_id)
-    trials = piped("jobs", "trials", trainer.job_id)
-    assert headings(jobs[0]) == [*_JOBS, "batch size", "age"]
-    assert headings(trials[0]) == [*_TRIALS, "result", "age"]
-    assert {column.name for column in JOB_COLUMNS} == set(headings(jobs[0]))
-    assert {column.name for column in TRIAL_COLUMNS} == set(headings(trials[0]))
-    assert (len(jobs), len(trials)) == (2, 6)
-    assert re.search(r"  \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", jobs[1])
-    assert "0.951235" in trials[1]
-    assert [line.count("(estimate)") for line in trials[1:]] == [0, 2, 0, 0, 0]
+    for words, names in (
+        (("jobs", "list", "--prefix", trainer.job_id), _JOBS),
+        (("jobs", "trials", trainer.job_id), _TRIALS),
+    ):
+        columns = ("--columns", ",".join(name.replace(" ", "-") for name in names if name != "age"))
+        assert headings(piped(*words)[0]) == names
+        assert piped(*words, *columns) == lines_of(*words, *columns, columns=400)
+    assert {column.name for column in JOB_COLUMNS} == set(_JOBS)
+    assert {column.name for column in TRIAL_COLUMNS} == set(_TRIALS)
+
+
+def test_tsv(ask: Ask, trainer: Trainer) -> None:
+    """For scripts: names with units, exact values in joules, seconds and ISO 8601, and neither marks nor notes."""
+    first, second, *_, running = records(ask("jobs", "trials", trainer.job_id, "--format", "tsv"))
+    assert list(first) == [column.field for column in TRIAL_COLUMNS]
+    numbers_of = ("trial", "batch_size", "metric", "time_seconds", "energy_joules", "cost_joules")
+    assert [first[name] for name in numbers_of] == ["1", "16", "0.951234567", "725.0", "5000.0", "5000.0"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", first["started"])
+    assert float(first["age_seconds"]) < 600
+    assert (second["cost_joules"], second["monitor"], second["warnings"]) == ("50000.0", "estimate", "monitors differ")
+    assert (running["result"], running["cost_joules"]) == ("running", "")
+    (job,) = records(ask("jobs", "list", "--prefix", trainer.job_id, "--format", "tsv"))
+    assert (job["job"], job["state"], job["used_now"]) == (trainer.job_id, "searching", "16")
+    assert 1000 < float(job["expected_cost_joules"]) < 10_000
+
+
+def test_tsv_on_a_terminal(trainer: Trainer) -> None:
+    """The format is the same on a terminal, whatever its width."""
+    words = ("jobs", "trials", trainer.job_id, "--format", "tsv", "--columns", "trial,result,cost_joules,started")
+    assert lines_of(*words, columns=30) == piped(*words)
+
+
+def test_tsv_and_the_other_options(ask: Ask, trainer: Trainer) -> None:
+    """Columns, order, limit and --no-headers are those of tables; an empty table has its names alone."""
+    words = ("jobs", "trials", trainer.job_id, "--format", "tsv", "--columns", "trial,cost", "--sort", "cost")
+    assert ask(*words, "--limit", "2") == "trial\tcost_joules\n4\t1.0\n3\t4000.0\n"
+    assert ask(*words, "--limit", "1", "--no-headers") == "4\t1.0\n"
+    assert ask("jobs", "list", "--prefix", "unknown", "--format", "tsv", "--columns", "job") == "job\n"
+
+
+def test_every_table_has_a_format_for_scripts(ask: Ask, trainer: Trainer) -> None:
+    """Every action that prints a table takes the same options."""
+    spooled = Spool.from_env().journal(record("waiting", "there:1", "test-spooled"))
+    spooled.release()
+    for words, name in (
+        (("jobs", "list"), "job"),
+        (("jobs", "trials", trainer.job_id), "trial"),
+        (("jobs", "trial", trainer.job_id, "1"), "epoch"),
+        (("jobs", "savings"), "job"),
+        (("jobs", "events"), "time"),
+        (("spool", "list"), "server"),
+    ):
+        found = records(ask(*words, "--format", "tsv"))
+        assert found
+        assert next(iter(found[0])) == name
+        assert json.loads(ask(*words, "--format", "json")) == json.loads(ask(*words, "--json"))
+
+
+def test_tsv_cells_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    """A value cannot add a cell or a line."""
+    print_table([Column[str]("text", str), numbers("n", len)], ["a\tb\nc"], TableOptions(tsv=True))
+    assert capsys.readouterr().out == "text\tn\na\\tb\\nc\t5\n"
 
 
 def test_without_rich(trainer: Trainer) -> None:
     """A trainer's machine, which has neither `rich` nor another package of the server, prints the same tables."""
     for words in (
-        ("jobs", "list", "--prefix", trainer.job_id, "--columns", "job,state,min-cost"),
+        ("jobs", "list", "--prefix", trainer.job_id, "--columns", "job,state,expected-cost"),
         ("jobs", "trials", trainer.job_id, "--columns", "trial,result,cost"),
         ("jobs", "show", trainer.job_id),
         ("spool", "list"),
@@ -180,18 +234,24 @@ def test_columns(ask: Ask, trainer: Trainer) -> None:
 @pytest.mark.parametrize(
     ("words", "facts"),
     [
-        (("list", "--columns", "job,costs"), ("--columns", "'costs'", "min-cost, at-batch-size")),
+        (("list", "--columns", "job,costs"), ("--columns", "'costs'", "trials, expected-cost")),
         (("list", "--columns", ""), ("--columns", "''", "job, state")),
         (("list", "--columns", "job,state,job"), ("--columns", "'job'", "twice")),
-        (("list", "--sort", "costs"), ("--sort", "'costs'", "min-cost, at-batch-size")),
-        (("trials", "x", "--sort", "min-cost"), ("--sort", "'min-cost'", "trial, batch-size, result")),
+        (("list", "--sort", "costs"), ("--sort", "'costs'", "trials, expected-cost")),
+        (("trials", "x", "--sort", "expected-cost"), ("--sort", "'expected-cost'", "trial, batch-size, result")),
         (("list", "--limit", "0"), ("--limit", "'0'")),
         (("list", "--limit", "few"), ("--limit", "'few'")),
         (("list", "--wide", "--columns", "job"), ("--columns", "--wide")),
-        (("show", "x", "--wide"), ("--wide",)),
+        (("show", "x", "--json", "--wide"), ("--wide", "--json")),
+        (("show", "x", "--sort", "job"), ("--sort",)),
         (("list", "--json", "--wide"), ("--wide", "--json")),
         (("trials", "x", "--json", "--columns", "trial"), ("--columns", "--json")),
         (("list", "--json", "--no-headers"), ("--no-headers", "--json")),
+        (("list", "--format", "json", "--wide"), ("--wide", "--json")),
+        (("list", "--json", "--format", "tsv"), ("--format tsv", "--json")),
+        (("list", "--format", "tsv", "--wide"), ("--wide", "--format tsv")),
+        (("savings", "x", "--format", "tsv"), ("--format tsv",)),
+        (("list", "--format", "tvs"), ("'tsv'",)),
     ],
 )
 def test_wrong_options(refused: Ask, words: tuple[str, ...], facts: tuple[str, ...]) -> None:
@@ -224,7 +284,7 @@ def test_sort_jobs_by_every_column(ask: Ask, trainer: Trainer, stub: v1.BatchSiz
     for column in JOB_COLUMNS:
         assert trainer.job_id in ask("jobs", "list", "--sort", column.option)
     for words in ((), ("--reverse",)):
-        lines = ask("jobs", "list", "--sort", "min-cost", "--columns", "job,min-cost", "--no-headers", *words)
+        lines = ask("jobs", "list", "--sort", "expected-cost", "--columns", "job,expected-cost", "--no-headers", *words)
         filled = ["J" in line.split() or line.endswith("J") or "J (" in line for line in lines.splitlines()]
         assert filled == sorted(filled, reverse=True)
         assert False in filled
@@ -233,7 +293,8 @@ def test_sort_jobs_by_every_column(ask: Ask, trainer: Trainer, stub: v1.BatchSiz
 def test_limit(ask: Ask, trainer: Trainer) -> None:
     """--limit takes the first rows of the order, in JSON too, and a terminal says that there are more."""
     words = ("jobs", "trials", trainer.job_id, "--limit", "2")
-    assert [line.split()[0] for line in ask(*words).splitlines()] == ["trial", "1", "2"]
+    assert [line.split()[0] for line in ask(*words).splitlines()][:3] == ["trial", "1", "2"]
+    assert [line.split()[0] for line in ask(*words, "--no-headers").splitlines()] == ["1", "2"]
     numbered = [trial["id"]["trial_number"] for trial in json.loads(ask(*words, "--json", "--sort", "cost"))]
     assert numbered == [4, 3]
     assert [line.split()[0] for line in ask(*words, "--reverse", "--no-headers").splitlines()] == ["5", "4"]
@@ -309,7 +370,7 @@ def test_layout() -> None:
 
 
 def test_marks() -> None:
-    """Cells are marked if only some rows are, and in a pipe in words; empty ones never are."""
+    """Cells are marked if only some rows are, also in a pipe; empty ones never are."""
     columns = [numbers("n", lambda n: n), numbers("half", lambda n: n / 2 if n % 2 == 0 else None, "{:g}".format)]
     mark = Mark[int](["half"], lambda n: " (big)" if n > 3 else "", "!", "big ones", {" (big)": "All are big."})
     some = drawn(columns, [1, 2, 4], 80, marks=[mark])
@@ -320,10 +381,7 @@ def test_marks() -> None:
     every = drawn(columns, [1, 4, 6], 80, marks=[mark])
     assert ([line.split() for line in every.body], every.notes) == ([["1"], ["4", "2"], ["6", "3"]], ["All are big."])
     assert drawn(columns, [1, 2], 80, marks=[mark]).notes == []
-    assert [line.split() for line in drawn(columns, [2, 4], None, marks=[mark]).body] == [
-        ["2", "1"],
-        ["4", "2", "(big)"],
-    ]
+    assert drawn(columns, [1, 2, 4], None, marks=[mark]) == some
 
 
 def test_cells_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:

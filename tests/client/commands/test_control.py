@@ -27,13 +27,13 @@ def test_reset_revives_an_exhausted_job(ask: Ask, trainer: Trainer) -> None:
     with pytest.raises(grpc.RpcError) as exhausted:
         trainer.next()
     assert f"`wattwise jobs reset {trainer.job_id}`" in str(exhausted.value.details())
-    assert ask("jobs", "reset", trainer.job_id) == (
+    assert ask("jobs", "reset", trainer.job_id, "--yes") == (
         f"Reset {trainer.job_id}: its search begins again, without its 2 earlier trials. "
         "The next launch gets one of the batch sizes 8, 16, 32, 64, as the search chooses.\n"
     )
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "reset")[1].endswith(" UTC, after trial 2: trials 1-2 do not count")
-    assert row(ask("jobs", "trials", trainer.job_id), "2")[3] == "failed, before reset"
+    assert row(ask("jobs", "trials", trainer.job_id), "2")[4] == "failed, before reset"
     assert trainer.next().id.trial_number == 3
     assert len(json.loads(ask("jobs", "trials", trainer.job_id, "--json"))) == 3
 
@@ -46,11 +46,11 @@ def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:
     answer = ask("jobs", "exclude-trial", job_id, "2")
     assert answer.startswith(f"Excluded trial 2 of {job_id}, with batch size {size}. ")
     shown = ask("jobs", "show", job_id)
-    assert row(shown, "min cost")[1].startswith("1.00 kJ")
+    assert json.loads(ask("jobs", "show", job_id, "--json"))["min_cost"] == 1000
     assert row(shown, "excluded trials") == ["excluded trials", "2"]
-    assert row(ask("jobs", "trials", job_id), "2")[3] == "succeeded, excluded"
+    assert row(ask("jobs", "trials", job_id), "2")[4] == "succeeded, excluded"
     assert ask("jobs", "include-trial", job_id, "2").startswith(f"Included trial 2 of {job_id}")
-    assert row(ask("jobs", "show", job_id), "min cost")[1].startswith("1.00 J")
+    assert json.loads(ask("jobs", "show", job_id, "--json"))["min_cost"] == 1
 
 
 def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
@@ -90,12 +90,12 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert [trainer.next().id.batch_size for _ in range(2)] == [64, 64]
     shown = ask("jobs", "show", job_id)
     assert row(shown, "pinned") == ["pinned", "64"]
-    assert row(shown, "next launch")[1].startswith("batch size 64, like every launch")
+    assert row(shown, "used now")[1].startswith("Batch size 64 is used now")
     assert row(shown, "requested trials") == ["requested trials", "1-2"]
-    assert row(ask("jobs", "trials", job_id), "1")[2] == "requested"
+    assert row(ask("jobs", "trials", job_id), "1")[3] == "requested"
     assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
     assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id} is no longer pinned; ")
-    assert row(ask("jobs", "list"), job_id)[1] == "-"
+    assert row(ask("jobs", "list"), job_id)[1] == "searching"
     assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned: ")
 
 
@@ -116,11 +116,12 @@ def test_paused_search(ask: Ask, trainer: Trainer) -> None:
     trainer.run(100)
     answer = ask("jobs", "pause", job_id)
     assert f"`wattwise jobs resume {job_id}`" in answer
-    assert answer.endswith("Cheapest so far: 100 J at batch size 16.\n")
+    assert "gets the best known batch size; no cost bound. " in answer
+    assert answer.endswith(" with batch size 16.\n")
     assert [trainer.run(100).id.batch_size for _ in range(3)] == [16, 16, 16]
     shown = ask("jobs", "show", job_id)
     assert row(shown, "paused") == ["paused", "nothing is tried"]
-    assert row(shown, "next launch")[1] == "the best known batch size; no cost bound"
+    assert row(shown, "used now")[1].startswith("Batch size 16 is used now")
     assert row(ask("jobs", "list"), job_id)[1] == "paused"
     assert ask("jobs", "resume", job_id).startswith(f"Resumed {job_id}. The next launch gets one of the batch sizes ")
     assert trainer.next().id.batch_size != 16
@@ -148,7 +149,7 @@ def test_waiting_baseline_is_named(ask: Ask, trainer: Trainer) -> None:
     ask("jobs", "pause", job_id)
     assert "A baseline with batch size 16 waits until 64 is unpinned." in ask("jobs", "pin", job_id, "64")
     shown = ask("jobs", "show", job_id)
-    assert row(shown, "next launch")[1].startswith("batch size 64, like every launch")
+    assert row(shown, "used now")[1].startswith("Batch size 64 is used now")
     assert row(shown, "paused")[1] == "once nothing is pinned"
     assert row(shown, "baseline")[1].endswith("waits until 64 is unpinned")
     assert row(shown, "stopped early")[1].endswith("; trials of a pinned batch size are not")
@@ -161,7 +162,7 @@ def test_waiting_baseline_is_named(ask: Ask, trainer: Trainer) -> None:
 def test_withdrawn_baseline(ask: Ask, trainer: Trainer) -> None:
     """Banning the default batch size withdraws a baseline, and so does a reset; the answer says so."""
     job_id = trainer.job_id
-    for words in (("ban", job_id, "16"), ("reset", job_id)):
+    for words in (("ban", job_id, "16"), ("reset", job_id, "--yes")):
         ask("jobs", "allow", job_id, "16")
         ask("jobs", "baseline", job_id)
         assert "is withdrawn" in ask("jobs", *words)
@@ -183,7 +184,7 @@ def test_allowing_says_what_launches_get(ask: Ask, trainer: Trainer) -> None:
     """A job that was stuck is told what it launches, not that it must be reset."""
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
-    assert row(ask("jobs", "show", trainer.job_id), "next launch")[1].startswith("none")
+    assert row(ask("jobs", "show", trainer.job_id), "next launch")[1] == "No batch size is left to try."
     answer = ask("jobs", "allow", trainer.job_id, "8")
     assert answer.endswith("The next launch gets batch size 8, as the search chooses.\n")
 
@@ -260,7 +261,7 @@ def test_unknown_policy(refused: Ask) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("reset",),
+        ("reset", "--yes"),
         ("exclude-trial", "1"),
         ("include-trial", "1"),
         ("ban", "8"),
@@ -286,7 +287,14 @@ def test_json_and_unknown_jobs(ask: Ask, refused: Ask, trainer: Trainer, words: 
 
 def test_wrong_numbers(refused: Ask, trainer: Trainer) -> None:
     """A trial or a batch size that the job does not have is refused by name."""
-    assert "trial 7" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
+    assert "trial 7: it has none yet" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
+    trainer.run(10)
+    assert "it has one trial, 1;" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
+    trainer.run(10)
+    for words in (("exclude-trial",), ("include-trial",), ("trial",)):
+        error = refused("jobs", *words, trainer.job_id, "99", status=1)
+        assert "its trials are 1 to 2" in error
+        assert f"`wattwise jobs trials {trainer.job_id}`" in error
     assert "8, 16, 32, 64" in refused("jobs", "pin", trainer.job_id, "12", status=1)
     assert "argument BATCH_SIZE" in refused("jobs", "ban", trainer.job_id, "0", status=2)
 
@@ -329,5 +337,6 @@ def test_computed_costs_are_marked(ask: Ask, trainer: Trainer) -> None:
     measured = result(trial, 100, metric=0.5)
     measured.computed.CopyFrom(v1.ComputedUsage(time_seconds=1.5, energy_joules=80, power_limit_watts=50))
     trainer.stub.ReportResult(v1.ReportResultRequest(result=measured))
-    cells = row(ask("jobs", "trials", trainer.job_id), "1")
-    assert cells[8:10] == ["100 J", "80.0 J (computed)"]
+    shown = ask("jobs", "trials", trainer.job_id)
+    assert row(shown, "1")[9:11] == ["100 J", "80.0 J"]
+    assert any(line.startswith("Costs are computed for the cheapest power limit") for line in shown.splitlines())

@@ -26,13 +26,15 @@ def trainer(stub: v1.BatchSizeOptimizerStub) -> Trainer:
     return trainer
 
 
-def test_csv(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
+def test_csv(ask: Ask, trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file has a line for each trial, RFC 4180's line ends, and empty cells for what is unknown."""
     file = tmp_path / "trials.csv"
-    assert ask("jobs", "export", trainer.job_id, "--output", str(file)) == ""
+    assert main(["jobs", "export", trainer.job_id, "--output", str(file)]) == 0
+    assert capsys.readouterr().out == ""
     text = file.read_bytes().decode()
     rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     assert text.count("\r\n") == text.count("\n") == 5
+    assert ask("jobs", "export", trainer.job_id) == text
     assert [row["status"] for row in rows] == ["succeeded", "succeeded", "failed", "running"]
     assert [row["end_reason"] for row in rows] == ["target_reached", "max_epochs", "out_of_memory", ""]
     assert [row["metric"] for row in rows] == ["0.95", "nan", "", ""]
@@ -40,7 +42,25 @@ def test_csv(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
     assert rows[0]["start_time"].endswith("Z")
     assert (rows[0]["monitor"], rows[0]["energy_estimated"], rows[0]["excluded"]) == ("nvml", "false", "false")
     assert [path.name for path in tmp_path.iterdir()] == ["trials.csv"]
-    assert ask("jobs", "export", trainer.job_id) == text
+    assert ask("jobs", "export", trainer.job_id, "--output", "-") == ask("jobs", "export", trainer.job_id)
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_what_was_written_is_reported(
+    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """With --output, stderr says how many trials the file has, and stdout is empty."""
+    file = tmp_path / "trials"
+    words = ("jobs", "export", trainer.job_id, "--output", str(file), "--format", form)
+    for options, many in (
+        ((), "4 trials"),
+        (("--status", "failed"), "1 trial"),
+        (("--end-reason", "lost"), "0 trials"),
+    ):
+        assert main([*words, *options]) == 0
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err) == ("", f"wattwise jobs export: wrote {many} to {file}\n")
+        assert len(file.read_text().splitlines()) == int(many.split()[0]) + (form == "csv")
 
 
 def test_json_lines(ask: Ask, trainer: Trainer) -> None:
@@ -68,11 +88,11 @@ def test_many_pages_and_jobs(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert [row["job"] for row in rows] == ["many-0", "many-1", "many-2"]
 
 
-def test_export_is_imported(ask: Ask, stub: v1.BatchSizeOptimizerStub, trainer: Trainer, tmp_path: Path) -> None:
+def test_export_is_imported(stub: v1.BatchSizeOptimizerStub, trainer: Trainer, tmp_path: Path) -> None:
     """The deliveries of a job, as exported, are imported into another one, with their power limits and times."""
     trainer.run(50.0)
     file = tmp_path / "trials.csv"
-    ask("jobs", "export", trainer.job_id, "--end-reason", "target-reached", "--output", str(file))
+    assert main(["jobs", "export", trainer.job_id, "--end-reason", "target-reached", "--output", str(file)]) == 0
     other = Trainer(stub)
     # The columns that are ignored are named on stderr.
     assert main(["jobs", "import", other.job_id, str(file)]) == 0

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +22,9 @@ from wattwise import v1
 from wattwise.commands.main import main
 from wattwise.commands.tables import policy, stage
 
-from tests.client.commands.conftest import Ask, row
+from tests.client.commands.conftest import Ask, records, row
 from tests.jobs import Trainer, job_spec, monitor_of, power_sample
+from tests.terminal import on_terminal, wattwise
 
 AWAY = "127.0.0.1:1"
 
@@ -100,7 +102,7 @@ def test_unknown_argument(refused: Ask, command: str) -> None:
     words = command.split()
     error = refused(*words, "--databse", "x", status=2)
     assert "--databse x" in error
-    assert f"`wattwise {words[0]} --help`" in error
+    assert f"`wattwise {command} --help`" in error
 
 
 def test_light_install_shows_what_is_missing() -> None:
@@ -118,13 +120,12 @@ def test_light_install_refuses_what_is_missing() -> None:
 
 
 def test_list(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job's line in a pipe has its stage, its surviving batch sizes, its lowest cost, and its time in ISO 8601."""
+    """A job's line in a pipe has its state, its batch size, its surviving ones, its lowest cost, and when it began."""
     trainer = Trainer(stub)
     trainer.run(12_345)
-    *cells, registered, batch_size, age = row(ask("jobs", "list"), trainer.job_id)
-    assert cells[1:] == ["pruning, round 1 of 2", "8, 16, 32, 64", "1", "12.3 kJ", "16"]
-    assert abs(datetime.now(timezone.utc) - moment(registered)) < timedelta(minutes=5)
-    assert (batch_size, age[-1]) == ("16", "s")
+    _, *cells, registered, age = row(ask("jobs", "list"), trainer.job_id)
+    assert cells == ["pruning 1/2", "16", "8, 16, 32, 64", "1", "12.3 kJ"]
+    assert (registered[-4:], age[-1]) == (" UTC", "s")
 
 
 def test_list_by_prefix(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -151,12 +152,12 @@ def test_empty_list(ask: Ask) -> None:
 
 
 def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job without trials shows its target and no minimum cost."""
+    """A job without trials shows its target and no cost."""
     trainer = Trainer(stub)
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "job") == ["job", trainer.job_id]
     assert row(shown, "stage") == ["stage", "pruning, round 1 of 2"]
-    assert row(shown, "min cost") == ["min cost", "none: no trial has converged yet"]
+    assert row(shown, "cost") == ["cost", "No launch has reached the target yet."]
     assert row(shown, "target") == ["target", "metric at least 0.9 within 10 epochs"]
     assert row(shown, "GPUs") == ["GPUs", "1 x Test GPU, 100 W in total"]
 
@@ -167,11 +168,11 @@ def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerS
     trainer.run(1000)
     listed, shown = ask("jobs", "list"), ask("jobs", "show", trainer.job_id)
     trials = ask("jobs", "trials", trainer.job_id)
-    assert row(listed, trainer.job_id)[1:3] == ["-", "8, 16, 32, 64"]
+    assert row(listed, trainer.job_id)[1:4] == ["searching", "16", "8, 16, 32, 64"]
     assert row(shown, "policy") == ["policy", "knowledge gradient"]
     assert row(shown, "stopped early") == ["stopped early", "above 2 times the least expected cost"]
     assert not any(line.startswith("stage") for line in shown.splitlines())
-    assert row(trials, "1")[:4] == ["1", "16", "-", "succeeded"]
+    assert row(trials, "1")[:5] == ["1", "16", "reached", "-", "succeeded"]
     assert not any(word in text for word in ("bandit", "mab") for text in (listed, shown, trials))
 
 
@@ -179,7 +180,7 @@ def test_stuck_job_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
     """A job without pruning is stuck if no batch size fits into memory."""
     trainer = Trainer(stub, batch_sizes=[16], policy=v1.POLICY_UNSPECIFIED)
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
-    assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck", "none"]
+    assert row(ask("jobs", "list"), trainer.job_id)[1:4:2] == ["stuck", "none"]
     assert f"`wattwise jobs reset {trainer.job_id}`" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
 
 
@@ -203,12 +204,11 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
     trainer.run(1000)
     trainer.run(3000)
-    shown = ask("jobs", "show", trainer.job_id)
+    shown = ask("jobs", "show", trainer.job_id, "--wide")
     assert row(shown, "policy") == ["policy", "pruning gts"]
     assert row(shown, "stage") == ["stage", "bandit"]
     assert row(shown, "stopped early") == ["stopped early", "above 5 times the min cost"]
-    assert row(shown, "min cost") == ["min cost", "1.00 kJ at batch size 16"]
-    assert row(shown, "16", "mean cost") == ["16", "2", "2.00 kJ", "707 J", "1.00 kJ"]
+    assert row(shown, "16", "mean cost")[-4:] == ["2", "2.00 kJ", "707 J", "1.00 kJ"]
 
 
 def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -216,29 +216,34 @@ def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.Batch
     trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
     trainer.run(1000, monitor=monitor_of("estimate"))
     trainer.run(3000, monitor=monitor_of("estimate"))
-    assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (estimate)", "16", "estimate"]
-    shown = ask("jobs", "show", trainer.job_id)
-    assert row(shown, "min cost") == ["min cost", "1.00 kJ (estimate) at batch size 16"]
+    listed = ask("jobs", "list", "--prefix", trainer.job_id)
+    assert row(listed, trainer.job_id)[5:7] == ["2.00 kJ", "estimate"]
+    assert listed.splitlines()[-1] == "Costs are estimates."
+    shown = ask("jobs", "show", trainer.job_id, "--wide")
     assert row(shown, "monitor") == ["monitor", "estimate"]
-    assert row(shown, "batch size", "mean cost")[2:] == [
-        *("mean cost (estimate)", "std dev of the mean (estimate)", "std dev of a trial (estimate)"),
+    (heading,) = (line for line in shown.splitlines() if "mean cost" in line)
+    assert re.split(" {2,}", heading.strip())[6:] == [
+        *("expected cost per model (estimate)", "observations", "mean cost (estimate)"),
+        *("std dev of the mean (estimate)", "std dev of a trial (estimate)"),
     ]
-    assert row(ask("jobs", "trials", trainer.job_id), "2")[9:12] == ["3.00 kJ (estimate)"] * 2 + ["estimate"]
+    trials = ask("jobs", "trials", trainer.job_id)
+    assert row(trials, "2")[10:13] == ["3.00 kJ", "3.00 kJ", "estimate"]
+    assert trials.splitlines()[-1] == "Energies and costs are estimates."
     assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["monitor"] == {
         "kinds": ["estimate"],
         "estimated": True,
         "partly": False,
     }
-    trials = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
-    assert [trial["monitor"]["kinds"] for trial in trials] == [["estimate"], ["estimate"]]
+    documents = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
+    assert [trial["monitor"]["kinds"] for trial in documents] == [["estimate"], ["estimate"]]
 
 
 def test_measurements_are_not_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Measured joules are not marked."""
     trainer = Trainer(stub)
     trainer.run(1000, monitor=monitor_of("nvml", "rapl"))
-    assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ", "16", "nvml+rapl"]
-    assert row(ask("jobs", "trials", trainer.job_id), "1")[9:12] == ["1.00 kJ", "1.00 kJ", "nvml+rapl"]
+    assert row(ask("jobs", "list", "--prefix", trainer.job_id), trainer.job_id)[5:7] == ["1.00 kJ", "nvml+rapl"]
+    assert row(ask("jobs", "trials", trainer.job_id), "1")[10:13] == ["1.00 kJ", "1.00 kJ", "nvml+rapl"]
 
 
 def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -246,22 +251,24 @@ def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
     trainer = Trainer(stub)
     trainer.run(1000, monitor=monitor_of("estimate"))
     trainer.run(1000, monitor=monitor_of("nvml"))
-    assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (partly estimate)", "16", "nvml, estimate before"]
+    listed = ask("jobs", "list", "--prefix", trainer.job_id)
+    assert row(listed, trainer.job_id)[5:7] == ["1.00 kJ", "nvml, estimate before"]
+    assert listed.splitlines()[-1] == "Costs are estimates in part."
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "monitor") == ["monitor", "nvml, estimate before: these costs cannot be compared"]
-    assert row(shown, "min cost") == ["min cost", "1.00 kJ (partly estimate) at batch size 16"]
     trials = ask("jobs", "trials", trainer.job_id)
-    assert [row(trials, number)[9] for number in ("1", "2")] == ["1.00 kJ (estimate)", "1.00 kJ"]
+    assert [row(trials, number)[10] for number in ("1", "2")] == ["~1.00 kJ", "1.00 kJ"]
     assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["other_monitor"]["kinds"] == ["estimate"]
 
 
 def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """An arm without observations has unknown costs."""
     trainer = Trainer(stub, num_pruning_rounds=0)
-    assert row(ask("jobs", "show", trainer.job_id), "8", "mean cost") == ["8", "0", "unknown", "unknown", "unknown"]
+    shown = ask("jobs", "show", trainer.job_id, "--wide")
+    assert row(shown, "8", "mean cost")[-4:] == ["0", "unknown", "unknown", "unknown"]
 
 
-def test_show_batch_sizes(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+def test_show_batch_sizes(stub: v1.BatchSizeOptimizerStub) -> None:
     """Every batch size has its state and its trials in a table of 80 columns; those that are out have a reason."""
     sizes = [16, 32, 64, 128, 256]
     trainer = Trainer(stub, batch_sizes=sizes, default_batch_size=64, num_pruning_rounds=1)
@@ -270,9 +277,10 @@ def test_show_batch_sizes(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     trainer.report(trainer.next(), 110_000)
     trainer.next()
-    shown = ask("jobs", "show", trainer.job_id).splitlines()
-    table = next(number for number, line in enumerate(shown) if "cost of a model" in line)
-    assert max(map(len, shown[table : table + 6])) <= 80
+    status, text = on_terminal(wattwise("jobs", "show", trainer.job_id))
+    shown = text.splitlines()
+    table = next(number for number, line in enumerate(shown) if line.endswith("model"))
+    assert (status, max(map(len, shown))) == (0, 80)
     assert [line.split() for line in shown[table + 1 : table + 6]] == [
         ["16", "pruned", "0", "0", "0", "0", "unknown"],
         ["32", "pruned", "0", "1", "0", "0", "unknown"],
@@ -280,18 +288,20 @@ def test_show_batch_sizes(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
         ["128", "out", "of", "memory", "0", "0", "1", "0", "unknown"],
         ["256", "out", "of", "memory", "0", "0", "0", "0", "unknown"],
     ]
-    assert [line.split(":")[0] for line in shown[table + 6 : table + 10]] == ["16", "32", "128", "256"]
+    reasons = [line for line in shown[table + 6 :] if not line.startswith(" ")]
+    assert [line.split(":")[0] for line in reasons] == ["16", "32", "128", "256"]
 
 
 def test_show_power_limits(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """The cheapest power limit of a batch size is shown once it is known, with the cost of a step."""
     trainer = Trainer(stub)
     trial = trainer.next()
-    assert "power limit" not in ask("jobs", "show", trainer.job_id)
+    assert "power limit" not in ask("jobs", "show", trainer.job_id, "--wide")
     samples = [power_sample(225, energy=90, time=2), power_sample(250, energy=100)]
     stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
-    shown = ask("jobs", "show", trainer.job_id)
-    assert row(shown, "16", "power limit") == ["16", "225 W per GPU", "9.00 J", "0.2 s", "9.00 J"]
+    assert "power limit" not in ask("jobs", "show", trainer.job_id)
+    shown = ask("jobs", "show", trainer.job_id, "--wide")
+    assert row(shown, "16", "power limit")[-4:] == ["225 W per GPU", "9.00 J", "0.2 s", "9.00 J"]
 
 
 def test_show_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -322,7 +332,7 @@ def test_job_ids_are_shown_escaped(
         assert all(line.isprintable() for line in shown.splitlines())
     assert json.loads(ask("jobs", "show", name, "--json"))["spec"]["job_id"] == name
     heading, *cells = ask("jobs", "list", "--prefix", "mine").splitlines()
-    assert {line.index("pruning") for line in cells} == {heading.index("state")}
+    assert {line.index("paused") for line in cells if escaped in line} == {heading.index("state")}
     assert escaped in ask("jobs", "delete", name, "--yes")
     assert main(["jobs", "show", name]) == 1
     error = capsys.readouterr().err.rstrip("\n")
@@ -337,17 +347,18 @@ def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.report(trial, 5_000, metric=0.95, epoch=3, time=725)
     trainer.next()
     shown = ask("jobs", "trials", trainer.job_id)
-    *cells, _, result, _ = row(shown, "1")
+    *cells, _, _ = row(shown, "1")
     assert cells == [
-        *("1", "16", "exploration", "succeeded", "target reached", "reached"),
+        *("1", "16", "reached", "exploration", "succeeded", "target reached", "reached"),
         *("3", "0.95", "12 min 05 s", "5.00 kJ", "5.00 kJ"),
     ]
-    assert result == "reached"
-    running = row(shown, "2")
-    assert running[:4] == ["2", "8", "exploration", "dispatched"]
+    assert row(shown, "2")[:5] == ["2", "8", "running", "exploration", "dispatched"]
+    first, running = records(ask("jobs", "trials", trainer.job_id, "--format", "tsv"))
+    assert abs(datetime.now(timezone.utc) - moment(first["started"])) < timedelta(minutes=5)
     # When it was dispatched, and when its lease runs out.
-    began, ends = map(moment, running[4:6])
+    began, ends = moment(running["started"]), moment(running["lease_expires"])
     assert timedelta(seconds=299) <= ends - began <= timedelta(seconds=301)
+    assert [running[name] for name in ("epochs", "metric", "time_seconds", "energy_joules", "cost_joules")] == [""] * 5
 
 
 def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -361,13 +372,13 @@ def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> N
     trainer.end(crashed, v1.END_REASON_ERROR)
     trainer.report(trainer.next(), 5, metric=0.6)
     shown = ask("jobs", "trials", trainer.job_id)
-    assert [row(shown, str(number))[4:6] for number in (1, 2, 3)] == [
+    assert [row(shown, str(number))[5:7] for number in (1, 2, 3)] == [
         ["target reached", "reached"],
         ["cost bound", "reached, over budget"],
         ["max epochs", "missed"],
     ]
-    assert row(shown, "4")[3:6] == ["failed", "error", "1"]
-    assert row(shown, "5")[3:5] == ["dispatched", "not yet"]
+    assert row(shown, "4")[4:7] == ["failed", "error", "1"]
+    assert row(shown, "5")[4:6] == ["dispatched", "not yet"]
     assert "never" in row(shown, "5")
 
 
@@ -375,7 +386,7 @@ def test_stuck_job(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A job whose batch sizes all failed is stuck, and shows what to change."""
     trainer = Trainer(stub, batch_sizes=[16])
     trainer.run(10, converges=False)
-    assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck in round 1 of 2", "none"]
+    assert row(ask("jobs", "list"), trainer.job_id)[1:4:2] == ["stuck", "none"]
     advice = row(ask("jobs", "show", trainer.job_id), "advice")[1]
     assert "under a new job_id" in advice
     assert "target_metric" in advice
@@ -423,6 +434,49 @@ def test_unknown_job(refused: Ask, action: str) -> None:
     assert error.count("\n") == 1
 
 
+def test_nearest_job(refused: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """The error for a job id that does not exist names the nearest one, and none that is far."""
+    for job_id in ("nearest-mnist-nightly", "nearest-bert-weekly"):
+        Trainer(stub, job_id=job_id, job_id_prefix="nearest")
+    assert "did you mean 'nearest-mnist-nightly'?" in refused("jobs", "show", "nearest-minst-nightly", status=1)
+    assert "did you mean 'nearest-bert-weekly'?" in refused("jobs", "pause", "BERT-weekl", status=1)
+    assert "did you mean" not in refused("jobs", "savings", "qqqqqqqq", status=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("jbos",), "'jobs'"),
+        (("jobs", "lst"), "'list'"),
+        (("jobs", "trails", "x"), "'trials'"),
+        (("jobs", "list", "--formt", "tsv"), "'--format'"),
+        (("jobs", "reset", "x", "--yess"), "'--yes'"),
+        (("jobs", "trials", "x", "--status", "dispached"), "'dispatched'"),
+        (("jobs", "events", "--kind", "trial-faild"), "'trial-failed'"),
+        (("spool", "lisst"), "'list'"),
+        (("serve", "--adress", "x"), "'--address'"),
+        (("web", "exprt"), "'export'"),
+        (("jobs", "list", "--sort", "expectedcost"), "'expected-cost'"),
+    ],
+)
+def test_nearest_word(refused: Ask, words: tuple[str, ...], meant: str) -> None:
+    """A misspelt command, action, option, choice or column is answered with the one that was meant, in a few lines."""
+    error = refused(*words, status=2)
+    assert f"did you mean {meant}?" in error
+    assert len(error.splitlines()) <= 3
+
+
+def test_short_usage(refused: Ask) -> None:
+    """The error for wrong options has a usage of one line, the fault, and the command that explains the options."""
+    usage, fault, explained = refused("jobs", "export", "--format", "xml", status=2).splitlines()
+    assert usage == "usage: wattwise jobs export [OPTIONS] [ID]"
+    assert fault.startswith("wattwise jobs export: argument --format: ")
+    assert "`wattwise jobs export --help`" in explained
+    assert refused("jobs", "show", status=2).splitlines()[1] == (
+        "wattwise jobs show: the following arguments are required: ID"
+    )
+
+
 def test_server_away(refused: Ask) -> None:
     """A server that is away is one line on stderr with its address; --server overrides the environment."""
     error = refused("jobs", "list", "--server", AWAY, status=1)
@@ -447,13 +501,15 @@ def test_delete_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert [trial["id"]["trial_number"] for trial in answered["stopped_trials"]] == [1]
 
 
-def test_delete_without_a_terminal(stub: v1.BatchSizeOptimizerStub) -> None:
-    """Without a terminal, nothing is deleted unless --yes is used."""
+@pytest.mark.parametrize("action", ["delete", "reset"])
+def test_without_a_terminal_nothing_is_asked(stub: v1.BatchSizeOptimizerStub, action: str) -> None:
+    """Without a terminal, nothing is deleted or reset unless --yes is used."""
     trainer = Trainer(stub)
-    finished = answer("jobs", "delete", trainer.job_id)
-    assert finished.returncode == 2
-    assert "--yes" in finished.stderr
-    assert trainer.next().id.trial_number == 1
+    trainer.run(10)
+    finished = answer("jobs", action, trainer.job_id)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert f"add --yes to {action} {trainer.job_id}" in finished.stderr
+    assert trainer.next().id.trial_number == 2
 
 
 @pytest.fixture
@@ -468,9 +524,9 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def asking(job_id: str, program_end: int) -> Iterator[subprocess.Popen[str]]:
-    """A deletion that is waiting for confirmation on the terminal."""
-    words = shell("jobs", "delete", job_id)
+def asking(action: str, job_id: str, program_end: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """An action that is waiting for confirmation on the terminal, and its question."""
+    words = shell("jobs", action, job_id)
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=program_end, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -478,8 +534,7 @@ def asking(job_id: str, program_end: int) -> Iterator[subprocess.Popen[str]]:
             asked = ""
             while not asked.endswith("[y/N] "):
                 asked += process.stderr.read(1) or pytest.fail(f"it ended after {asked!r}")
-            assert asked == f"Delete {job_id} and its 0 trials? [y/N] "
-            yield process
+            yield process, asked
         finally:
             process.kill()
 
@@ -491,22 +546,41 @@ def test_delete_asks(
     """On a terminal, only "y" or "yes" deletes."""
     person, program_end = terminal
     trainer = Trainer(stub)
-    with asking(trainer.job_id, program_end) as process:
+    with asking("delete", trainer.job_id, program_end) as (process, asked):
         os.write(person, typed)
         out, err = process.communicate(timeout=60)
+    assert asked == f"Delete {trainer.job_id} and its 0 trials? [y/N] "
     assert process.returncode == 0
     if remains:
-        assert (out, err) == ("", "Not deleted.\n")
+        assert (out, err) == ("", "Nothing was changed.\n")
         assert trainer.next().id.trial_number == 1
     else:
         assert out.startswith(f"Deleted {trainer.job_id}")
         assert trainer.job_id in refused("jobs", "show", trainer.job_id, status=1)
 
 
+@pytest.mark.parametrize(("typed", "remains"), [(b"\n", True), (b"yes\n", False)])
+def test_reset_asks(
+    ask: Ask, terminal: tuple[int, int], stub: v1.BatchSizeOptimizerStub, typed: bytes, remains: bool
+) -> None:
+    """On a terminal the question says what is lost, and how a new job would keep what was learned."""
+    person, program_end = terminal
+    trainer = Trainer(stub)
+    trainer.run(10)
+    with asking("reset", trainer.job_id, program_end) as (process, asked):
+        os.write(person, typed)
+        out, err = process.communicate(timeout=60)
+    assert "1 trial " in asked
+    assert f"names {trainer.job_id} in prior_job_ids" in asked
+    assert (process.returncode, err) == (0, "Nothing was changed.\n" if remains else "")
+    assert out.startswith("" if remains else f"Reset {trainer.job_id}: ")
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["reset_after"] == (0 if remains else 1)
+
+
 def test_interrupted(terminal: tuple[int, int], stub: v1.BatchSizeOptimizerStub) -> None:
     """Ctrl-C ends the command with status 130 and without a traceback, and nothing is deleted."""
     trainer = Trainer(stub)
-    with asking(trainer.job_id, terminal[1]) as process:
+    with asking("delete", trainer.job_id, terminal[1]) as (process, _):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")

@@ -87,6 +87,23 @@ def test_no_server_at_the_address(place: Place, cause: str, timeout: float, capl
     assert f"retrying for {timeout:g} seconds" in warning
 
 
+@pytest.mark.parametrize(
+    ("place", "advice", "other"),
+    [
+        (closed_port, ("`wattwise serve`", "--server", "WATTWISE_SERVER"), "web page"),
+        (unknown_name, ("--server", "WATTWISE_SERVER"), "`wattwise serve`"),
+        (web_server, ("port of a web page", "50051"), "start a server"),
+    ],
+)
+def test_what_to_do_without_a_server(place: Place, advice: tuple[str, ...], other: str) -> None:
+    """The error says what to start or to set, and whether something else answers at the address."""
+    with place() as address, Client(address, retry=False, timeout=5) as client:
+        with pytest.raises(ServerUnavailableError) as away:
+            client.get_job("test-1")
+        assert all(part in str(away.value) for part in advice)
+        assert other not in str(away.value)
+
+
 def test_search_is_shorter_than_a_call() -> None:
     """A server that was never reached is given up after `search_timeout`, not after the timeout of the call."""
     before = time.monotonic()

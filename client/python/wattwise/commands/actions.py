@@ -4,25 +4,59 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any, TypeAlias
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from wattwise.errors import UnsupportedCallError
+from wattwise import v1
+from wattwise.commands.humanize import printable
+from wattwise.commands.main import complain
+from wattwise.commands.parsing import near
+from wattwise.errors import JobNotFoundError, UnsupportedCallError, WattwiseError
 from wattwise.rpc.client import Client
+from wattwise.streams import MISUSED
 
 Handler: TypeAlias = Callable[[Client, argparse.Namespace], int]
 """Calls the server, prints its answer, and returns the exit status."""
 
 
-class AddAction(Protocol):
-    """Declares an action with its help text and its handler; returns its parser, for its arguments."""
+PAGE = 1000
+"""Jobs, trials or events that are read with one call."""
 
-    def __call__(self, name: str, text: str, handler: Handler, /) -> argparse.ArgumentParser:
-        """Declares it."""
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """Declares the option that answers the question of `refusal`."""
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
+
+def refusal(args: argparse.Namespace, command: str, deed: str, question: Callable[[], str]) -> int | None:
+    """Asks before something is done that cannot be undone, unless --yes is used.
+
+    Args:
+        args: with the option of `add_yes`.
+        command: the words of the command, such as "wattwise jobs delete".
+        deed: what it would do, such as "delete mnist-nightly".
+        question: the question, whose answer is yes or no; called only if it is asked.
+
+    Returns:
+        None to do it; else the exit status, after a line that says why it is not done.
+    """
+    if args.yes:
+        return None
+    if not sys.stdin.isatty():
+        complain(f"{command}: stdin is not a terminal; add --yes to {deed}")
+        return MISUSED
+    # On stderr: stdout is for the answer.
+    print(printable(f"{question()} [y/N] "), end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user
+    if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+        return None
+    complain("Nothing was changed.")
+    return 0
 
 
 def add_id(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +71,11 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
         "job_id", metavar="ID", nargs="?", type=_job_id, help="show this job alone, in detail; without ID, all jobs"
     )
     jobs.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
+
+
+def add_trial_number(parser: argparse.ArgumentParser) -> None:
+    """Declares the number of a trial."""
+    parser.add_argument("trial_number", type=positive, metavar="N", help="its number in `wattwise jobs trials ID`")
 
 
 def add_batch_size(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +100,31 @@ def positive(text: str) -> int:
 def plain(message: Message) -> dict[str, Any]:
     """The message as JSON objects, including fields that are zero."""
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+@contextmanager
+def near_ids(client: Client, job_id: str | None) -> Iterator[None]:
+    """Within the block, the error for a job that does not exist names the job with the nearest id.
+
+    Raises:
+        JobNotFoundError: with that id.
+    """
+    try:
+        yield
+    except JobNotFoundError as error:
+        hint = near(job_id, _candidates(client, job_id)) if job_id else ""
+        if not hint:
+            raise
+        raise JobNotFoundError(f"{error}; {hint}", reason=error.reason, metadata=error.metadata) from None
+
+
+def _candidates(client: Client, job_id: str) -> Iterator[str]:
+    """Ids that may be meant: those that contain what was typed, and those of the jobs that were active last."""
+    # What helps an error must not fail, nor take long where there are many jobs.
+    with suppress(WattwiseError):
+        recent = client.list_jobs(order=v1.JOB_ORDER_LAST_ACTIVITY, page_size=PAGE)
+        for job in (*islice(client.list_jobs(contains=job_id, page_size=1), 1), *islice(recent, PAGE)):
+            yield job.spec.job_id
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Tables of text: their columns, the options that choose among them, and how they fit a terminal or go into a pipe.
+"""Tables of text: their columns, the options that choose among them, and how they fit a terminal or go to a script.
 
 A table is a sequence of `Column`s; its rows are any objects that the columns' functions read. `print_table` prints it.
 On a terminal it fits the width: long headings are broken, and columns are left out, the least important first. Into a
-pipe or a file it is whole: every column, exact texts, one line for each row, and no notes.
+pipe or a file go the same words, with every column. `--format tsv` is for scripts: exact values, separated by tabs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from wattwise.commands.humanize import printable
+from wattwise.commands.humanize import age, duration, energy, joules, printable
+from wattwise.commands.parsing import near
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +35,9 @@ _LEAST_TEXT = 30
 """Columns for a text on a narrow terminal."""
 _GAP = 2
 _MOST_ROWS = 2**31 - 1
+_FORMATS = ("table", "tsv", "json")
+_UNITS: Mapping[Callable[[float], str], str] = {joules: "joules", energy: "joules", duration: "seconds", age: "seconds"}
+"""The units of the numbers that these functions write as texts."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,13 @@ class Column(Generic[Row]):
     """A column of a table.
 
     Attributes:
-        name: its heading, by which --columns and --sort know it; spaces are typed as hyphens there.
+        name: its heading, by which --columns and --sort know it; spaces are typed as hyphens or underscores there.
         text: the text of a row's cell.
         right: whether it is aligned to the right.
         priority: which columns a narrow terminal leaves out: those with the highest number first, `KEY` never.
-        exact: the text in a pipe or a file, if that is longer.
+        exact: the value of a row's cell for scripts, if that is not the text.
         order: what rows are sorted by; None is sorted last. Without it, the text is.
-        appended: in a pipe, it comes after the columns that are not, so that what reads them by position goes on.
+        unit: of the exact values.
     """
 
     name: str
@@ -56,12 +60,17 @@ class Column(Generic[Row]):
     priority: int = KEY
     exact: Callable[[Row], str] | None = None
     order: Callable[[Row], Any] | None = None
-    appended: bool = False
+    unit: str = ""
 
     @property
     def option(self) -> str:
         """The name as it is typed."""
         return self.name.replace(" ", "-")
+
+    @property
+    def field(self) -> str:
+        """The name for scripts, with the unit, such as "min_cost_joules"."""
+        return "_".join(filter(None, (*self.name.split(), self.unit)))
 
 
 def numbers(
@@ -69,19 +78,17 @@ def numbers(
     value: Callable[[Row], Any],
     text: Callable[[Any], str] = str,
     *,
-    exact: Callable[[Any], str] | None = None,
     priority: int = KEY,
-    appended: bool = False,
+    unit: str = "",
 ) -> Column[Row]:
-    """A right-aligned column of numbers. The cell of a row whose value is None is empty.
+    """A right-aligned column of numbers, which are the exact values. The cell of a row whose value is None is empty.
 
     Args:
-        name: as of `Column`, like the last two.
+        name: as of `Column`.
         value: the number of a row, by which rows are sorted.
         text: the text of a number.
-        exact: its text in a pipe, if that is longer.
         priority: as of `Column`.
-        appended: as of `Column`.
+        unit: as of `Column`; without it, the unit that the text has.
     """
 
     def shown(row: Row, text: Callable[[Any], str]) -> str:
@@ -92,9 +99,9 @@ def numbers(
         lambda row: shown(row, text),
         right=True,
         priority=priority,
-        exact=None if exact is None else lambda row: shown(row, exact),
+        exact=lambda row: shown(row, str),
         order=value,
-        appended=appended,
+        unit=unit or _UNITS.get(text, ""),
     )
 
 
@@ -104,8 +111,8 @@ class Mark(Generic[Row]):
 
     Attributes:
         columns: the names of the columns that it is about.
-        suffix: what follows a row's cells in a pipe, such as " (estimate)"; empty if nothing is to be said of the row.
-        sign: on a terminal, what precedes a cell if only some rows are marked.
+        suffix: what is said of a row's cells, such as " (estimate)"; empty if nothing is.
+        sign: what precedes a cell if only some rows are marked.
         some: what the sign marks.
         every: by suffix, the note below a table whose rows all have this one; their cells have no sign.
     """
@@ -127,7 +134,8 @@ class TableOptions:
         sort: the name of the column that rows are sorted by; None for the order in which they come.
         reverse: whether that order is reversed.
         limit: how many rows are shown; None for all.
-        headers: whether the first line has the names.
+        headers: whether the first line has the names, and notes follow the rows.
+        tsv: whether the table is for scripts.
     """
 
     wide: bool = False
@@ -136,6 +144,7 @@ class TableOptions:
     reverse: bool = False
     limit: int | None = None
     headers: bool = True
+    tsv: bool = False
 
 
 @dataclass
@@ -155,10 +164,24 @@ class Lines:
     notes: list[str] = field(default_factory=list)
 
 
+class _Format(argparse.Action):
+    """Sets the format; `--format json` is `--json`."""
+
+    def __call__(self, _parser: object, namespace: argparse.Namespace, value: object, _option: object = None) -> None:
+        namespace.format = value
+        namespace.json = namespace.json or value == "json"
+
+
 def add_table_options(parser: argparse.ArgumentParser, columns: Sequence[Column[Any]]) -> None:
     """Declares the options of an action that lists rows with these columns."""
     known = ", ".join(column.option for column in columns)
     group = parser.add_argument_group("table", "A terminal shows the columns that fit, a pipe or a file all of them.")
+    group.add_argument(
+        "--format",
+        action=_Format,
+        choices=_FORMATS,
+        help="table (default); tsv, for scripts: a line of names, then exact values, separated by tabs; json is --json",
+    )
     chosen = group.add_mutually_exclusive_group()
     chosen.add_argument("--wide", action="store_true", help="show all columns, whatever the width of the terminal")
     chosen.add_argument(
@@ -175,26 +198,34 @@ def add_table_options(parser: argparse.ArgumentParser, columns: Sequence[Column[
     )
     group.add_argument("--reverse", action="store_true", help="reverse the order")
     group.add_argument("--limit", type=_limit, metavar="N", help="show the first N rows")
-    group.add_argument("--no-headers", action="store_true", help="leave out the line with the names of the columns")
+    group.add_argument(
+        "--no-headers", action="store_true", help="print the rows alone, without the names of the columns and notes"
+    )
 
 
 def table_options(args: argparse.Namespace) -> TableOptions:
     """The options that `add_table_options` declared."""
-    return TableOptions(args.wide, args.columns, args.sort, args.reverse, args.limit, not args.no_headers)
+    tsv = args.format == "tsv"
+    return TableOptions(args.wide, args.columns, args.sort, args.reverse, args.limit, not args.no_headers, tsv)
 
 
 def unused_without_rows(args: argparse.Namespace) -> str:
     """What is wrong if an option of tables is used where an action lists no rows; else empty."""
-    used = [name for name in ("wide", "columns", "sort", "reverse", "limit", "no_headers") if getattr(args, name)]
-    return f"--{used[0].replace('_', '-')} is for the table of jobs and cannot be combined with an id" if used else ""
+    names = ("wide", "columns", "sort", "reverse", "limit", "no_headers")
+    used = [name.replace("_", "-") for name in names if getattr(args, name)]
+    used += ["format tsv"] * (args.format == "tsv")
+    return f"--{used[0]} is for the table of jobs and cannot be combined with an id" if used else ""
 
 
-def unused_with_json(args: argparse.Namespace) -> str:
-    """What is wrong if an option of tables is used with --json, which it has no effect on; else empty."""
-    if not getattr(args, "json", False):
-        return ""
-    options = [name for name in ("wide", "columns", "no_headers") if getattr(args, name, None)]
-    return f"--{options[0].replace('_', '-')} is for tables and cannot be combined with --json" if options else ""
+def unused_options(args: argparse.Namespace) -> str:
+    """What is wrong if an option of tables is used in a format that it has no effect on; else empty."""
+    form, json = getattr(args, "format", None), getattr(args, "json", False)
+    if json and form in ("table", "tsv"):
+        return f"--json cannot be combined with --format {form}"
+    without_effect = ("wide", "columns", "no_headers") if json else ("wide",) if form == "tsv" else ()
+    names = [name.replace("_", "-") for name in without_effect if getattr(args, name, None)]
+    other = "--json" if json else "--format tsv, which has all columns"
+    return f"--{names[0]} is for tables and cannot be combined with {other}" if names else ""
 
 
 def arrange(columns: Sequence[Column[Row]], rows: Iterable[Row], options: TableOptions) -> tuple[list[Row], bool]:
@@ -228,25 +259,37 @@ def print_table(
         options: what the user wants.
         empty: what is printed instead of a table without rows, unless --no-headers asks for rows only.
         marks: what is said once about cells.
-        notes: what a terminal shows below the table, from its rows and the names of its columns.
+        notes: what is shown below the table, from its rows and the names of its columns.
     """
     options = options or TableOptions()
-    width = terminal_width()
     found, more = arrange(columns, rows, options)
+    shown = _choose(columns, options)
+    if options.tsv:
+        _print_tsv(shown, found, headers=options.headers)
+        return found
     if not found:
         if empty and options.headers:
             print(empty)  # noqa: T201 - the command's answer
         return found
-    shown = _choose(columns, options, width)
-    lines = drawn(shown, found, width, marks=marks, whole=options.wide or options.columns is not None)
+    whole = options.wide or options.columns is not None
+    lines = drawn(shown, found, terminal_width(), marks=marks, whole=whole)
     for line in (*(lines.heading if options.headers else ()), *lines.body):
         print(line)  # noqa: T201 - the command's answer
-    if width is None:
+    if not options.headers:
         return found
     more_note = ("Only the first rows are shown; there are more.",) if more else ()
     for note in (*lines.notes, *notes(found, lines.names), *more_note):
         print_text(note, 2)
     return found
+
+
+def _print_tsv(columns: Sequence[Column[Row]], rows: Iterable[Row], *, headers: bool) -> None:
+    """Prints exact values, separated by tabs; a tab or a line break in a value is escaped."""
+    if headers:
+        print("\t".join(column.field for column in columns))  # noqa: T201 - the command's answer
+    values = [column.exact or column.text for column in columns]
+    for row in rows:
+        print("\t".join(printable(value(row)) for value in values))  # noqa: T201 - the command's answer
 
 
 def drawn(
@@ -266,7 +309,7 @@ def drawn(
         marks: what is said once about cells.
         whole: whether no column is left out.
     """
-    texts, notes = _cells(columns, rows, width, marks)
+    texts, notes = _cells(columns, rows, marks)
     places, widths = _layout(columns, texts, width, whole=whole)
     rights = [columns[place].right for place in places]
     parts = [textwrap.wrap(columns[place].name, widths[place], break_long_words=False) or [""] for place in places]
@@ -332,12 +375,14 @@ def _width_of_character(character: str) -> int:
 
 def _column_names(columns: Sequence[Column[Any]], typed: Iterable[str]) -> tuple[str, ...]:
     """The names of the columns that a user has typed."""
-    known = {column.option: column.name for column in columns}
+    known = {tuple(name.replace("_", " ").split()): each.name for each in columns for name in (each.field, each.name)}
     names = []
     for text in typed:
-        name = known.get("-".join(text.lower().replace("_", " ").replace("-", " ").split()))
+        name = known.get(tuple(text.lower().replace("_", " ").replace("-", " ").split()))
         if name is None:
-            raise argparse.ArgumentTypeError(f"unknown column {text.strip()!r}; use {', '.join(known)}")
+            options = [column.option for column in columns]
+            hint = " ".join((near(text.strip(), options), f"use {', '.join(options)}")).strip()
+            raise argparse.ArgumentTypeError(f"unknown column {text.strip()!r}; {hint}")
         if name in names:
             raise argparse.ArgumentTypeError(f"{text.strip()!r} is there twice; name each column once")
         names.append(name)
@@ -367,21 +412,19 @@ def _has_place(value: Any) -> bool:
     return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
 
 
-def _choose(columns: Sequence[Column[Row]], options: TableOptions, width: int | None) -> list[Column[Row]]:
+def _choose(columns: Sequence[Column[Row]], options: TableOptions) -> Sequence[Column[Row]]:
     """The columns in their order, before those that do not fit are left out."""
-    if options.columns is not None:
-        named = {column.name: column for column in columns}
-        return [named[name] for name in options.columns]
-    return list(columns) if width is not None else sorted(columns, key=lambda column: column.appended)
+    if options.columns is None:
+        return columns
+    named = {column.name: column for column in columns}
+    return [named[name] for name in options.columns]
 
 
 def _cells(
-    columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None, marks: Sequence[Mark[Row]]
+    columns: Sequence[Column[Row]], rows: Sequence[Row], marks: Sequence[Mark[Row]]
 ) -> tuple[list[list[str]], list[str]]:
     """The texts of all cells with their marks, and the notes that explain these."""
-    pipe = width is None
-    texts_of = [column.exact if pipe and column.exact else column.text for column in columns]
-    texts = [[printable(text(row)) for text in texts_of] for row in rows]
+    texts = [[printable(column.text(row)) for column in columns] for row in rows]
     notes = []
     for mark in marks:
         places = [place for place, column in enumerate(columns) if column.name in mark.columns]
@@ -390,12 +433,12 @@ def _cells(
         suffixes = {suffix for _, _, suffix in filled}
         if not suffixes - {""}:
             continue
-        same = len(suffixes) == 1
-        notes.append(mark.every[suffixes.pop()] if same else f"{mark.sign} marks {mark.some}.")
+        if len(suffixes) == 1:
+            notes.append(mark.every[suffixes.pop()])
+            continue
+        notes.append(f"{mark.sign} marks {mark.some}.")
         for cells, place, suffix in filled:
-            if suffix and pipe:
-                cells[place] += suffix
-            elif suffix and not same:
+            if suffix:
                 cells[place] = mark.sign + cells[place]
     return texts, notes
 

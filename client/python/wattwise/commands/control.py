@@ -1,4 +1,4 @@
-"""The actions of `wattwise jobs` that change what a job's search does."""
+"""The actions of `wattwise jobs` that change what a job's search does, or delete the job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import shlex
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.commands.actions import AddAction, add_batch_size, add_id, plain, positive, print_json
+from wattwise.commands.actions import (
+    Handler,
+    add_batch_size,
+    add_id,
+    add_trial_number,
+    add_yes,
+    plain,
+    positive,
+    print_json,
+    refusal,
+)
 from wattwise.commands.humanize import joules
 from wattwise.commands.main import say
 from wattwise.commands.tables import (
@@ -31,45 +41,80 @@ _POLICIES = {
 """By their short names, such as "pruning-gts"."""
 
 
-def add_control(add: AddAction) -> None:
-    """Declares the actions."""
-    add_id(add("reset", "begin a job's search again; its trials stay in the history but no longer count", _reset))
-    for name, text, excluded in (
-        ("exclude-trial", "ignore a trial whose measurements are wrong; the search is rebuilt without it", True),
-        ("include-trial", "count a trial again that was excluded; the search is rebuilt with it", False),
-    ):
-        parser = add(name, text, _set_excluded)
-        parser.set_defaults(excluded=excluded)
-        add_id(parser)
-        parser.add_argument("trial_number", type=positive, metavar="N", help="its number in `wattwise jobs trials ID`")
-    for name, text, status in (
-        ("ban", "never choose a batch size, until it is allowed again", v1.BATCH_SIZE_STATUS_BANNED),
-        (
-            "allow",
-            "allow a batch size again that was banned, pinned, pruned, set aside or out of memory",
-            v1.BATCH_SIZE_STATUS_ALLOWED,
-        ),
-        ("pin", "give every launch this batch size, until it is unpinned", v1.BATCH_SIZE_STATUS_PINNED),
-    ):
-        parser = add(name, text, _set_state)
-        parser.set_defaults(status=status)
-        add_id(parser)
-        add_batch_size(parser)
-    add_id(add("unpin", "let the search choose again; allows the batch size that is pinned", _unpin))
-    for name, text, paused in (
-        ("pause", "pause a job's search: launches get the best known batch size, and nothing is tried", True),
-        ("resume", "let a paused search go on", False),
-    ):
-        parser = add(name, text, _set_paused)
-        parser.set_defaults(paused=paused)
-        add_id(parser)
-    parser = add("baseline", "give the next launch the default batch size, to compare with", _baseline)
-    add_id(parser)
+def add_reset(parser: argparse.ArgumentParser) -> None:
+    """Declares `reset`."""
+    _add(parser, _reset)
+    add_yes(parser)
+
+
+def add_exclude_trial(parser: argparse.ArgumentParser, *, excluded: bool = True) -> None:
+    """Declares `exclude-trial`."""
+    _add(parser, _set_excluded, excluded=excluded)
+    add_trial_number(parser)
+
+
+def add_include_trial(parser: argparse.ArgumentParser) -> None:
+    """Declares `include-trial`."""
+    add_exclude_trial(parser, excluded=False)
+
+
+def add_ban(parser: argparse.ArgumentParser) -> None:
+    """Declares `ban`."""
+    _add_status(parser, v1.BATCH_SIZE_STATUS_BANNED)
+
+
+def add_allow(parser: argparse.ArgumentParser) -> None:
+    """Declares `allow`."""
+    _add_status(parser, v1.BATCH_SIZE_STATUS_ALLOWED)
+
+
+def add_pin(parser: argparse.ArgumentParser) -> None:
+    """Declares `pin`."""
+    _add_status(parser, v1.BATCH_SIZE_STATUS_PINNED)
+
+
+def add_unpin(parser: argparse.ArgumentParser) -> None:
+    """Declares `unpin`."""
+    _add(parser, _unpin)
+
+
+def add_pause(parser: argparse.ArgumentParser) -> None:
+    """Declares `pause`."""
+    _add(parser, _set_paused, paused=True)
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """Declares `resume`."""
+    _add(parser, _set_paused, paused=False)
+
+
+def add_baseline(parser: argparse.ArgumentParser) -> None:
+    """Declares `baseline`."""
+    _add(parser, _baseline)
     every = "instead, give one launch in N the default batch size from now on; 0 ends that"
     parser.add_argument("--every", type=_every, metavar="N", help=every)
-    parser = add("set-policy", "change a job's policy; its search is rebuilt from its trials", _set_policy)
-    add_id(parser)
+
+
+def add_set_policy(parser: argparse.ArgumentParser) -> None:
+    """Declares `set-policy`."""
+    _add(parser, _set_policy)
     parser.add_argument("policy", type=_policy, metavar="POLICY", help=f"one of {', '.join(_POLICIES)}")
+
+
+def add_delete(parser: argparse.ArgumentParser) -> None:
+    """Declares `delete`."""
+    _add(parser, _delete)
+    add_yes(parser)
+
+
+def _add(parser: argparse.ArgumentParser, handler: Handler, **defaults: object) -> None:
+    parser.set_defaults(handler=handler, **defaults)
+    add_id(parser)
+
+
+def _add_status(parser: argparse.ArgumentParser, status: v1.BatchSizeStatus.ValueType) -> None:
+    _add(parser, _set_state, status=status)
+    add_batch_size(parser)
 
 
 def _policy(text: str) -> v1.Policy.ValueType:
@@ -104,6 +149,16 @@ def _outlook(job: v1.Job) -> str:
 
 def _reset(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id)
+    trials = "trial" if before.num_trials == 1 else "trials"
+
+    def question() -> str:
+        return (
+            f"Its {before.num_trials} {trials} will never count again. To keep what they tell, register a new job that "
+            f"names {args.job_id} in prior_job_ids instead. Reset {args.job_id}?"
+        )
+
+    if (status := refusal(args, "wattwise jobs reset", f"reset {args.job_id}", question)) is not None:
+        return status
     job = client.reset_job(args.job_id)
     trials = "earlier trial" if job.reset_after == 1 else "earlier trials"
     without = f"without its {job.reset_after} {trials}" if job.reset_after else "and it had no trials yet"
@@ -180,6 +235,20 @@ def _set_policy(client: Client, args: argparse.Namespace) -> int:
     job = client.set_job_policy(args.job_id, args.policy)
     already = " already: nothing has changed" if before == job.spec.policy else ""
     return _answer(args, job, job, f"{args.job_id} has the policy {policy(job.spec)}{already}.")
+
+
+def _delete(client: Client, args: argparse.Namespace) -> int:
+    def question() -> str:
+        return f"Delete {args.job_id} and its {client.get_job(args.job_id).num_trials} trials?"
+
+    if (status := refusal(args, "wattwise jobs delete", f"delete {args.job_id}", question)) is not None:
+        return status
+    response = client.delete_job(args.job_id)
+    if args.json:
+        print_json(plain(response))
+    else:
+        say(f"Deleted {args.job_id}; running trials stopped: {len(response.stopped_trials)}.")
+    return 0
 
 
 def _state_answer(args: argparse.Namespace, before: v1.Job, job: v1.Job, batch_size: int) -> int:

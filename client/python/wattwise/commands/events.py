@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from wattwise import v1
-from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain, print_json
+from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain, print_json
 from wattwise.commands.columns import (
     Column,
     add_table_options,
@@ -15,7 +15,6 @@ from wattwise.commands.columns import (
     print_table,
     print_text,
     table_options,
-    terminal_width,
 )
 from wattwise.commands.humanize import exact_moment, moment
 from wattwise.rpc.client import Client
@@ -28,13 +27,12 @@ _KINDS = {
     if value != v1.EVENT_KIND_UNSPECIFIED
 }
 """As --kind names them, such as "trial-failed"."""
-_PAGE = 1000
 _INDENT = 2
 
 
-def add_events(add: AddAction) -> None:
+def add_events(parser: argparse.ArgumentParser) -> None:
     """Declares the action."""
-    parser = add("events", "list what happened to a job, or to all jobs, newest first", _events)
+    parser.set_defaults(handler=_events)
     add_jobs(parser)
     parser.add_argument("--kind", choices=_KINDS, metavar="KIND", help=f"only this kind: {', '.join(_KINDS)}")
     add_table_options(parser, EVENT_COLUMNS)
@@ -47,18 +45,18 @@ def _events(client: Client, args: argparse.Namespace) -> int:
         job_id=args.job_id or "",
         job_id_prefix=args.prefix,
         kind=_KINDS.get(args.kind, v1.EVENT_KIND_UNSPECIFIED),
-        page_size=min((options.limit or 0) + 1, _PAGE) if few else _PAGE,
+        page_size=min((options.limit or 0) + 1, PAGE) if few else PAGE,
     )
     with newer_calls(client, "events"):
         if args.json:
             print_json([plain(event) for event in arrange(EVENT_COLUMNS, events, options)[0]])
-        elif terminal_width() is None or options.wide or options.columns is not None:
+        elif options.tsv or options.wide or options.columns is not None:
             print_table(EVENT_COLUMNS, events, options, empty="no events")
         else:
             first, more = arrange(EVENT_COLUMNS, events, options)
             if not first and options.headers:
                 print_text("no events", _INDENT)
-            _print_sentences(first, more, one_job=args.job_id is not None)
+            _print_sentences(first, more and options.headers, one_job=args.job_id is not None)
     return 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from wattwise import v1
-from wattwise.commands.actions import AddAction, add_jobs
+from wattwise.commands.actions import PAGE, add_jobs
 from wattwise.commands.csv_file import as_text, csv_line
 from wattwise.commands.humanize import instant, printable
 from wattwise.commands.main import complain
@@ -33,7 +34,6 @@ from wattwise.streams import MISUSED
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-_PAGE = 1000
 
 _EPILOG = """csv: RFC 4180, UTF-8, a line of names, then a line for each trial. Numbers have a point and no unit;
 units are in the names. What a spreadsheet would take for a formula, since =, +, -, @, a tab or a line break is at the
@@ -46,9 +46,9 @@ a metric that is not a number is "NaN", labels are an object, and texts are as t
 Field = Callable[[JobTrial], Any]
 
 
-def add_export(add: AddAction) -> None:
+def add_export(parser: argparse.ArgumentParser) -> None:
     """Declares the action."""
-    parser = add("export", "write the trials of a job, or of all jobs, as CSV or JSON Lines", _export)
+    parser.set_defaults(handler=_export)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_jobs(parser)
@@ -67,10 +67,16 @@ def _export(client: Client, args: argparse.Namespace) -> int:
     if args.json and args.format == "csv":
         complain("wattwise jobs: --json cannot be combined with --format csv")
         return MISUSED
-    rows = _rows(client, args)
+    number = itertools.count()
+    # One number for each row that is written.
+    rows = (row for row, _ in zip(_rows(client, args), number, strict=False))
     as_json = args.json or args.format == "json"
     with _output(args.output) as file:
         _write_json(file, rows) if as_json else _write_csv(file, rows)
+    if args.output is not None and str(args.output) != "-":
+        written = next(number)
+        # On stderr: a pipe behind --output /dev/stdout has rows alone.
+        complain(f"wattwise jobs export: wrote {written} {'trial' if written == 1 else 'trials'} to {args.output}")
     return 0
 
 
@@ -79,11 +85,11 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
     status = TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED)
     reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
     one = args.job_id is not None
-    jobs = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=_PAGE)
+    jobs = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=PAGE)
     for job in jobs:
         # Of many jobs, one may be deleted meanwhile.
         with nullcontext() if one else suppress(JobNotFoundError):
-            for trial in client.list_trials(job.spec.job_id, status=status, end_reason=reason, page_size=_PAGE):
+            for trial in client.list_trials(job.spec.job_id, status=status, end_reason=reason, page_size=PAGE):
                 # An older server ignores the reason.
                 if reason in (v1.END_REASON_UNSPECIFIED, trial.end_reason):
                     yield JobTrial(job, trial)

@@ -10,7 +10,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from wattwise.commands.main import complain, say
-from wattwise.commands.options import SERVER, add_credential_options, credentials_of
+from wattwise.commands.options import add_credential_options, credentials_of, usual_server
 from wattwise.errors import InvalidAddressError, InvalidArgumentError, WattwiseError
 from wattwise.rpc.address import check_address, servers_of
 from wattwise.rpc.backoff import check_seconds
@@ -30,8 +30,6 @@ _STATES = health_pb2.HealthCheckResponse.ServingStatus
 
 class HealthCommand:
     """The `health` subcommand of `wattwise`."""
-
-    help = "check whether a server is serving; the exit status is 0 if it is, and each of several, else 1"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the options."""
@@ -87,7 +85,7 @@ def _asked(args: argparse.Namespace) -> tuple[str, Credentials]:
     if args.address is None and probed:
         # Beside a server the variables of TLS are the server's, and its port for probes has none.
         return _reachable(check_address(probed)), Credentials()
-    address = args.address or read_variable(SERVER, InvalidAddressError) or "localhost:50051"
+    address = args.address or usual_server()
     return _reachable(check_address(address)), credentials_of(args)
 
 

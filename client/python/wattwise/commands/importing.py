@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise.commands.actions import AddAction, add_id, plain, print_json
+from wattwise.commands.actions import add_id, plain, print_json
 from wattwise.commands.humanize import duration, end_reason, joules, moment
 from wattwise.commands.main import complain, say
 from wattwise.commands.trials_file import FileTrial, TrialsFileError, read
@@ -34,9 +34,9 @@ A trial has at most 5,000 lines; if it has more, leave out some of its earlier e
 """
 
 
-def add_import(add: AddAction) -> None:
+def add_import(parser: argparse.ArgumentParser) -> None:
     """Declares the action."""
-    parser = add("import", "import a job's trials from before it used Wattwise, from a CSV file", _import)
+    parser.set_defaults(handler=_import)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = FORMAT
     add_id(parser)

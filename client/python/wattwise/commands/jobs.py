@@ -3,49 +3,80 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import replace
-from itertools import chain, islice
-from urllib.parse import quote, urlsplit
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from wattwise import v1
-from wattwise.commands.actions import Handler, add_id, plain, positive, print_json
-from wattwise.commands.columns import add_table_options, arrange, table_options, unused_with_json
-from wattwise.commands.control import add_control
-from wattwise.commands.events import add_events
-from wattwise.commands.export import add_export
-from wattwise.commands.humanize import printable
-from wattwise.commands.importing import add_import
-from wattwise.commands.main import complain, say, sentence
-from wattwise.commands.options import SERVER, add_credential_options, credentials_of, server_address
-from wattwise.commands.savings import add_savings, figures_of
-from wattwise.commands.tables import (
-    END_REASONS,
-    JOB_COLUMNS,
-    TRIAL_COLUMNS,
-    TRIAL_STATUSES,
-    JobTrial,
-    print_job,
-    print_jobs,
-    print_trials,
-)
-from wattwise.commands.watch import add_watch
-from wattwise.rpc.client import Client
+from wattwise.commands.main import complain
+from wattwise.commands.options import add_credential_options, add_server_option, credentials_of
+from wattwise.commands.parsing import Entry, Parser, add_entries
 from wattwise.streams import MISUSED
-from wattwise.variables import control_fault
 
-WEB_URL = "WATTWISE_WEB_URL"
-"""The variable with the URL of `wattwise web`."""
+if TYPE_CHECKING:
+    from wattwise.commands.actions import Handler
+
+ACTIONS: Mapping[str, Entry] = {
+    "list": Entry("wattwise.commands.listing:add_list", "list all jobs, oldest first"),
+    "show": Entry(
+        "wattwise.commands.showing:add_show",
+        "show a job: its configuration, its progress and the state of every batch size",
+    ),
+    "savings": Entry(
+        "wattwise.commands.savings:add_savings", "show what a job saved and what that rests on, or what all jobs saved"
+    ),
+    "watch": Entry(
+        "wattwise.commands.watch:add_watch", "watch the trials of a job, or the jobs that run, as they change"
+    ),
+    "trials": Entry("wattwise.commands.listing:add_trials", "list a job's trials by number"),
+    "trial": Entry("wattwise.commands.showing:add_trial", "show a trial: its facts, its epochs and its power profile"),
+    "events": Entry("wattwise.commands.events:add_events", "list what happened to a job, or to all jobs, newest first"),
+    "export": Entry(
+        "wattwise.commands.export:add_export", "write the trials of a job, or of all jobs, as CSV or JSON Lines"
+    ),
+    "reset": Entry(
+        "wattwise.commands.control:add_reset",
+        "begin a job's search again; its trials stay in the history but no longer count",
+    ),
+    "exclude-trial": Entry(
+        "wattwise.commands.control:add_exclude_trial",
+        "ignore a trial whose measurements are wrong; the search is rebuilt without it",
+    ),
+    "include-trial": Entry(
+        "wattwise.commands.control:add_include_trial",
+        "count a trial again that was excluded; the search is rebuilt with it",
+    ),
+    "ban": Entry("wattwise.commands.control:add_ban", "never choose a batch size, until it is allowed again"),
+    "allow": Entry(
+        "wattwise.commands.control:add_allow",
+        "allow a batch size again that was banned, pinned, pruned, set aside or out of memory",
+    ),
+    "pin": Entry("wattwise.commands.control:add_pin", "give every launch this batch size, until it is unpinned"),
+    "unpin": Entry(
+        "wattwise.commands.control:add_unpin", "let the search choose again; allows the batch size that is pinned"
+    ),
+    "pause": Entry(
+        "wattwise.commands.control:add_pause",
+        "pause a job's search: launches get the best known batch size, and nothing is tried",
+    ),
+    "resume": Entry("wattwise.commands.control:add_resume", "let a paused search go on"),
+    "baseline": Entry(
+        "wattwise.commands.control:add_baseline", "give the next launch the default batch size, to compare with"
+    ),
+    "set-policy": Entry(
+        "wattwise.commands.control:add_set_policy", "change a job's policy; its search is rebuilt from its trials"
+    ),
+    "import": Entry(
+        "wattwise.commands.importing:add_import",
+        "import a job's trials from before it used Wattwise, from a CSV file",
+    ),
+    "delete": Entry("wattwise.commands.control:add_delete", "delete a job and its trials; running trials are stopped"),
+}
 _TIMEOUT_SECONDS = 10.0
-_PAGE = 1000
 _EXAMPLES = """examples:
   wattwise jobs list --prefix team-a-
   wattwise jobs list --sort age --limit 10
   wattwise jobs trials mnist-nightly --status dispatched
   wattwise jobs trials mnist-nightly --columns trial,batch-size,cost --sort cost
+  wattwise jobs trial mnist-nightly 7
   wattwise jobs show mnist-nightly --server cluster:50051 --json
   wattwise jobs savings mnist-nightly
   wattwise jobs watch mnist-nightly
@@ -58,49 +89,11 @@ _EXAMPLES = """examples:
 class JobsCommand:
     """The `jobs` subcommand of `wattwise`."""
 
-    help = "list, show, watch, export, control and delete jobs"
-
-    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+    def add_arguments(self, parser: Parser, /) -> None:
         """Declares the actions."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _EXAMPLES
-        common = _common_options()
-        actions = parser.add_subparsers(metavar="ACTION", required=True)
-
-        def add(name: str, text: str, handler: Handler) -> argparse.ArgumentParser:
-            action = actions.add_parser(name, help=text, description=sentence(text), parents=[common])
-            action.set_defaults(handler=handler)
-            return action
-
-        listing = add("list", "list all jobs, oldest first", _list)
-        listing.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
-        add_table_options(listing, JOB_COLUMNS)
-        show = add("show", "show a job: its configuration, its progress and the state of every batch size", _show)
-        add_id(show)
-        show.add_argument(
-            "--web",
-            nargs="?",
-            const="",
-            metavar="URL",
-            help="print only the URL of the job's page at `wattwise web`, which listens at URL ($WATTWISE_WEB_URL)",
-        )
-        add_savings(add)
-        add_watch(add)
-        trials = add("trials", "list a job's trials by number", _trials)
-        add_id(trials)
-        trials.add_argument("--status", choices=TRIAL_STATUSES, help="only trials with this status")
-        trials.add_argument(
-            "--batch-size", type=positive, default=0, metavar="N", help="only trials with this batch size"
-        )
-        trials.add_argument("--end-reason", choices=END_REASONS, help="only trials that ended for this reason")
-        add_table_options(trials, TRIAL_COLUMNS)
-        add_events(add)
-        add_export(add)
-        add_control(add)
-        add_import(add)
-        delete = add("delete", "delete a job and its trials; running trials are stopped", _delete)
-        add_id(delete)
-        delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        add_entries(parser, "ACTION", ACTIONS, _declare)
 
     def run(self, args: argparse.Namespace, /) -> int:
         """Calls the server and prints its answer; returns 2 for wrong usage, such as a deletion without --yes, else 0.
@@ -108,127 +101,25 @@ class JobsCommand:
         Raises:
             WattwiseError: the server refuses or is away.
         """
-        if wrong := unused_with_json(args):
+        from wattwise.commands.actions import near_ids  # noqa: PLC0415 - imported with the action anyway
+        from wattwise.commands.columns import unused_options  # noqa: PLC0415 - likewise
+        from wattwise.rpc.client import Client  # noqa: PLC0415 - `wattwise jobs --help` calls no server
+
+        if wrong := unused_options(args):
             complain(f"wattwise jobs: {wrong}")
             return MISUSED
         # A user is waiting: no retries, so that a server that is away is reported at once.
         with Client(args.server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials_of(args)) as client:
             handler: Handler = args.handler
-            return handler(client, args)
+            with near_ids(client, getattr(args, "job_id", None)):
+                return handler(client, args)
 
 
 COMMAND = JobsCommand()
 
 
-def _list(client: Client, args: argparse.Namespace) -> int:
-    jobs, options = client.list_jobs(job_id_prefix=args.prefix), table_options(args)
-    if args.json:
-        print_json([plain(job) for job in arrange(JOB_COLUMNS, jobs, options)[0]])
-    else:
-        print_jobs(jobs, options)
-    return 0
-
-
-def _show(client: Client, args: argparse.Namespace) -> int:
-    # Other forms than --web need no URL: a wrong variable must not break them.
-    base = args.web or os.environ.get(WEB_URL, "")
-    wrong = _fault_of(base)
-    if args.web is not None and (args.json or wrong):
-        complain(f"wattwise jobs show: {'--web cannot be combined with --json' if args.json else wrong}")
-        return MISUSED
-    job = client.get_job(args.job_id)
-    if args.web is not None:
-        say(page_of(base, args.job_id))
-    elif args.json:
-        print_json(plain(job))
-    else:
-        page = [] if wrong else [("page", page_of(base, args.job_id))]
-        figures = figures_of(client, job)
-        trials = client.list_trials(args.job_id, page_size=_PAGE)
-        print_job(job, trials, [*figures.lines, *page], figures.money)
-    return 0
-
-
-def page_of(base: str, job_id: str) -> str:
-    """The URL of a job's page, below that of the site."""
-    return f"{base.rstrip('/')}/job?id={quote(job_id, safe='')}"
-
-
-def _fault_of(base: str) -> str:
-    """What is wrong with the URL of the site; empty if it can be used."""
-    if fault := control_fault(base):
-        return f"{WEB_URL} {fault}"
-    if not base:
-        return f"--web needs the URL of `wattwise web`, such as https://wattwise.example, which {WEB_URL} can set"
-    with suppress(ValueError):
-        parts = urlsplit(base)
-        if parts.scheme in ("http", "https") and parts.netloc and not parts.query and not parts.fragment:
-            return ""
-    return f"{base!r} is not the URL of a site; use one such as https://wattwise.example ({WEB_URL}, or --web URL)"
-
-
-def _trials(client: Client, args: argparse.Namespace) -> int:
-    job, options = client.get_job(args.job_id), table_options(args)
-    end_reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
-    backwards = options.reverse and options.sort is None
-    found = client.list_trials(
-        args.job_id,
-        status=TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED),
-        end_reason=end_reason,
-        batch_size=args.batch_size,
-        newest_first=backwards,
-        page_size=0 if options.limit is None else min(options.limit + 1, _PAGE),
-    )
-    # An older server ignores what it does not know.
-    trials: Iterable[v1.Trial] = (trial for trial in found if end_reason in (trial.end_reason, 0))
-    if backwards:
-        trials, options = _newest_first(trials), replace(options, reverse=False)
-    if args.json:
-        rows = (JobTrial(job, trial) for trial in trials)
-        print_json([plain(row.trial) for row in arrange(TRIAL_COLUMNS, rows, options)[0]])
-    else:
-        print_trials(job, trials, options)
-    return 0
-
-
-def _newest_first(trials: Iterable[v1.Trial]) -> Iterable[v1.Trial]:
-    """The trials, of which an older server sends the oldest first."""
-    rest = iter(trials)
-    first = list(islice(rest, 2))
-    if len(first) == 2 and first[0].id.trial_number < first[1].id.trial_number:
-        return reversed([*first, *rest])
-    return chain(first, rest)
-
-
-def _delete(client: Client, args: argparse.Namespace) -> int:
-    if not args.yes:
-        if not sys.stdin.isatty():
-            complain(f"wattwise jobs delete: stdin is not a terminal; add --yes to delete {args.job_id}")
-            return MISUSED
-        question = f"Delete {args.job_id} and its {client.get_job(args.job_id).num_trials} trials? [y/N] "
-        # On stderr: stdout is for the answer.
-        print(printable(question), end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user
-        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-            complain("Not deleted.")
-            return 0
-    response = client.delete_job(args.job_id)
-    if args.json:
-        print_json(plain(response))
-    else:
-        stopped = len(response.stopped_trials)
-        say(f"Deleted {args.job_id}; running trials stopped: {stopped}.")
-    return 0
-
-
-def _common_options() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--server",
-        type=server_address,
-        default=os.environ.get(SERVER) or "localhost:50051",
-        metavar="ADDRESS",
-        help="the server's host:port, or several with commas ($WATTWISE_SERVER; default: localhost:50051)",
-    )
-    add_credential_options(common)
-    common.add_argument("--json", action="store_true", help="print a JSON document with the fields of the API")
-    return common
+def _declare(_name: str, entry: Entry, parser: Parser) -> None:
+    add_server_option(parser)
+    add_credential_options(parser)
+    parser.add_argument("--json", action="store_true", help="print a JSON document with the fields of the API")
+    entry.load()(parser)

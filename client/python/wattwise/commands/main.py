@@ -1,35 +1,72 @@
-"""The `wattwise` command: finds its subcommands by their entry points, and runs one."""
+"""The `wattwise` command: knows its subcommands, and imports and runs one."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
-from collections.abc import Mapping, Sequence
-from importlib import metadata
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
-from wattwise.commands.humanize import printable
-from wattwise.errors import WattwiseError
+import wattwise
+from wattwise.commands.parsing import Entry, Parser, add_entries
 from wattwise.streams import FAILED, MISUSED, run_command, write_line
 
-GROUP = "wattwise.commands"
-_EXTRAS = {"run": "run", "web": "web"}
-"""The extra that installs a command's packages, where it is not `server`."""
+ENTRIES: Mapping[str, Entry] = {
+    "backup": Entry(
+        "wattwise_server.commands.backup:BACKUP",
+        "copy the server's database to a file; the server may be running",
+        "server",
+    ),
+    "copy": Entry(
+        "wattwise_server.commands.copy:COMMAND",
+        "copy a database to another one, such as from SQLite to PostgreSQL; no server may be using either",
+        "server",
+    ),
+    "health": Entry(
+        "wattwise.commands.health:COMMAND",
+        "check whether a server is serving; the exit status is 0 if it is, and each of several, else 1",
+        "server",
+    ),
+    "jobs": Entry("wattwise.commands.jobs:COMMAND", "list, show, watch, export, control and delete jobs"),
+    "migrate": Entry(
+        "wattwise_server.commands.migrate:COMMAND",
+        "create or migrate a database; `wattwise serve` does the same when it starts",
+        "server",
+    ),
+    "replay": Entry(
+        "wattwise_replay.command:COMMAND", "run the policies over recorded traces and compare their costs", "server"
+    ),
+    "restore": Entry(
+        "wattwise_server.commands.backup:RESTORE",
+        "replace the server's database with a backup; no server may be running",
+        "server",
+    ),
+    "run": Entry(
+        "wattwise.driver.arguments:COMMAND",
+        "launch a training command repeatedly, with batch sizes that the server chooses",
+        "run",
+    ),
+    "serve": Entry("wattwise_server.commands.serve:COMMAND", "run the server", "server"),
+    "spool": Entry("wattwise.commands.spool:COMMAND", "list, send and drop trials that the server does not know yet"),
+    "token": Entry(
+        "wattwise_server.commands.token:COMMAND", "create, list and revoke the tokens of a server's clients", "server"
+    ),
+    "web": Entry("wattwise_web.command:COMMAND", "run the web page, which shows jobs and what they save", "web"),
+}
+"""The subcommands. What an entry names is imported once its command is used, since imports are slow."""
+_NEEDED = {"server": "aiosqlite", "web": "starlette"}
+"""A package of each extra without which its commands do nothing."""
 
 
 class Command(Protocol):
-    """A subcommand: an object that an entry point of the group `wattwise.commands` names."""
+    """A subcommand: an object that an entry of `ENTRIES` names."""
 
-    @property
-    def help(self) -> str:
-        """A short description."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+    def add_arguments(self, parser: Parser, /) -> None:
         """Declares its arguments."""
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Runs the command.
+        """Runs the command. What only a run needs is imported here.
 
         Returns:
             The exit status: 0 for success, 1 if the server refuses or is away, 2 for wrong usage.
@@ -37,33 +74,6 @@ class Command(Protocol):
         Raises:
             WattwiseError: printed as one line; the exit status is 1.
         """
-
-
-class UnavailableCommand:
-    """Stands in for a command that cannot be loaded: its packages are not installed, or its import fails.
-
-    Args:
-        name: the command's name.
-        error: why.
-    """
-
-    def __init__(self, name: str, error: ImportError) -> None:
-        if isinstance(error, ModuleNotFoundError):
-            self.help = f'needs: pip install "wattwise[{_EXTRAS.get(name, "server")}]"'
-            self._message = f"wattwise {name} {self.help} ({error.name or error} is missing)"
-            self._status = MISUSED
-        else:
-            self.help = "cannot be loaded"
-            self._message = f"wattwise {name}: {error}"
-            self._status = FAILED
-
-    def add_arguments(self, _parser: argparse.ArgumentParser, /) -> None:
-        """Declares none: the command's arguments are unknown."""
-
-    def run(self, _args: argparse.Namespace, /) -> int:
-        """Prints why the command is not available."""
-        complain(self._message)
-        return self._status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,67 +93,80 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def complain(message: str) -> None:
     """Prints a message on stderr, as one line."""
+    from wattwise.commands.humanize import printable  # noqa: PLC0415 - it needs protobuf
+
     # Job ids and other texts come from other users.
     write_line(printable(" ".join(message.split())))
 
 
 def say(line: str) -> None:
     """Prints a line on stdout."""
+    from wattwise.commands.humanize import printable  # noqa: PLC0415 - it needs protobuf
+
     print(printable(line))  # noqa: T201 - the command's answer
 
 
 def _run(arguments: Sequence[str]) -> int:
-    points = {point.name: point for point in metadata.entry_points(group=GROUP)}
-    name = next((word for word in arguments if not word.startswith("-")), None)
-    # Only the requested command is imported, because imports may be slow; --help imports all.
-    wanted = {name: points[name]} if name in points else points
-    commands = {name: load(point) for name, point in sorted(wanted.items())}
-    parser = _parser(commands)
+    with_help = not arguments or arguments[0].startswith("-")
+    parser = _parser({name: _shown(entry) for name, entry in ENTRIES.items()} if with_help else ENTRIES)
     if not arguments:
         parser.print_help(sys.stderr)
         return MISUSED
-    if name is not None and name not in points:
-        parser.error(_unknown(name, points))
-    if isinstance(unavailable := commands.get(name or ""), UnavailableCommand):
-        return unavailable.run(argparse.Namespace())
-    args, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        parser.error(f"unknown arguments: {' '.join(unknown)}; see `wattwise {args.command} --help`")
+    args = parser.parse_args(arguments)
+    from wattwise.errors import WattwiseError  # noqa: PLC0415 - `--help` has no errors
+
     try:
-        return commands[args.command].run(args)
+        with importing(args.command):
+            status: int = args.run(args)
+            return status
     except WattwiseError as error:
         complain(f"wattwise {args.command}: {error}")
         return FAILED
 
 
-def load(point: metadata.EntryPoint) -> Command:
-    """The command of an entry point, or its stand-in if it cannot be imported."""
+@contextmanager
+def importing(command: str) -> Iterator[None]:
+    """Runs the block, which imports what a command needs.
+
+    Raises:
+        SystemExit: an import has failed, after a line that says why: packages are not installed, or the module is
+            faulty.
+    """
     try:
-        command: Command = point.load()
+        yield
+    except ModuleNotFoundError as error:
+        complain(f"wattwise {command} {_needs(ENTRIES[command].extra or 'server')} ({error.name or error} is missing)")
+        raise SystemExit(MISUSED) from error
     except ImportError as error:
-        return UnavailableCommand(point.name, error)
-    return command
+        complain(f"wattwise {command}: {error}")
+        raise SystemExit(FAILED) from error
 
 
-def _unknown(name: str, names: Mapping[str, object]) -> str:
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the commands are {', '.join(sorted(names))}"
-    return f"unknown command {name!r}; {hint}"
+def _needs(extra: str) -> str:
+    return f'needs: pip install "wattwise[{extra}]"'
 
 
-def sentence(text: str) -> str:
-    """A short description as a sentence."""
-    return f"{text[0].upper()}{text[1:]}."
+def _declare(name: str, entry: Entry, parser: Parser) -> None:
+    with importing(name):
+        command: Command = entry.load()
+    command.add_arguments(parser)
+    parser.set_defaults(command=name, run=command.run)
 
 
-def _parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser(entries: Mapping[str, Entry]) -> Parser:
+    parser = Parser(
         prog="wattwise",
         description="Learns which batch size trains a recurring deep-learning job at the lowest cost.",
         epilog="See `wattwise COMMAND --help` for details.",
     )
-    parser.add_argument("--version", action="version", version=f"wattwise {metadata.version('wattwise')}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in commands.items():
-        command.add_arguments(subparsers.add_parser(name, help=command.help, description=sentence(command.help)))
+    parser.add_argument("--version", action="version", version=f"wattwise {wattwise.__version__}")
+    add_entries(parser, "COMMAND", entries, _declare)
     return parser
+
+
+def _shown(entry: Entry) -> Entry:
+    """The entry; its help names the extra if the extra is not installed."""
+    from importlib.util import find_spec  # noqa: PLC0415 - most commands print no help
+
+    package = _NEEDED.get(entry.extra)
+    return entry if package is None or find_spec(package) else entry._replace(help=_needs(entry.extra))

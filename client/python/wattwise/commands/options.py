@@ -1,14 +1,30 @@
-"""Command-line options for credentials; each has a `WATTWISE_*` variable."""
+"""Command-line options for the server and for credentials; each has a `WATTWISE_*` variable."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from wattwise.rpc.credentials import Credentials
-from wattwise.variables import control_fault
+from wattwise.variables import control_fault, read_variable
+
+if TYPE_CHECKING:
+    from wattwise.rpc.credentials import Credentials
 
 SERVER = "WATTWISE_SERVER"
+_USUAL = "localhost:50051"
+
+
+def usual_server() -> str:
+    """The server that a command calls if no option names one.
+
+    Raises:
+        InvalidAddressError: the variable has a control character.
+    """
+    from wattwise.errors import InvalidAddressError  # noqa: PLC0415 - no option needs it
+
+    return read_variable(SERVER, InvalidAddressError) or _USUAL
 
 
 def server_address(text: str) -> str:
@@ -16,6 +32,17 @@ def server_address(text: str) -> str:
     if fault := control_fault(text):
         raise argparse.ArgumentTypeError(f"{SERVER} {fault}")
     return text
+
+
+def add_server_option(parser: argparse.ArgumentParser) -> None:
+    """Declares the server's address."""
+    parser.add_argument(
+        "--server",
+        type=server_address,
+        default=os.environ.get(SERVER) or _USUAL,
+        metavar="ADDRESS",
+        help=f"the server's host:port, or several with commas (${SERVER}; default: {_USUAL})",
+    )
 
 
 def add_credential_options(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +70,8 @@ def credentials_of(args: argparse.Namespace) -> Credentials:
     Raises:
         CredentialsError: if a variable that is 1 or 0 is neither.
     """
+    from wattwise.rpc.credentials import Credentials  # noqa: PLC0415 - it needs gRPC, which no option needs
+
     names = ("token_file", "tls", "tls_ca", "tls_cert", "tls_key", "insecure")
     options = {name: value for name in names if (value := getattr(args, name))}
     if "token_file" in options:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain, print_json
+from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain, print_json
 from wattwise.commands.answer import (
     answer,
     has_prices,
@@ -48,16 +48,15 @@ from wattwise.errors import UnsupportedCallError
 from wattwise.rpc.client import Client
 from wattwise.streams import MISUSED
 
-_PAGE = 1000
 _BOUND = (
     "Saved: the deliveries times what one takes with the default batch size, minus everything spent, failed and "
     "running trials included. At least: the lower 95% bound of that. The estimate does not overstate on average."
 )
 
 
-def add_savings(add: AddAction) -> None:
+def add_savings(parser: argparse.ArgumentParser) -> None:
     """Declares the action."""
-    parser = add("savings", "show what a job saved and what that rests on, or what all jobs saved", _savings)
+    parser.set_defaults(handler=_savings)
     add_jobs(parser)
     add_table_options(parser, JOB_SAVINGS_COLUMNS)
 
@@ -88,7 +87,7 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         job_id_prefix=args.prefix,
         order=v1.JOB_ORDER_ATTENTION,
         with_summaries=True,
-        page_size=min((options.limit or 0) + 1, _PAGE) if few else _PAGE,
+        page_size=min((options.limit or 0) + 1, PAGE) if few else PAGE,
     )
     if args.json:
         first, _ = arrange(JOB_SAVINGS_COLUMNS, jobs, options)
@@ -97,7 +96,7 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         rows = print_table(
             JOB_SAVINGS_COLUMNS, jobs, options, empty="no jobs", marks=[SAVINGS_ESTIMATES], notes=_since_note
         )
-        if totals.num_jobs and options.headers:
+        if totals.num_jobs and options.headers and not options.tsv:
             _print_totals(totals, factors, sum(_loses(job) for job in rows))
     return 0
 
@@ -416,7 +415,7 @@ JOB_SAVINGS_COLUMNS: Sequence[Column[v1.Job]] = (
         priority=4,
     ),
     Column("attention", lambda job: "yes" if job.summary.needs_attention else "", priority=10),
-    numbers("since trial", lambda job: job.summary.savings.compared_from_trial or None, priority=11, appended=True),
+    numbers("since trial", lambda job: job.summary.savings.compared_from_trial or None, priority=11),
 )
 """Columns of a list of jobs with their summaries; costs in joules. `since trial`: the first trial that a claim
 compares, if it does not compare all of them."""

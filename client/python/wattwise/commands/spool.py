@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -13,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from wattwise.commands.actions import print_json
+from wattwise.commands.actions import add_yes, print_json, refusal
 from wattwise.commands.columns import (
     Column,
     add_table_options,
@@ -21,11 +20,12 @@ from wattwise.commands.columns import (
     numbers,
     print_table,
     table_options,
-    unused_with_json,
+    unused_options,
 )
-from wattwise.commands.humanize import age, duration, end_reason
-from wattwise.commands.main import complain, say, sentence
+from wattwise.commands.humanize import age, end_reason
+from wattwise.commands.main import complain, say
 from wattwise.commands.options import add_credential_options, credentials_of
+from wattwise.commands.parsing import sentence
 from wattwise.files import FileError
 from wattwise.rpc.address import check_address, server_of
 from wattwise.rpc.client import Client
@@ -101,8 +101,6 @@ class SpooledTrial(NamedTuple):
 class SpoolCommand:
     """The `spool` subcommand of `wattwise`."""
 
-    help = "list, send and drop trials that the server does not know yet"
-
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares list, send and drop."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -126,7 +124,7 @@ class SpoolCommand:
         sending.add_argument("--to", metavar="ADDRESS", help="the server's new address (default: that of each trial)")
         add_credential_options(sending)
         dropping = add("drop", "delete the trials without delivering them", _drop)
-        dropping.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        add_yes(dropping)
 
     def run(self, args: argparse.Namespace, /) -> int:
         """Runs the action; returns 1 if something could not be sent, 2 for wrong usage, else 0.
@@ -134,7 +132,7 @@ class SpoolCommand:
         Raises:
             WattwiseError: the address or the credentials cannot be used.
         """
-        if wrong := unused_with_json(args):
+        if wrong := unused_options(args):
             complain(f"wattwise spool: {wrong}")
             return MISUSED
         for address in (args.server, getattr(args, "to", None)):
@@ -186,9 +184,10 @@ COLUMNS: Sequence[Column[SpooledTrial]] = (
         "age",
         lambda each: "" if (seconds := _age(each)) is None else age(seconds),
         right=True,
-        exact=lambda each: "" if (seconds := _age(each)) is None else duration(seconds),
+        exact=lambda each: "" if (seconds := _age(each)) is None else f"{seconds:.3f}",
         order=lambda each: -each.record.start_time if each.record else None,
         priority=6,
+        unit="seconds",
     ),
     Column(
         "started",
@@ -196,10 +195,9 @@ COLUMNS: Sequence[Column[SpooledTrial]] = (
         exact=lambda each: _started(each, "%Y-%m-%dT%H:%M:%SZ"),
         order=lambda each: each.record.start_time if each.record else None,
         priority=7,
-        appended=True,
     ),
-    Column("refusal", lambda each: each.record.refusal if each.record else "", priority=9, appended=True),
-    Column("file", lambda each: str(each.path), priority=8, appended=True),
+    Column("refusal", lambda each: each.record.refusal if each.record else "", priority=9),
+    Column("file", lambda each: str(each.path), priority=8),
 )
 """Of the list of trials in the spool."""
 
@@ -246,16 +244,10 @@ def _send(args: argparse.Namespace) -> int:
 
 def _drop(args: argparse.Namespace) -> int:
     waiting = [each for each in _found(args) if not each.running]
-    if waiting and not args.yes:
-        if not sys.stdin.isatty():
-            complain(f"wattwise spool drop: stdin is not a terminal; add --yes to drop {len(waiting)} trials")
-            return MISUSED
-        # On stderr: stdout is for the answer.
-        question = f"Drop {len(waiting)} undelivered trials? [y/N] "
-        print(question, end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user
-        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-            complain("Not dropped.")
-            return 0
+    many = f"{len(waiting)} undelivered trials"
+    status = refusal(args, "wattwise spool drop", f"drop {many}", lambda: f"Drop {many}?") if waiting else None
+    if status is not None:
+        return status
     dropped = sum(drop(each.path) for each in waiting)
     say(f"Dropped: {dropped}.")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
@@ -55,25 +55,28 @@ def print_job(
     trials: Iterable[v1.Trial],
     figures: Iterable[tuple[str, str]] = (),
     money: Mapping[int, str] | None = None,
+    *,
+    wide: bool = False,
 ) -> None:
-    """A job's configuration and progress, its arms, its batch sizes and its power limits.
+    """A job's configuration and progress, and its batch sizes.
 
     Args:
         job: the job.
         trials: all its trials.
         figures: what else is known of it, as names with texts.
-        money: as of `print_batch_sizes`.
+        money: what a delivery costs on average, by batch size; None without prices, for no such column.
+        wide: whether the table of batch sizes has the details behind the expected costs.
     """
     print_facts([("job", job.spec.job_id), *figures, *_facts(job), *_unusual(trials), *_warnings(job)])
-    if job.arms:
-        print()  # noqa: T201 - the command's answer
-        print_arms(job.arms, mark_of(job))
-    if job.batch_size_states:
-        print()  # noqa: T201 - the command's answer
-        print_batch_sizes(job.batch_size_states, mark_of(job), money)
-    if job.power_limits:
-        print()  # noqa: T201 - the command's answer
-        print_power_limits(job.power_limits)
+    rows = _batch_sizes(job, money or {})
+    if not rows:
+        return
+    print()  # noqa: T201 - the command's answer
+    details = _details(job, money is not None) if wide else ()
+    print_table((*_batch_size_columns(mark_of(job)), *details), rows, TableOptions(wide=wide))
+    for state in job.batch_size_states:
+        if state.status != v1.BATCH_SIZE_STATUS_ALLOWED:
+            print_text(f"{state.batch_size}: {state.reason}", 2)
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
@@ -83,45 +86,64 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
         print_text(f"{name:{indent}}{text}", indent)
 
 
-def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
-    """One row per arm; the server's rewards are negative costs."""
-    columns: Sequence[Column[v1.Arm]] = (
-        numbers("batch size", lambda arm: arm.batch_size),
-        numbers("observations", lambda arm: arm.num_observations, priority=3),
-        numbers(f"mean cost{mark}", _mean_cost, priority=1),
-        numbers(f"std dev of the mean{mark}", lambda arm: arm.param_precision, spread, priority=2),
-        numbers(f"std dev of a trial{mark}", lambda arm: arm.reward_precision, spread, priority=4),
+class _BatchSize(NamedTuple):
+    """A batch size of a job, as its three lists describe it."""
+
+    batch_size: int
+    state: v1.BatchSizeState
+    arm: v1.Arm
+    limit: v1.PowerLimit
+    money: str | None
+
+
+def _batch_sizes(job: v1.Job, money: Mapping[int, str]) -> list[_BatchSize]:
+    states = {each.batch_size: each for each in job.batch_size_states}
+    arms = {each.batch_size: each for each in job.arms}
+    limits = {each.batch_size: each for each in job.power_limits}
+    return [
+        _BatchSize(
+            size,
+            states.get(size, v1.BatchSizeState()),
+            arms.get(size, v1.Arm()),
+            limits.get(size, v1.PowerLimit()),
+            money.get(size),
+        )
+        for size in sorted({*states, *arms, *limits})
+    ]
+
+
+def _batch_size_columns(mark: str) -> Sequence[Column[_BatchSize]]:
+    return (
+        numbers("batch size", lambda row: row.batch_size),
+        Column("state", lambda row: status_name(row.state), priority=1),
+        numbers("reached", lambda row: row.state.num_converged, priority=3),
+        numbers("missed", lambda row: row.state.num_missed, priority=4),
+        numbers("failed", lambda row: row.state.num_failed, priority=5),
+        numbers("running", lambda row: row.state.num_running, priority=6),
+        Column(f"expected cost per model{mark}", lambda row: _expected_cost(row.state), right=True, priority=2),
     )
-    print_table(columns, arms)
+
+
+def _details(job: v1.Job, with_money: bool) -> Iterator[Column[_BatchSize]]:
+    """What the expected costs rest on, and what else is known by batch size."""
+    mark = mark_of(job)
+    if job.arms:
+        yield numbers("observations", lambda row: row.arm.num_observations)
+        yield Column(f"mean cost{mark}", lambda row: _mean_cost(row.arm), right=True)
+        yield Column(f"std dev of the mean{mark}", lambda row: spread(row.arm.param_precision), right=True)
+        yield Column(f"std dev of a trial{mark}", lambda row: spread(row.arm.reward_precision), right=True)
+    if job.power_limits:
+        yield numbers("cheapest power limit", lambda row: row.limit.power_limit_watts or None, watts_per_gpu)
+        yield numbers("cost of a step", lambda row: row.limit.cost_per_step or None, joules)
+        yield numbers("time of a step", lambda row: row.limit.time_seconds_per_step or None, step_time)
+        yield numbers("energy of a step", lambda row: row.limit.energy_joules_per_step or None, joules)
+    if with_money:
+        yield Column("mean money of a delivery", lambda row: row.money or "", right=True)
 
 
 def _mean_cost(arm: v1.Arm) -> str:
+    """The server's rewards are negative costs."""
     return joules(-arm.param_mean) if arm.param_precision > 0 else "unknown"
-
-
-def print_batch_sizes(states: Sequence[v1.BatchSizeState], mark: str, money: Mapping[int, str] | None = None) -> None:
-    """One row per batch size, and below the table why some of them are not chosen.
-
-    Args:
-        states: the batch sizes.
-        mark: what follows the headings of costs.
-        money: what a delivery costs on average, by batch size; None without prices, for no such column.
-    """
-    columns: list[Column[v1.BatchSizeState]] = [
-        numbers("batch size", lambda state: state.batch_size),
-        Column("state", status_name, priority=1),
-        numbers("reached", lambda state: state.num_converged, priority=3),
-        numbers("missed", lambda state: state.num_missed, priority=4),
-        numbers("failed", lambda state: state.num_failed, priority=5),
-        numbers("running", lambda state: state.num_running, priority=6),
-        numbers(f"cost of a model{mark}", _expected_cost, priority=2),
-    ]
-    if money is not None:
-        columns.append(numbers("mean money of a delivery", lambda state: money.get(state.batch_size), priority=7))
-    print_table(columns, states)
-    for state in states:
-        if state.status != v1.BATCH_SIZE_STATUS_ALLOWED:
-            print_text(f"{state.batch_size}: {state.reason}", 2)
 
 
 def _expected_cost(state: v1.BatchSizeState) -> str:
@@ -132,16 +154,14 @@ def _expected_cost(state: v1.BatchSizeState) -> str:
     return f"{joules(state.expected_cost)} ± {joules(state.expected_cost_deviation)}"
 
 
-def print_power_limits(limits: Iterable[v1.PowerLimit]) -> None:
-    """One row per batch size whose cheapest power limit is known."""
-    columns: Sequence[Column[v1.PowerLimit]] = (
-        numbers("batch size", lambda limit: limit.batch_size),
-        numbers("cheapest power limit", lambda limit: limit.power_limit_watts, "{:g} W per GPU".format, priority=1),
-        numbers("cost of a step", lambda limit: limit.cost_per_step, joules, priority=2),
-        numbers("time of a step", lambda limit: limit.time_seconds_per_step, "{:.3g} s".format, priority=3),
-        numbers("energy of a step", lambda limit: limit.energy_joules_per_step, joules, priority=4),
-    )
-    print_table(columns, limits)
+def watts_per_gpu(watts: float) -> str:
+    """A power limit."""
+    return f"{watts:g} W per GPU"
+
+
+def step_time(seconds: float) -> str:
+    """The duration of a training step."""
+    return f"{seconds:.3g} s"
 
 
 class JobTrial(NamedTuple):
@@ -376,15 +396,7 @@ def _pinned_size(job: v1.Job) -> int | None:
     return job.pinned_batch_size or next(iter(with_status(job, v1.BATCH_SIZE_STATUS_PINNED)), None)
 
 
-def _mode(job: v1.Job) -> str:
-    """The stage, and whether a person has paused the search or pinned a batch size."""
-    size = _pinned_size(job)
-    pinned = f"pinned to {size}" if size else ""
-    by_person = pinned or ("paused" if job.paused else "")
-    return ", ".join(part for part in (stage(job), by_person) if part and (part != "-" or not by_person))
-
-
-def _type(spec: v1.JobSpec, trial: v1.Trial) -> str:
+def trial_type(spec: v1.JobSpec, trial: v1.Trial) -> str:
     """The type of a trial; that of one which the search chose says nothing without stages."""
     chosen = trial.type not in (v1.TRIAL_TYPE_REQUESTED, v1.TRIAL_TYPE_IMPORTED)
     return "-" if chosen and not has_stages(spec) else enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_")
@@ -462,8 +474,8 @@ def warning_name(warning: v1.TrialWarning) -> str:
 
 JOB_COLUMNS: Sequence[Column[v1.Job]] = (
     Column("job", lambda job: job.spec.job_id),
-    Column("state", job_state, exact=_mode, priority=1),
-    numbers("used now", batch_size_in_use, priority=2, appended=True),
+    Column("state", job_state, priority=1),
+    numbers("used now", batch_size_in_use, priority=2),
     Column("survivors", lambda job: sizes(job.surviving_batch_sizes), priority=6),
     numbers("trials", lambda job: job.num_trials, priority=3),
     numbers("expected cost", _best_known_cost, joules, priority=2),
@@ -479,9 +491,10 @@ JOB_COLUMNS: Sequence[Column[v1.Job]] = (
         "age",
         lambda job: age(seconds_since(job.create_time)),
         right=True,
+        exact=lambda job: f"{seconds_since(job.create_time):.3f}",
         order=lambda job: -job.create_time.ToNanoseconds(),
         priority=4,
-        appended=True,
+        unit="seconds",
     ),
 )
 """Of a list of jobs; `expected cost` is that of a model with the best known batch size."""
@@ -489,13 +502,13 @@ JOB_COLUMNS: Sequence[Column[v1.Job]] = (
 TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     numbers("trial", lambda row: row.trial.id.trial_number),
     numbers("batch size", lambda row: row.trial.id.batch_size, priority=1),
-    Column("result", result, priority=1, appended=True),
-    Column("type", lambda row: _type(row.job.spec, row.trial), priority=9),
+    Column("result", result, priority=1),
+    Column("type", lambda row: trial_type(row.job.spec, row.trial), priority=9),
     Column("status", _status, priority=12),
     Column("ended by", lambda row: end_reason(row.trial.end_reason) if row.trial.end_reason else "", priority=13),
     Column("target", lambda row: target(row.job.spec, row.trial), priority=14),
     numbers("epochs", lambda row: row.trial.last_epoch or None, priority=5),
-    numbers("metric", _metric, "{:.4g}".format, exact="{:.6g}".format, priority=4),
+    numbers("metric", _metric, "{:.4g}".format, priority=4),
     numbers("time", _time, duration, priority=3),
     numbers("energy", _energy, joules, priority=7),
     numbers("cost", _cost, joules, priority=2),
@@ -503,7 +516,7 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     Column(
         "started",
         lambda row: "unknown" if _start_nanoseconds(row) is None else moment(row.trial.start_time),
-        exact=lambda row: "unknown" if _start_nanoseconds(row) is None else exact_moment(row.trial.start_time),
+        exact=lambda row: "" if _start_nanoseconds(row) is None else exact_moment(row.trial.start_time),
         order=_start_nanoseconds,
         priority=10,
     ),
@@ -511,9 +524,10 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
         "age",
         lambda row: "" if _start_nanoseconds(row) is None else age(seconds_since(row.trial.start_time)),
         right=True,
+        exact=lambda row: "" if _start_nanoseconds(row) is None else f"{seconds_since(row.trial.start_time):.3f}",
         order=lambda row: None if (started := _start_nanoseconds(row)) is None else -started,
         priority=6,
-        appended=True,
+        unit="seconds",
     ),
     Column(
         "lease expires",

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from wattwise import v1
-from wattwise.commands.actions import AddAction, add_jobs, newer_calls, plain
+from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain
 from wattwise.commands.columns import Column, Mark, Row, drawn, live_console
 from wattwise.commands.humanize import age, estimate_mark, instant, joules, printable
 from wattwise.commands.main import complain
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-_PAGE = 1000
 _MOST_LOOKUPS = 50
 """If more jobs change within a second, all running ones are read again."""
 _FIRST_TRIALS = 10
@@ -69,9 +68,9 @@ class Away(NamedTuple):
 Change: TypeAlias = "v1.Job | v1.Trial | Deleted | Away"
 
 
-def add_watch(add: AddAction) -> None:
+def add_watch(parser: argparse.ArgumentParser) -> None:
     """Declares the action."""
-    parser = add("watch", "watch the trials of a job, or the jobs that run, as they change", _watch)
+    parser.set_defaults(handler=_watch)
     add_jobs(parser)
 
 
@@ -136,7 +135,7 @@ def _job_changes(client: Client, prefix: str) -> Iterator[v1.Job | Deleted]:
                 state=v1.JOB_STATE_RUNNING,
                 order=v1.JOB_ORDER_LAST_ACTIVITY,
                 with_summaries=True,
-                page_size=_PAGE,
+                page_size=PAGE,
             ):
                 changed.discard(job.spec.job_id)
                 running.add(job.spec.job_id)

@@ -1,19 +1,17 @@
-"""The `run` subcommand of `wattwise`."""
+"""What `wattwise run` does: it opens the folder, a server and the monitor, drives the job, and says what it saved."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from wattwise.commands.answer import answer
 from wattwise.commands.columns import print_text
 from wattwise.commands.main import complain
-from wattwise.commands.options import SERVER, add_credential_options, credentials_of, server_address
+from wattwise.commands.options import credentials_of
 from wattwise.driver.folder import RunFolder
 from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.jobfile import JobFile, JobFileError, read
@@ -39,61 +37,27 @@ from wattwise.spec import JobSpec
 from wattwise.streams import MISUSED
 
 _CLAIM_SECONDS = 10.0
-_EPILOG = """exit status: 0 every recurrence has reached the target; 1 the run cannot continue; 2 the arguments or the
-job file are invalid, or name something that is missing, and nothing was launched; 129, 130 or 143 the run was stopped
-by SIGHUP, Ctrl-C or SIGTERM, and continues when it is started again."""
 
 
-class RunCommand:
-    """The `run` subcommand of `wattwise`."""
+def run(args: argparse.Namespace) -> int:
+    """Runs the job; returns the exit status.
 
-    help = "launch a training command repeatedly, with batch sizes that the server chooses"
-
-    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
-        """Declares the job file and the options."""
-        parser.epilog = _EPILOG
-        parser.add_argument(
-            "job_file", type=Path, metavar="JOB.toml", help="defines the job, its command and how often it recurs"
-        )
-        parser.add_argument(
-            "--server",
-            type=server_address,
-            default=os.environ.get(SERVER) or None,
-            metavar="ADDRESS",
-            help="the server's host:port, or several with commas ($WATTWISE_SERVER; default: start one in the run's "
-            "folder)",
-        )
-        parser.add_argument("--fresh", action="store_true", help="start a new run beside the existing ones")
-        parser.add_argument(
-            "--dry-run",
-            action="store_true",
-            help="check everything, print the first try of the first recurrence for each batch size, and exit; later "
-            "tries have other seeds",
-        )
-        add_credential_options(parser)
-
-    def run(self, args: argparse.Namespace, /) -> int:
-        """Runs the job; returns the exit status.
-
-        Raises:
-            WattwiseError: the run cannot continue.
-        """
-        try:
-            return _run(args)
-        except JobFileError as error:
-            for fault in error.violations:
-                complain(f"wattwise run: {args.job_file}: {fault.field}: {fault.description}")
-            if not error.violations:
-                complain(f"wattwise run: {error}")
-            return MISUSED
-        except MonitorError as error:
-            raise MonitorError(monitor_fault(error)) from error
-        except InterruptedRunError as interrupted:
-            complain(f"wattwise run: {interrupted}; run the same command to continue")
-            return interrupted.status
-
-
-COMMAND = RunCommand()
+    Raises:
+        WattwiseError: the run cannot continue.
+    """
+    try:
+        return _run(args)
+    except JobFileError as error:
+        for fault in error.violations:
+            complain(f"wattwise run: {args.job_file}: {fault.field}: {fault.description}")
+        if not error.violations:
+            complain(f"wattwise run: {error}")
+        return MISUSED
+    except MonitorError as error:
+        raise MonitorError(monitor_fault(error)) from error
+    except InterruptedRunError as interrupted:
+        complain(f"wattwise run: {interrupted}; run the same command to continue")
+        return interrupted.status
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -84,6 +84,26 @@ _CERTIFICATE_FAULTS = {
     "WRONG_VERSION_NUMBER": "it does not use TLS: enable TLS on the server, or disable it in the client",
 }
 
+_OTHER_ADDRESS = "correct the address (--server of commands, or the variable WATTWISE_SERVER)"
+_NO_SERVER = f"start a server with `wattwise serve`, or {_OTHER_ADDRESS}"
+_OTHER_SERVER = (
+    "this is the port of a web page, such as that of `wattwise web`, or of another program: use the address that "
+    "`wattwise serve` prints, whose port is 50051 by default"
+)
+
+# Keyed by parts of gRPC's texts; the first that fits is added to them.
+_ADVICE = {
+    ("message larger than max",): "send a smaller message",
+    ("failed to connect", "Socket closed"): (
+        "the server closed the connection at once: it may require TLS (WATTWISE_TLS_CA, or WATTWISE_TLS=1) or a client "
+        "certificate, or have as many connections as it takes (--max-connections; its log says so)"
+    ),
+    ("failed to connect", "HTTP/2"): _OTHER_SERVER,
+    ("failed to connect", "ALPN"): _OTHER_SERVER,
+    ("failed to connect",): _NO_SERVER,
+    ("resolv",): _OTHER_ADDRESS,
+}
+
 
 def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
     """The exception for a failed call. Raise it `from None`: the message includes gRPC's.
@@ -111,15 +131,8 @@ def _without_reason(code: grpc.StatusCode, message: str, address: str) -> Wattwi
             if sign in message:
                 return UntrustedServerError(f"the server at {address} is not trusted: {fault} ({message})")
     kind, text = _BY_STATUS.get(code, (ServerError, "the call failed at"))
-    advice = ""
-    if "message larger than max" in message:
-        advice = "; send a smaller message"
-    elif "failed to connect" in message and "Socket closed" in message:
-        advice = (
-            "; the server closed the connection at once: it may require TLS (WATTWISE_TLS_CA, or WATTWISE_TLS=1) or a "
-            "client certificate, or have as many connections as it takes (--max-connections; its log says so)"
-        )
-    return kind(f"{text} {address}: {message}{advice}")
+    advice = next((f"; {advice}" for signs, advice in _ADVICE.items() if all(sign in message for sign in signs)), "")
+    return kind(f"{text} {address}: {message.rstrip('.') if advice else message}{advice}")
 
 
 def _details(call: grpc.RpcError) -> tuple[ErrorInfo, list[Violation]]:

@@ -1,0 +1,81 @@
+"""`wattwise jobs list` and `wattwise jobs trials`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain, islice
+
+from wattwise import v1
+from wattwise.commands.actions import PAGE, add_id, plain, positive, print_json
+from wattwise.commands.columns import add_table_options, arrange, table_options
+from wattwise.commands.tables import (
+    END_REASONS,
+    JOB_COLUMNS,
+    TRIAL_COLUMNS,
+    TRIAL_STATUSES,
+    JobTrial,
+    print_jobs,
+    print_trials,
+)
+from wattwise.rpc.client import Client
+
+
+def add_list(parser: argparse.ArgumentParser) -> None:
+    """Declares `list`."""
+    parser.set_defaults(handler=_list)
+    parser.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
+    add_table_options(parser, JOB_COLUMNS)
+
+
+def add_trials(parser: argparse.ArgumentParser) -> None:
+    """Declares `trials`."""
+    parser.set_defaults(handler=_trials)
+    add_id(parser)
+    parser.add_argument("--status", choices=TRIAL_STATUSES, help="only trials with this status")
+    parser.add_argument("--batch-size", type=positive, default=0, metavar="N", help="only trials with this batch size")
+    parser.add_argument("--end-reason", choices=END_REASONS, help="only trials that ended for this reason")
+    add_table_options(parser, TRIAL_COLUMNS)
+
+
+def _list(client: Client, args: argparse.Namespace) -> int:
+    jobs, options = client.list_jobs(job_id_prefix=args.prefix), table_options(args)
+    if args.json:
+        print_json([plain(job) for job in arrange(JOB_COLUMNS, jobs, options)[0]])
+    else:
+        print_jobs(jobs, options)
+    return 0
+
+
+def _trials(client: Client, args: argparse.Namespace) -> int:
+    job, options = client.get_job(args.job_id), table_options(args)
+    end_reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
+    backwards = options.reverse and options.sort is None
+    found = client.list_trials(
+        args.job_id,
+        status=TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED),
+        end_reason=end_reason,
+        batch_size=args.batch_size,
+        newest_first=backwards,
+        page_size=0 if options.limit is None else min(options.limit + 1, PAGE),
+    )
+    # An older server ignores what it does not know.
+    trials: Iterable[v1.Trial] = (trial for trial in found if end_reason in (trial.end_reason, 0))
+    if backwards:
+        trials, options = _newest_first(trials), replace(options, reverse=False)
+    if args.json:
+        rows = (JobTrial(job, trial) for trial in trials)
+        print_json([plain(row.trial) for row in arrange(TRIAL_COLUMNS, rows, options)[0]])
+    else:
+        print_trials(job, trials, options)
+    return 0
+
+
+def _newest_first(trials: Iterable[v1.Trial]) -> Iterable[v1.Trial]:
+    """The trials, of which an older server sends the oldest first."""
+    rest = iter(trials)
+    first = list(islice(rest, 2))
+    if len(first) == 2 and first[0].id.trial_number < first[1].id.trial_number:
+        return reversed([*first, *rest])
+    return chain(first, rest)

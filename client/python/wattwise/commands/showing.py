@@ -1,0 +1,195 @@
+"""`wattwise jobs show` and `wattwise jobs trial`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from urllib.parse import quote, urlsplit
+
+from wattwise import v1
+from wattwise.commands.actions import PAGE, add_id, add_trial_number, plain, print_json
+from wattwise.commands.columns import Column, add_table_options, numbers, print_table, table_options
+from wattwise.commands.humanize import (
+    COMPUTED_NOTE,
+    duration,
+    estimate_mark,
+    exact_moment,
+    joules,
+    moment,
+)
+from wattwise.commands.main import complain, say
+from wattwise.commands.savings import figures_of
+from wattwise.commands.tables import (
+    JobTrial,
+    lease,
+    print_facts,
+    print_job,
+    result,
+    step_time,
+    trial_type,
+    watts_per_gpu,
+)
+from wattwise.monitor.kind import monitor_text
+from wattwise.rpc.client import Client
+from wattwise.streams import MISUSED
+from wattwise.variables import control_fault
+
+WEB_URL = "WATTWISE_WEB_URL"
+"""The variable with the URL of `wattwise web`."""
+USUAL_WEB_URL = "http://127.0.0.1:8080"
+"""Where `wattwise web` listens without options."""
+
+
+def add_show(parser: argparse.ArgumentParser) -> None:
+    """Declares `show`."""
+    parser.set_defaults(handler=_show)
+    add_id(parser)
+    parser.add_argument(
+        "--wide",
+        action="store_true",
+        help="show also what the expected costs rest on, means in money and power limits, whatever the width of the "
+        "terminal",
+    )
+    parser.add_argument(
+        "--web",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="print only the URL of the job's page at `wattwise web`, which listens at URL (${WEB_URL}, default: "
+        f"{USUAL_WEB_URL})",
+    )
+
+
+def add_trial(parser: argparse.ArgumentParser) -> None:
+    """Declares `trial`."""
+    parser.set_defaults(handler=_trial)
+    add_id(parser)
+    add_trial_number(parser)
+    add_table_options(parser, EPOCH_COLUMNS)
+
+
+def _show(client: Client, args: argparse.Namespace) -> int:
+    configured = os.environ.get(WEB_URL, "")
+    base = args.web or configured or USUAL_WEB_URL
+    # Other forms than --web need no URL: a wrong variable must not break them.
+    wrong = _fault_of(base)
+    if args.web is not None and (args.json or wrong):
+        complain(f"wattwise jobs show: {'--web cannot be combined with --json' if args.json else wrong}")
+        return MISUSED
+    job = client.get_job(args.job_id)
+    if args.web is not None:
+        say(page_of(base, args.job_id))
+    elif args.json:
+        print_json(plain(job))
+    else:
+        page = [("page", page_of(base, args.job_id))] if configured and not wrong else []
+        figures = figures_of(client, job)
+        trials = client.list_trials(args.job_id, page_size=PAGE)
+        print_job(job, trials, [*figures.lines, *page], figures.money, wide=args.wide)
+    return 0
+
+
+def page_of(base: str, job_id: str) -> str:
+    """The URL of a job's page, below that of the site."""
+    return f"{base.rstrip('/')}/job?id={quote(job_id, safe='')}"
+
+
+def _fault_of(base: str) -> str:
+    """What is wrong with the URL of the site; empty if it can be used."""
+    if fault := control_fault(base):
+        return f"{WEB_URL} {fault}"
+    with suppress(ValueError):
+        parts = urlsplit(base)
+        if parts.scheme in ("http", "https") and parts.netloc and not parts.query and not parts.fragment:
+            return ""
+    return f"{base!r} is not the URL of a site; use one such as https://wattwise.example ({WEB_URL}, or --web URL)"
+
+
+def _trial(client: Client, args: argparse.Namespace) -> int:
+    options = table_options(args)
+    found = client.get_trial(v1.TrialId(job_id=args.job_id, trial_number=args.trial_number))
+    if args.json:
+        print_json(plain(found))
+    elif options.tsv or not options.headers:
+        print_table(EPOCH_COLUMNS, found.measurements, options)
+    else:
+        print_facts(list(_facts(client.get_job(args.job_id), found.trial)))
+        print()  # noqa: T201 - the command's answer
+        empty = "no epochs: none was reported, or the server no longer keeps them"
+        print_table(EPOCH_COLUMNS, found.measurements, options, empty=empty)
+        if found.HasField("power_profile"):
+            print()  # noqa: T201 - the command's answer
+            print_table(_LIMIT_COLUMNS, found.power_profile.limits)
+    return 0
+
+
+def _facts(job: v1.Job, trial: v1.Trial) -> Iterator[tuple[str, str]]:
+    """What is known of a trial, as names with texts."""
+    spec, size = job.spec, trial.id.batch_size
+    yield "trial", f"{trial.id.trial_number} of {spec.job_id}"
+    yield "result", result(JobTrial(job, trial))
+    yield "batch size", f"{size}, the default" if size == spec.default_batch_size else str(size)
+    if (kind := trial_type(spec, trial)) != "-":
+        yield "type", kind
+    yield "why this one", trial.reason or "not recorded: it was imported, or dispatched by an older server"
+    if trial.decision_message:
+        yield "decision", trial.decision_message
+    yield from _measured(spec, trial)
+    if trial.HasField("start_time"):
+        yield "started", moment(trial.start_time)
+    if trial.HasField("end_time"):
+        yield "ended", moment(trial.end_time)
+    if expires := lease(trial, moment):
+        yield "lease expires", expires
+    for name, value in sorted(trial.labels.items()):
+        yield f"label {name}", value
+    if trial.token_id:
+        yield "token", trial.token_id
+    for warning in trial.warnings:
+        yield "warning", f"{warning.field}: {warning.message}"
+
+
+def _measured(spec: v1.JobSpec, trial: v1.Trial) -> Iterator[tuple[str, str]]:
+    """What its newest report said."""
+    mark = estimate_mark(trial.monitor)
+    yield "epochs", f"{trial.last_epoch} of at most {spec.max_epochs}"
+    if trial.HasField("last_metric"):
+        sign = "at least" if spec.higher_is_better_metric else "at most"
+        yield "metric", f"{trial.last_metric:.4g}; the target is {sign} {spec.target_metric:g}"
+    if trial.HasField("cost"):
+        bound = f", stopped above {joules(trial.cost_bound)}" if trial.HasField("cost_bound") else ", without a bound"
+        yield "cost", f"{joules(trial.cost)}{mark}{bound}"
+        yield "time", duration(trial.time_seconds)
+        yield "energy", f"{joules(trial.energy_joules)}{mark}" if trial.energy_joules > 0 else "not measured"
+    if trial.HasField("computed"):
+        yield "computed", f"the cost is {COMPUTED_NOTE}: {watts_per_gpu(trial.computed.power_limit_watts)}"
+    if trial.HasField("power_limit_watts"):
+        yield "power limit", watts_per_gpu(trial.power_limit_watts)
+    if trial.monitor.kinds:
+        yield "monitor", monitor_text(trial.monitor)
+
+
+EPOCH_COLUMNS: Sequence[Column[v1.Measurement]] = (
+    numbers("epoch", lambda epoch: epoch.current_epoch),
+    numbers("metric", lambda epoch: epoch.metric, "{:.4g}".format, priority=1),
+    numbers("time so far", lambda epoch: epoch.time_seconds, duration, priority=2),
+    numbers("energy so far", lambda epoch: epoch.energy_joules, joules, priority=3),
+    Column(
+        "reported",
+        lambda epoch: moment(epoch.report_time) if epoch.HasField("report_time") else "",
+        exact=lambda epoch: exact_moment(epoch.report_time) if epoch.HasField("report_time") else "",
+        order=lambda epoch: epoch.report_time.ToNanoseconds() or None,
+        priority=4,
+    ),
+)
+"""Of the epochs of a trial; sums since its start."""
+
+_LIMIT_COLUMNS: Sequence[Column[v1.ProfiledLimit]] = (
+    numbers("power limit", lambda limit: limit.power_limit_watts, watts_per_gpu),
+    numbers("cost of a step", lambda limit: limit.cost_per_step, joules, priority=1),
+    numbers("time of a step", lambda limit: limit.time_seconds_per_step, step_time, priority=2),
+    numbers("energy of a step", lambda limit: limit.energy_joules_per_step or None, joules, priority=3),
+)
+"""Of what a trial has profiled, for one training step."""

@@ -1,0 +1,59 @@
+"""The server of the page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+
+import uvicorn
+
+from wattwise_web.app import Page
+from wattwise_web.connections import Protocol, Seldom, Server
+from wattwise_web.settings import Exposure, Settings
+
+
+class _Server(Server):
+    """Ends the live streams first, for which uvicorn would wait."""
+
+    page: Page
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops."""
+        self.page.streams.end()
+        await super().shutdown(sockets)
+
+
+def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure) -> int:
+    """Serves on an open port until a signal stops it."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Whoever reaches the port can cause records, and must not fill the disk.
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Seldom())
+
+    # uvicorn raises the signal again once it has stopped; to stop when asked is success.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+
+    async def run() -> bool:
+        page = Page(settings, exposure)
+        config = uvicorn.Config(
+            page.app(),
+            http=Protocol,
+            ws="none",
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            proxy_headers=False,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            timeout_graceful_shutdown=5,
+        )
+        server = _Server(config)
+        server.page = page
+        print(f"wattwise web shows {settings.server} at {url}", flush=True)  # noqa: T201 - the command's answer
+        await server.serve(sockets=[sock])
+        return server.started
+
+    return 0 if asyncio.run(run()) else 1
