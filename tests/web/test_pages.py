@@ -292,7 +292,7 @@ def test_what_is_empty_is_hidden(web: httpx.Client) -> None:
         "Keys",
     ]
     assert 'class="chart' not in page.text
-    assert "No launch has reached the target yet." in text_of(page)
+    assert "No launch yet: the first one begins the search." in text_of(page)
 
 
 def test_a_stuck_job_says_so(web: httpx.Client) -> None:
