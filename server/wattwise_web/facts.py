@@ -54,6 +54,9 @@ def by_people(job: v1.Job, statistics: v1.JobStatistics) -> list[Held]:
             else (f"The next launch gets the default batch size, {spec.default_batch_size}")
         )
         found.append(Held("baseline", f"{when}."))
+    if job.baseline_every:
+        text = f"One launch in {job.baseline_every} gets the default batch size, {spec.default_batch_size}."
+        found.append(Held("baselines", text, f"wattwise jobs baseline {job_id} --every 0"))
     if banned := with_status(job, v1.BATCH_SIZE_STATUS_BANNED):
         sizes = ", ".join(map(str, banned))
         text = f"No launch gets batch size{'' if len(banned) == 1 else 's'} {sizes}."

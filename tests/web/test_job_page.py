@@ -121,6 +121,7 @@ def held(own: LiveServer) -> Trainer:
     pin(own, "held", 64, v1.BATCH_SIZE_STATUS_BANNED)
     pin(own, "held", 32, v1.BATCH_SIZE_STATUS_PINNED)
     own.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held"))
+    own.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", every=10))
     return trainer
 
 
@@ -131,9 +132,10 @@ def test_what_people_have_set_comes_before_the_trials(web: httpx.Client, held: T
     assert places == sorted(places)
     (card,) = re.findall(r'<section class="held".*?</section>', page.text, re.DOTALL)
     names = [words_of(name) for name in re.findall(r"<dt>(.*?)</dt>", card)]
-    assert names == ["pinned", "baseline", "banned", "excluded"]
+    assert names == ["pinned", "baseline", "baselines", "banned", "excluded"]
     assert re.findall(r"<code>(.*?)</code>", card) == [
         "wattwise jobs unpin held",
+        "wattwise jobs baseline held --every 0",
         "wattwise jobs allow held 64",
         "wattwise jobs include-trial held N",
     ]

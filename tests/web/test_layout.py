@@ -210,9 +210,18 @@ def test_a_table_that_is_cut_off_has_a_shadow(show: Opener, url: str) -> None:
 
 
 def test_the_list_of_jobs_names_its_figures_where_it_has_no_heading(show: Opener, url: str) -> None:
-    """Up to 960 pixels a job is a card, each of whose figures has its name; beyond that it is a row."""
-    for width, shown in ((320, "block"), (768, "block"), (960, "block"), (961, "none"), (1280, "none")):
+    """On narrow screens a job is a card, each of whose figures has its name; on others it is a row that fits."""
+    for width, shown in (
+        (320, "block"),
+        (768, "block"),
+        (1023, "block"),
+        (1024, "none"),
+        (1240, "none"),
+        (1280, "none"),
+    ):
         tab = show(url, width=width)
+        parts = "[...document.querySelectorAll('html, .scroll')]"
+        assert tab.evaluate(f"{parts}.every((each) => each.scrollWidth <= each.clientWidth + 1)"), width
         content = tab.locator(".jobs td[data-label='used now']").first.evaluate(
             "(cell) => [getComputedStyle(cell, '::before').content, getComputedStyle(cell, '::before').display]"
         )
