@@ -77,6 +77,7 @@ def test_newer_database_is_refused_untouched(tmp_path: Path) -> None:
     """A file of a later schema version is refused and not changed by a single byte."""
     path = tmp_path / "newer.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        migrate(connection, str(path))
         connection.execute("PRAGMA user_version = 4711")
     before = path.read_bytes()
     error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
