@@ -106,7 +106,7 @@ def test_refused_database_leaves_nothing_behind(tmp_path: Path) -> None:
     """Nothing is created beside a file that is not a database."""
     letter = tmp_path / "wattwise.db"
     letter.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
-    assert "not a database" in refuse("--address", "127.0.0.1:0", folder=tmp_path)
+    assert "not a Wattwise database" in refuse("--address", "127.0.0.1:0", folder=tmp_path)
     assert list(tmp_path.iterdir()) == [letter]
 
 

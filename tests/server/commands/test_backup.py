@@ -145,11 +145,11 @@ def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> 
     before = contents(server.database)
     assert "replace it with --force" in wattwise(server, "restore", copy, fails=True)
     for name, expected in (
-        ("garbage", "is damaged"),
+        ("garbage", "is not a Wattwise database"),
         ("torn", "is damaged"),
         ("altered", "is damaged"),
         ("orphaned", "is damaged"),
-        ("foreign", "another program"),
+        ("foreign", "is not a Wattwise database"),
         ("newer", "newer"),
     ):
         bad = tmp_path / name

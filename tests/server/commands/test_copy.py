@@ -261,8 +261,8 @@ def test_sources_of_other_versions_are_refused(filled: Path, file: Path, postgre
     foreign = tmp_path / "foreign.db"
     with closing(sqlite3.connect(foreign)) as connection:
         connection.execute("CREATE TABLE jobs (a)")
-    assert "another program" in copy(foreign, target, fails=True)
-    assert "another program" in copy(filled, foreign, fails=True)
+    assert "not a Wattwise database" in copy(foreign, target, fails=True)
+    assert "not a Wattwise database" in copy(filled, foreign, fails=True)
     assert not target.exists()
 
 

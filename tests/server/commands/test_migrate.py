@@ -65,7 +65,7 @@ def test_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE jobs (n int)")
     before = path.read_bytes()
-    assert "another program" in migrated(f"sqlite:///{path}", status=1)
+    assert "not a Wattwise database" in migrated(f"sqlite:///{path}", status=1)
     assert path.read_bytes() == before
 
 

@@ -77,6 +77,7 @@ def test_newer_database_is_refused_untouched(tmp_path: Path) -> None:
     """A file of a later schema version is refused and not changed by a single byte."""
     path = tmp_path / "newer.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        migrate(connection, str(path))
         connection.execute("PRAGMA user_version = 4711")
     before = path.read_bytes()
     error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
@@ -84,17 +85,63 @@ def test_newer_database_is_refused_untouched(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
-    """A database of another program, and a file that is no database, are refused as they are."""
-    foreign, garbage = tmp_path / "foreign.db", tmp_path / "garbage.db"
-    with closing(sqlite3.connect(foreign, isolation_level=None)) as connection:
-        connection.execute("CREATE TABLE customers (name)")
-    garbage.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
-    for path, expected in ((foreign, "another program"), (garbage, "not a database")):
-        before = path.read_bytes()
-        error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
-        assert expected in error
-        assert path.read_bytes() == before
+@pytest.mark.parametrize("command", ["serve", "migrate", "backup", "restore", "copy", "copy to"])
+@pytest.mark.parametrize("content", ["tables", "version", "text", "bytes", "empty"])
+def test_foreign_files_are_refused_untouched(tmp_path: Path, command: str, content: str) -> None:
+    """What Wattwise has not written is called so by every command that opens a database, and is left as it is."""
+    path, other = tmp_path / "foreign", tmp_path / "other.db"
+    if content in ("tables", "version"):
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("CREATE TABLE customers (name)")
+            connection.execute(f"PRAGMA user_version = {4711 * (content == 'version')}")
+    else:
+        path.write_bytes({"text": b"Dear friend, ", "bytes": b"\x00\xff", "empty": b""}[content] * 1000)
+    if content == "empty" and command in ("serve", "migrate", "copy to"):
+        # It becomes a database.
+        return
+    before = path.read_bytes()
+    url, new = f"sqlite:///{path}", f"sqlite:///{other}"
+    words = {
+        "serve": ("serve", "--address", "127.0.0.1:0", "--database", url),
+        "migrate": ("migrate", "--database", url),
+        "backup": ("backup", str(other), "--database", url),
+        "restore": ("restore", str(path), "--database", new),
+        "copy": ("copy", url, new),
+        "copy to": ("copy", "sqlite:///" + _new_database(tmp_path), url),
+    }[command]
+    assert f"{path} is not a Wattwise database: name another file\n" in failing(*words)
+    assert path.read_bytes() == before
+
+
+def _new_database(folder: Path) -> str:
+    """The name of an empty Wattwise database."""
+    path = folder / "new.db"
+    with closing(sqlite3.connect(path)) as connection:
+        migrate(connection, str(path))
+    return str(path)
+
+
+def failing(*words: str) -> str:
+    """What a `wattwise` command that fails writes to stderr."""
+    command = [sys.executable, "-m", "wattwise", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "migrate", "backup", "restore", "copy"])
+def test_folder_is_no_database(tmp_path: Path, command: str) -> None:
+    """A folder is called a folder."""
+    folder, new = tmp_path / "folder", tmp_path / "new.db"
+    folder.mkdir()
+    words = {
+        "serve": ("--address", "127.0.0.1:0", "--database", f"sqlite:///{folder}"),
+        "migrate": ("--database", f"sqlite:///{folder}"),
+        "backup": (str(new), "--database", f"sqlite:///{folder}"),
+        "restore": (str(folder), "--database", f"sqlite:///{new}"),
+        "copy": (f"sqlite:///{folder}", f"sqlite:///{new}"),
+    }[command]
+    assert f"{folder} is a folder" in failing(command, *words)
 
 
 @pytest.mark.parametrize(

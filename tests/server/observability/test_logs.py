@@ -217,7 +217,7 @@ def test_failed_start_is_logged(tmp_path: Path) -> None:
     live.close()
     (line,) = read_json_log(live.log)
     assert (line["event"], line["level"]) == ("cannot start", "error")
-    assert "not a database" in line["message"]
+    assert "not a Wattwise database" in line["message"]
 
 
 def test_refusals_do_not_fill_the_disk(server: LiveServer) -> None:

@@ -14,7 +14,7 @@ from wattwise_server.errors import StartError
 from wattwise_server.files import replacing
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.database_file import owned
-from wattwise_server.store.sqlite.migrate import check
+from wattwise_server.store.sqlite.migrate import check, file_error
 from wattwise_server.store.sqlite.open import connect_read_only
 
 _SIDE_FILES = ("-wal", "-shm")
@@ -32,7 +32,7 @@ def backup(database: Path, target: Path, *, overwrite: bool) -> None:
         StartError: the database is missing or damaged, or the copy cannot be written; the target is unchanged.
     """
     _must_be_free(target, overwrite=overwrite)
-    _must_exist(database, "the server's database with --database")
+    must_exist(database, "the server's database with --database")
     if target.exists() and target.samefile(database):
         raise StartError(f"{target} is the database itself: name another file")
     with new_file(target) as fresh:
@@ -43,7 +43,7 @@ def backup(database: Path, target: Path, *, overwrite: bool) -> None:
                 # So that the copy needs no -wal file beside it.
                 copy.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.Error as error:
-            raise StartError(f"cannot copy {database} to {target}: {explain(error)}") from error
+            raise file_error(database, error, f"cannot copy {database} to {target}: {explain(error)}") from error
         _check_integrity(fresh, database, "is damaged; its copy was deleted")
 
 
@@ -62,7 +62,7 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
         StartError: the backup is not a Wattwise database, is damaged or newer than the program, a server uses the
             database, or it cannot be written; the database is unchanged.
     """
-    _must_exist(source, "a backup")
+    must_exist(source, "a backup")
     with owned(database):
         _must_be_free(database, overwrite=overwrite)
         if database.exists() and source.samefile(database):
@@ -88,7 +88,14 @@ def _copy(source: Path, fresh: Path, database: Path) -> None:
         raise StartError(f"cannot copy {source} to {database}: {error.strerror}") from error
 
 
-def _must_exist(path: Path, example: str) -> None:
+def must_exist(path: Path, example: str) -> None:
+    """Refuses a path that is no file; the example says what to name instead.
+
+    Raises:
+        StartError: there is no file.
+    """
+    if path.is_dir():
+        raise StartError(f"{path} is a folder: name {example}")
     if not path.is_file():
         raise StartError(f"there is no file {path}: name {example}")
 
@@ -105,7 +112,7 @@ def _check_integrity(copy: Path, original: Path, fault: str) -> None:
             faults = [row[0] for row in connection.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
             faults = faults or ["rows are missing" for _ in connection.execute("PRAGMA foreign_key_check")]
     except sqlite3.Error as error:
-        raise StartError(f"{original} {fault} ({error})") from error
+        raise file_error(original, error, f"{original} {fault} ({error})") from error
     if faults:
         raise StartError(f"{original} {fault} ({faults[0]})")
 

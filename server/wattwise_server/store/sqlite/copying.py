@@ -9,10 +9,10 @@ from pathlib import Path
 
 from wattwise_server.errors import StartError
 from wattwise_server.store.copying import BATCH, MADE_WITH_SCHEMA, TABLES, Rows
-from wattwise_server.store.sqlite.backup import copy_owner, new_file, remove_side_files
+from wattwise_server.store.sqlite.backup import copy_owner, must_exist, new_file, remove_side_files
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.database_file import owned
-from wattwise_server.store.sqlite.migrate import check, migrate, migrations, schema_version
+from wattwise_server.store.sqlite.migrate import check, file_error, migrate, migrations, schema_version
 from wattwise_server.store.sqlite.open import SCHEME, check_whole, connect_read_only, database_path
 
 
@@ -71,9 +71,8 @@ async def open_source(url: str) -> AsyncIterator[SqliteCopy]:
         StartError: a server uses it, it is of another version or program, or it cannot be read.
     """
     path = database_path(url)
-    if not path.is_file():
-        raise StartError(f"there is no file {path}: name the database that is to be copied")
-    with owned(path), _explained(f"cannot read {path}"):
+    must_exist(path, "the database that is to be copied")
+    with owned(path), _explained("read", path):
         copy_owner(path, path)
         with closing(connect_read_only(path)) as connection:
             check(connection, str(path))
@@ -97,7 +96,7 @@ async def open_target(url: str) -> AsyncIterator[SqliteCopy]:
     """
     path = database_path(url)
     check_whole(path)
-    with owned(path), _explained(f"cannot write {path}"):
+    with owned(path), _explained("write", path):
         _must_be_empty(path)
         with new_file(path) as fresh:
             with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
@@ -126,8 +125,10 @@ def _must_be_empty(path: Path) -> None:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _explained(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, UnicodeError) as error:
-        raise StartError(f"{what}: {explain(error)}") from error
+    except sqlite3.Error as error:
+        raise file_error(path, error, f"cannot {verb} {path}: {explain(error)}") from error
+    except UnicodeError as error:
+        raise StartError(f"cannot {verb} {path}: {explain(error)}") from error

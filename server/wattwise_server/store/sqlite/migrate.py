@@ -10,6 +10,8 @@ from wattwise_server.errors import StartError
 
 APPLICATION_ID = int.from_bytes(b"WATT", "big")
 """Identifies a file as a Wattwise database."""
+_MAGIC = b"SQLite format 3\0"
+"""How a file of SQLite begins."""
 
 
 def migrations(folder: Path | None = None) -> dict[int, str]:
@@ -71,13 +73,23 @@ def schema_version(connection: sqlite3.Connection) -> int:
 def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[int, bool]:
     """A file's schema version, and whether it is a Wattwise database."""
     current = schema_version(connection)
-    if current > newest:
+    ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    if ours and current > newest:
         raise StartError(
             f"{path} has schema version {current}, but this program supports versions up to {newest}: "
             "run a newer Wattwise, or name another file"
         )
-    return current, connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    return current, ours
+
+
+def file_error(path: Path, error: sqlite3.Error, message: str) -> StartError:
+    """The error for a file that SQLite cannot use: the message, unless the file is none of SQLite's."""
+    if "not a database" in str(error):
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                return _foreign(str(path))
+    return StartError(message)
 
 
 def _foreign(path: str) -> StartError:
-    return StartError(f"{path} is the database of another program: name another file")
+    return StartError(f"{path} is not a Wattwise database: name another file")

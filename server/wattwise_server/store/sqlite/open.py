@@ -23,7 +23,7 @@ from wattwise_server.store.base import Migrated
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import Group, explain, recording_factory
 from wattwise_server.store.sqlite.database_file import DatabaseFile, owned
-from wattwise_server.store.sqlite.migrate import migrate, migrations
+from wattwise_server.store.sqlite.migrate import file_error, migrate, migrations
 from wattwise_server.store.sqlite.queries import SqliteQueries
 from wattwise_server.store.writer import Writer
 
@@ -160,7 +160,7 @@ async def _add_logarithm(connection: aiosqlite.Connection) -> None:
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> StartError:
-    return StartError(f"cannot use {path} as a database: {explain(error)}; or name another file")
+    return file_error(path, error, f"cannot use {path} as a database: {explain(error)}; or name another file")
 
 
 @asynccontextmanager
