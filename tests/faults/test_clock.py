@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from wattwise import v1
+from wattwise_server.security.token_file import add_token
+from wattwise_server.security.tokens import Role, new_token
 
 from tests.faults.shims import build_shim
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.postgres import PostgresServer
 from tests.waiting import wait_until
+from tests.web.page import WebPage
+from tests.web.test_access import log_in
 
 HOUR, DAY = 3600, 86400
 YEARS = 3650 * DAY
@@ -126,6 +130,27 @@ def test_suspended_machine(adrift: LiveServer, clock: Clock) -> None:
     assert (after.lease_expire_time.ToDatetime() - trial.lease_expire_time.ToDatetime()).total_seconds() >= HOUR
     following = job.next()
     assert (following.start_time.ToDatetime() - trial.start_time.ToDatetime()).total_seconds() >= HOUR
+
+
+def test_login_and_token(adrift: LiveServer, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login outlasts steps of the page's clock; a token is valid again once the server's clock is corrected."""
+    file, page_clock = tmp_path / "tokens", Clock(tmp_path / "page-offset")
+    text, token = new_token(Role.VIEWER, "", timedelta(days=30))
+    add_token(file, token)
+    adrift.stop()
+    adrift.start("--tokens", str(file))
+    for name, value in (adrift.environment | {"CLOCK_OFFSET": str(page_clock.file)}).items():
+        monkeypatch.setenv(name, value)
+    with WebPage(adrift.address, tmp_path / "web.log") as page, page.client() as web:
+        assert log_in(page, web, text).status_code == 303
+        for step in (YEARS, -YEARS, 0):
+            page_clock.step(step)
+            assert web.get("/").status_code == 200
+        clock.step(YEARS)
+        assert web.get("/").headers["location"].startswith("/login")
+        clock.step(0)
+        log_in(page, web, text)
+        assert web.get("/").status_code == 200
 
 
 _ADJUSTABLE = """

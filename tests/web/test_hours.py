@@ -74,9 +74,9 @@ def test_ten_tabs_leave_memory_flat(tmp_path: Path) -> None:
             for count, _ in enumerate(_reports(live, job_id)):
                 passed = time.monotonic() - begun
                 if passed >= len(samples) * seconds / _SAMPLES:
-                    held = [resident(live.process.pid), resident(page.process.pid)]
-                    heaps = statistics.mean(tab.heap() for tab in tabs)
-                    samples.append(Sample(*held, heaps, browser.memory() / len(tabs)))
+                    heap = statistics.mean(tab.heap() for tab in tabs)
+                    of_tab = browser.memory() / len(tabs)
+                    samples.append(Sample(resident(live.process.pid), resident(page.process.pid), heap, of_tab))
                     updates = sum(tab.updates() for tab in tabs)
                     text = ", ".join(f"{name} {value:.1f} MB" for name, value in samples[-1]._asdict().items())
                     sys.stdout.write(f"{passed:.0f} s, {count} reports, {updates} updates: {text}\n")
