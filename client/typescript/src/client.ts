@@ -360,7 +360,7 @@ export class Client implements TrialCalls {
   async *watchJob(jobId: string, options?: CallOptions): AsyncGenerator<Job> {
     const timeoutMs = options?.timeoutMs ?? this.#timeoutMs;
     const requestId = this.#newRequestId();
-    let [waits, deadline] = [pauses(), Date.now() + timeoutMs];
+    let [waits, deadline] = [pauses(), performance.now() + timeoutMs];
     let endedBefore = false;
     for (;;) {
       const link = this.#servers.current();
@@ -370,7 +370,7 @@ export class Client implements TrialCalls {
         for await (const { job } of call) {
           answered = true;
           yield present(job as Job | undefined, "job");
-          [waits, deadline] = [pauses(), Date.now() + timeoutMs];
+          [waits, deadline] = [pauses(), performance.now() + timeoutMs];
         }
         return;
       } catch (error) {
@@ -382,7 +382,7 @@ export class Client implements TrialCalls {
         }
         endedBefore = ended && !answered;
         const pause = waits.next().value;
-        if (!this.#retry || !failure.retryable || Date.now() + pause > deadline) {
+        if (!this.#retry || !failure.retryable || performance.now() + pause > deadline) {
           throw failure;
         }
         await sleep(pause);
@@ -424,14 +424,16 @@ export class Client implements TrialCalls {
         throw error;
       }
     };
-    const deadline = Date.now() + (options?.timeoutMs ?? this.#timeoutMs);
+    const deadline = performance.now() + (options?.timeoutMs ?? this.#timeoutMs);
     return this.#retry ? retrying(attempt, deadline) : attempt(deadline);
   }
 
   #try<Q, A>(link: Link, method: Unary<Q, A>, request: Q, requestId: string, deadline: number): Promise<A> {
     return new Promise((resolve, reject) => {
       let unconnected = false;
-      const call = method(request, this.#metadata(requestId), { deadline }, (error, answer) => {
+      // gRPC counts by the system clock, which may be changed between two attempts.
+      const until = Date.now() + deadline - performance.now();
+      const call = method(request, this.#metadata(requestId), { deadline: until }, (error, answer) => {
         clearTimeout(timer);
         if (unconnected) {
           const message = `cannot reach a Wattwise server at ${link.target}: no connection within ${CONNECT_MS / 1000} s`;

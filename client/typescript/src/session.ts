@@ -174,8 +174,8 @@ export class TrialSession {
    */
   async end(reason: TrainerReason): Promise<Trial> {
     this.#endReason ??= reason;
-    const deadline = Date.now() + this.#timeoutMs;
-    const remaining = (): CallOptions => ({ timeoutMs: Math.max(deadline - Date.now(), SHORTEST_TIMEOUT_MS) });
+    const deadline = performance.now() + this.#timeoutMs;
+    const remaining = (): CallOptions => ({ timeoutMs: Math.max(deadline - performance.now(), SHORTEST_TIMEOUT_MS) });
     if (this.#undelivered !== undefined) {
       await this.#redeliver(this.#undelivered);
     }
@@ -245,10 +245,10 @@ export class TrialSession {
       this.#undelivered = result;
       return this.#decideWithoutServer(result, this.#outage);
     }
-    const deadline = Date.now() + this.#timeoutMs;
+    const deadline = performance.now() + this.#timeoutMs;
     try {
       let answer = await this.#reportOnStream(result);
-      const timeoutMs = Math.max(deadline - Date.now(), SHORTEST_TIMEOUT_MS);
+      const timeoutMs = Math.max(deadline - performance.now(), SHORTEST_TIMEOUT_MS);
       answer ??= this.#apply(await this.#calls.reportResult(result, { timeoutMs }));
       this.#keep(result);
       return answer;
@@ -358,7 +358,7 @@ export class TrialSession {
   }
 
   async #listen(stream: ResultStream): Promise<void> {
-    const start = Date.now();
+    const start = performance.now();
     let failure: WattwiseError | undefined;
     try {
       for await (const decision of stream) {
@@ -374,7 +374,7 @@ export class TrialSession {
     // The server, or a proxy in front of it, does not support streams: use unary calls only.
     this.#streamless ||= failure instanceof UnsupportedCallError;
     if (failure?.status === "UNAVAILABLE") {
-      this.#reopenSoon(Date.now() - start);
+      this.#reopenSoon(performance.now() - start);
     }
     if (failure === undefined || failure.retryable || this.#streamless) {
       this.#unanswered?.resolve(undefined);

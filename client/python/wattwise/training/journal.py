@@ -486,6 +486,19 @@ def _locked_draft(draft: Path) -> int:
     raise JournalInUseError(f"{draft} is being replaced")
 
 
+def delete_draft(draft: Path) -> None:
+    """Deletes the draft of a process that was killed while it wrote it; one that is being written stays.
+
+    Raises:
+        OSError: if it is being written, or cannot be deleted.
+    """
+    descriptor = _locked_draft(draft)
+    try:
+        draft.unlink()
+    finally:
+        _close(descriptor)
+
+
 def _is_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
