@@ -14,6 +14,7 @@ from wattwise.commands.savings import since_trial
 from wattwise.commands.tables import policy, uncounted
 from wattwise.errors import WattwiseError
 from wattwise.monitor.kind import monitor_text
+from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, savings
 from wattwise_web.backend import Backend
@@ -330,9 +331,7 @@ class Reader:
 
 def _role(value: int) -> str:
     """A token's role in words; empty where the server needs no token."""
-    if value not in v1.Role.values():
-        return f"number {value}"
-    return v1.Role.Name(v1.Role.ValueType(value)).removeprefix("ROLE_").lower() if value else ""
+    return enum_name(v1.Role, value) if value else ""
 
 
 def _whole(text: str) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from wattwise.commands.humanize import printable
+from wattwise.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

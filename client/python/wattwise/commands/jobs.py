@@ -17,7 +17,6 @@ from wattwise.commands.columns import add_table_options, arrange, table_options,
 from wattwise.commands.control import add_control
 from wattwise.commands.events import add_events
 from wattwise.commands.export import add_export
-from wattwise.commands.humanize import printable
 from wattwise.commands.importing import add_import
 from wattwise.commands.main import MISUSED, complain, say, sentence
 from wattwise.commands.options import add_credential_options, credentials_of
@@ -33,6 +32,7 @@ from wattwise.commands.tables import (
     print_trials,
 )
 from wattwise.commands.watch import add_watch
+from wattwise.errors import printable
 from wattwise.rpc.client import Client
 
 WEB_URL = "WATTWISE_WEB_URL"

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Protocol
 
-from wattwise.commands.humanize import printable
-from wattwise.errors import WattwiseError
+from wattwise.errors import WattwiseError, printable
 
 GROUP = "wattwise.commands"
 _EXTRAS = {"run": "run", "web": "web"}

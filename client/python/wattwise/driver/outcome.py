@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.humanize import printable
 from wattwise.driver.files import WriteError, read_json, write_json
+from wattwise.errors import printable
 from wattwise.monitor.kind import MonitorKinds
 from wattwise.training.client_file import ClientFile, power_limit_of
 from wattwise.training.windows import monitor_message
