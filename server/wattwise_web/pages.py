@@ -25,6 +25,7 @@ from wattwise.commands.humanize import percent
 from wattwise.commands.tables import JobTrial, uncounted
 from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import monitor_text
+from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, facts, savings
 from wattwise_web.backend import Backend
@@ -453,9 +454,7 @@ class FilteredTrials(NamedTuple):
 
 def _role(value: int) -> str:
     """A token's role in words; empty where the server needs no token."""
-    if value not in v1.Role.values():
-        return f"number {value}"
-    return v1.Role.Name(v1.Role.ValueType(value)).removeprefix("ROLE_").lower() if value else ""
+    return enum_name(v1.Role, value) if value else ""
 
 
 def _query(parameters: Mapping[str, str]) -> str:

@@ -10,8 +10,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from wattwise import v1
+from wattwise.commands.humanize import end_reason, trial_result
 
-from wattwise_web.amounts import cost, ended, minute, number
+from wattwise_web.amounts import cost, minute, number
 from wattwise_web.charts.base import (
     GOOD,
     INK,
@@ -140,7 +141,7 @@ def _mark(bucket: v1.TrialBucket, words: dict[str, int], *, single: bool, explai
 
 def _result(bucket: v1.TrialBucket, *, single: bool) -> str:
     if single:
-        word = ended(bucket.end_reason, reached=bucket.num_deliveries > 0)
+        word = trial_result(end_reason(bucket.end_reason), reached=bucket.num_deliveries > 0)
     else:
         word = f"{bucket.num_deliveries} of {bucket.num_trials} delivered"
     return f"{word}, excluded" if bucket.excluded else word

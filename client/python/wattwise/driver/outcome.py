@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from wattwise import v1
-from wattwise.commands.humanize import printable
 from wattwise.driver.files import Read, WriteError, read_object, values_of, write_json
-from wattwise.errors import log
+from wattwise.errors import log, printable
 from wattwise.files import FileError, integer_of, is_number, read_end, read_json, shown
 from wattwise.monitor.kind import MonitorKinds
 from wattwise.training.client_file import ClientFile, power_fault_of, power_limit_of

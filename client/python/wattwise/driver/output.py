@@ -17,7 +17,6 @@ from wattwise.commands.humanize import (
     duration,
     estimate_mark,
     joules,
-    printable,
     trial_result,
 )
 from wattwise.driver.folder import LaunchRecord
