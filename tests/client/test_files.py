@@ -26,8 +26,11 @@ from wattwise.files import (
 
 
 def _socket(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+        # The path of a socket has a hundred characters at most.
+        made.bind(f"/proc/self/fd/{folder}/{path.name}")
+    os.close(folder)
 
 
 def _sparse(path: Path) -> None:
