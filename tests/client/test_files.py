@@ -197,7 +197,7 @@ def test_failure_keeps_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     with pytest.raises(TypeError), replacing(path) as file:
-        file.write("no bytes")  # type: ignore[arg-type]  # such as a bug
+        file.write("no bytes")  # type: ignore[call-overload]  # such as a bug
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "old"
 

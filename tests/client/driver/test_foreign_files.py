@@ -11,7 +11,16 @@ import pytest
 from wattwise import v1
 from wattwise.driver import evaluations, supervisor
 from wattwise.driver.history import History, HistoryError
-from wattwise.driver.outcome import RUNNING, LaunchOutcome, ResultError, read_result, saved_outcome, shown_line
+from wattwise.driver.outcome import (
+    RUNNING,
+    LaunchOutcome,
+    ResultError,
+    ignored_in,
+    power_limit_in,
+    read_result,
+    saved_outcome,
+    shown_line,
+)
 from wattwise.driver.output import Board
 from wattwise.driver.own_server import OwnServer
 from wattwise.monitor import MonitorKinds
@@ -139,14 +148,24 @@ if os.path.lexists(path):
         ("result.json", GOOD.replace("}", f', "power_limit_watts": 1{"0" * 400}}}')),
     ],
 )
-def test_what_is_not_used_is_named_once(runs: Runs, server: LiveServer, name: str, content: str) -> None:
+def test_what_is_not_used_is_named_once(tmp_path: Path, name: str, content: str) -> None:
     """A field or a file that cannot be used does not lose the training: one line says what is ignored."""
-    program = f"open(folder + '/result.json', 'w').write({GOOD!r})\nopen(folder + '/{name}', 'w').write({content!r})"
-    done = runs.run(job_of(runs, program))
+    (tmp_path / "result.json").write_text(GOOD)
+    (tmp_path / name).write_text(content)
+    (ignored,) = ignored_in(tmp_path)
+    assert str(tmp_path / name) in ignored
+    assert read_result(tmp_path) == (0.95, 2)
+    assert power_limit_in(tmp_path) is None
+
+
+def test_run_with_a_power_limit_that_is_none(runs: Runs, server: LiveServer) -> None:
+    """The line is among those of the trial, and the trial counts."""
+    content = GOOD.replace("}", ', "power_limit_watts": "x"}')
+    done = runs.run(job_of(runs, f"open(folder + '/result.json', 'w').write({content!r})"))
     assert (done.returncode, done.stderr) == (0, "")
     assert [trial.last_epoch for trial in trials(server)] == [2]
-    assert len([line for line in done.stdout.splitlines() if f"{name} " in line or f"{name}," in line]) == 1
-    assert runs.history()[0]["power_limit_watts"] is None
+    (line,) = [line for line in done.stdout.splitlines() if "power_limit_watts" in line]
+    assert line.startswith("trial 1: ")
 
 
 def test_trial_folder_that_became_a_link(runs: Runs) -> None:
