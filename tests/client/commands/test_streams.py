@@ -9,12 +9,12 @@ import os
 import re
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 from wattwise import v1
-from wattwise.commands.main import GROUP, load, main
+from wattwise.commands.main import ENTRIES, main
+from wattwise.commands.parsing import Parser
 
 from tests.jobs import Trainer
 
@@ -140,6 +140,9 @@ def test_token_that_nobody_has_seen(tmp_path: Path) -> None:
 
 
 def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    if isinstance(parser, Parser) and parser.declare is not None:
+        declare, parser.declare = parser.declare, None
+        declare(parser)
     nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     below = itertools.chain.from_iterable(action.choices.values() for action in nested)
     return [parser, *itertools.chain.from_iterable(map(_parsers, below))]
@@ -148,12 +151,12 @@ def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 def _variables() -> list[tuple[str, str]]:
     """Each command with each of the variables in its help."""
     found = set()
-    for point in metadata.entry_points(group=GROUP):
-        parser = argparse.ArgumentParser()
-        load(point).add_arguments(parser)
+    for name, entry in ENTRIES.items():
+        parser = Parser()
+        entry.load().add_arguments(parser)
         for each in _parsers(parser):
             helps = " ".join([*(action.help or "" for action in each._actions), each.epilog or ""])
-            found |= {(point.name, variable) for variable in re.findall(r"\$(WATTWISE_\w+)", helps)}
+            found |= {(name, variable) for variable in re.findall(r"\$(WATTWISE_\w+)", helps)}
     return sorted(found)
 
 
