@@ -231,6 +231,7 @@ async def test_certificate_of_a_stranger_is_refused_at_once(tmp_path: Path, capl
         host = f"127.0.0.1:{listening.getsockname()[1]}"
         assert "sslrootcert" in await refusal(f"postgresql://a@{host}/x?sslmode=verify-full&sslrootcert={other.file}")
         shaking.result()
+    assert "sslrootcert" in await refusal(f"postgresql://a@{host}/x?sslmode=verify-full&sslrootcert={pair.key}")
     assert "database not reached" not in caplog.messages
 
 
