@@ -1,5 +1,7 @@
 #include "session.hpp"
 
+#include "answers.hpp"
+
 #include <algorithm>
 #include <random>
 #include <utility>
@@ -74,7 +76,8 @@ void TrialSession::request_trial(int fallback, bool registered) {
     trial_ = response.trial();
     reason_ = response.reason();
   } catch (const Error& error) {
-    if (fallback == 0 || !(error.server_away() || error.nothing_left())) throw;
+    const bool away = error.server_away() && !error.denied();
+    if (fallback == 0 || !(away || error.nothing_left())) throw;
     // The server may have dispatched a trial with another batch size for the first id, whose answer was lost.
     request_id_ = new_request_id();
     trial_.mutable_id()->set_job_id(job_.job_id());
@@ -133,8 +136,12 @@ v1::Decision TrialSession::report(int epoch, double seconds, double joules, doub
   if (!outage && !alone()) {
     try {
       if (const auto decision = deliver(result)) {
-        keep(result);
-        return *decision;
+        if (decision->stop_train() || !decide_without_server(spec_, result).stop_train()) {
+          keep(result);
+          return *decision;
+        }
+        client_.warn("training stops although the server lets trial " + std::to_string(trial_.id().trial_number()) +
+                     " continue after epoch " + std::to_string(epoch) + ", in which it reached its target or ended: a fault");
       }
     } catch (const Error& error) {
       if (!error.server_away()) throw;
@@ -240,7 +247,17 @@ bool TrialSession::listen(Seconds interval) {
   bool broken = false;
   std::thread reading([&] {
     v1::StreamResultsResponse response;
-    while (stream->Read(&response)) apply(response.decision());
+    for (bool valid = true; stream->Read(&response);) {
+      if (!valid) continue;
+      // Heartbeats have no answer: a server that sends decisions without end would take time from the training.
+      valid = response.decision().stop_train();
+      if (valid) {
+        check_decision("StreamResults", response);
+        apply(response.decision());
+      } else {
+        context.TryCancel();
+      }
+    }
     {
       const std::lock_guard guard(mutex_);
       broken = true;
@@ -333,6 +350,7 @@ void TrialSession::apply(const v1::Decision& decision) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& warning : decision.warnings()) {
+      if (warned_.size() >= kMostWarnings) break;
       if (warned_.insert(warning.reason()).second) messages.push_back(warning.message());
     }
     if (decision.stop_train() && !decision_) decision_ = decision;

@@ -1,5 +1,7 @@
 #include "wattwise.hpp"
 
+#include "answers.hpp"
+
 #include <arpa/inet.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <iterator>
 #include <random>
 #include <regex>
+#include <set>
 #include <sstream>
 
 #include "google/rpc/error_details.pb.h"
@@ -130,7 +133,7 @@ v1::GetNextBatchSizeRequest launch_request(const std::string& job_id, const std:
 
 }  // namespace
 
-Error::Error(const grpc::Status& status) : std::runtime_error(status.error_message()), code(status.error_code()) {
+Error::Error(const grpc::Status& status) : std::runtime_error(shown(status.error_message())), code(status.error_code()) {
   google::rpc::Status details;
   if (!details.ParseFromString(status.error_details())) return;
   google::rpc::ErrorInfo info;
@@ -138,9 +141,9 @@ Error::Error(const grpc::Status& status) : std::runtime_error(status.error_messa
   for (const auto& detail : details.details()) {
     if (detail.UnpackTo(&info) && info.domain() == kDomain) {
       reason = info.reason();
-      metadata.insert(info.metadata().begin(), info.metadata().end());
+      for (const auto& [key, value] : info.metadata()) metadata.emplace(shown(key), shown(value));
     } else if (detail.UnpackTo(&faults)) {
-      for (const auto& fault : faults.field_violations()) violations.push_back({fault.field(), fault.description()});
+      for (const auto& fault : faults.field_violations()) violations.push_back({shown(fault.field()), shown(fault.description())});
     }
   }
 }
@@ -151,6 +154,10 @@ Error Error::missing_metric(const std::string& field) {
   error.reason = "ERROR_REASON_INVALID_RESULT";
   error.violations.push_back({field, fault});
   return error;
+}
+
+Error Error::invalid_answer(const std::string& call, const std::string& fault) {
+  return Error(grpc::Status(grpc::StatusCode::INTERNAL, "the server gave an invalid answer to " + call + ": " + fault));
 }
 
 bool Error::retryable() const {
@@ -165,7 +172,17 @@ bool Error::unknown_trial() const {
 
 bool Error::nothing_left() const { return reason == "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"; }
 
-bool Error::server_away() const { return retryable() || code == grpc::StatusCode::DEADLINE_EXCEEDED; }
+bool Error::server_away() const {
+  // The reasons of errors that the request itself leads to.
+  static const std::set<std::string> kRefusals{
+      "ERROR_REASON_INVALID_JOB_SPEC", "ERROR_REASON_JOB_DIFFERS", "ERROR_REASON_INVALID_RESULT",
+      "ERROR_REASON_INVALID_REQUEST"};
+  return !kRefusals.count(reason) && !unknown_trial() && !nothing_left();
+}
+
+bool Error::denied() const {
+  return code == grpc::StatusCode::UNAUTHENTICATED || code == grpc::StatusCode::PERMISSION_DENIED;
+}
 
 Credentials Credentials::from_env() {
   Credentials credentials;
@@ -245,37 +262,58 @@ void Client::print_warning(const std::string& message) { std::cerr << message + 
 v1::RegisterJobResponse Client::register_job(v1::JobSpec spec, Timeout call_timeout) {
   v1::RegisterJobRequest request;
   *request.mutable_job() = named(std::move(spec));
-  return call(&v1::BatchSizeOptimizer::Stub::RegisterJob, request, call_timeout);
+  auto response = call(&v1::BatchSizeOptimizer::Stub::RegisterJob, request, call_timeout);
+  check_registered(response, request.job());
+  const std::lock_guard lock(mutex_);
+  specs_[request.job().job_id()] = response.job().spec();
+  return response;
 }
 
 v1::GetNextBatchSizeResponse Client::get_next_batch_size(const std::string& job_id, const std::string& request_id) {
-  return call(&v1::BatchSizeOptimizer::Stub::GetNextBatchSize, launch_request(job_id, request_id));
+  return next(launch_request(job_id, request_id));
 }
 
 v1::GetNextBatchSizeResponse Client::resume_trial(const std::string& job_id, const std::string& request_id) {
   auto request = launch_request(job_id, request_id);
   request.set_resume(true);
-  return call(&v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
+  return next(request);
+}
+
+v1::GetNextBatchSizeResponse Client::next(const v1::GetNextBatchSizeRequest& request) {
+  auto response = call(&v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
+  check_trial("GetNextBatchSize", *response.mutable_trial(), request.job_id(), request.request_id());
+  response.set_reason(shown(response.reason()));
+  const std::lock_guard lock(mutex_);
+  if (const auto found = specs_.find(request.job_id()); found != specs_.end()) {
+    check_dispatched("GetNextBatchSize", response.trial(), found->second);
+  }
+  return response;
 }
 
 v1::Decision Client::report_result(const v1::TrainingResult& result, Timeout call_timeout) {
   if (!result.has_metric()) throw Error::missing_metric("result.metric");
   v1::ReportResultRequest request;
   *request.mutable_result() = result;
-  return call(&v1::BatchSizeOptimizer::Stub::ReportResult, request, call_timeout).decision();
+  auto response = call(&v1::BatchSizeOptimizer::Stub::ReportResult, request, call_timeout);
+  check_decision("ReportResult", response);
+  return response.decision();
 }
 
 v1::Decision Client::heartbeat(const v1::TrialId& trial, Timeout call_timeout) {
   v1::HeartbeatRequest request;
   *request.mutable_trial() = trial;
-  return call(&v1::BatchSizeOptimizer::Stub::Heartbeat, request, call_timeout).decision();
+  auto response = call(&v1::BatchSizeOptimizer::Stub::Heartbeat, request, call_timeout);
+  check_decision("Heartbeat", response);
+  return response.decision();
 }
 
 v1::Trial Client::end_trial(const v1::TrialId& trial, v1::EndReason reason, Timeout call_timeout) {
   v1::EndTrialRequest request;
   *request.mutable_trial() = trial;
   request.set_reason(reason);
-  return call(&v1::BatchSizeOptimizer::Stub::EndTrial, request, call_timeout).trial();
+  auto response = call(&v1::BatchSizeOptimizer::Stub::EndTrial, request, call_timeout);
+  check_trial("EndTrial", *response.mutable_trial(), trial.job_id(), trial.request_id(), trial.trial_number());
+  return response.trial();
 }
 
 v1::ImportTrialResponse Client::import_trial(const v1::ImportTrialRequest& trial, Timeout call_timeout) {
@@ -284,7 +322,9 @@ v1::ImportTrialResponse Client::import_trial(const v1::ImportTrialRequest& trial
       throw Error::missing_metric("measurements[" + std::to_string(place) + "].metric");
     }
   }
-  return call(&v1::BatchSizeOptimizer::Stub::ImportTrial, trial, call_timeout);
+  auto response = call(&v1::BatchSizeOptimizer::Stub::ImportTrial, trial, call_timeout);
+  check_trial("ImportTrial", *response.mutable_trial(), trial.job_id(), trial.request_id());
+  return response;
 }
 
 v1::Job Client::get_job(const std::string& job_id) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -27,6 +28,8 @@ class Error : public std::runtime_error {
   explicit Error(const grpc::Status& status);
   // A request that was not sent, because a measurement in it has no metric.
   static Error missing_metric(const std::string& field);
+  // An answer that is incomplete, unusable or about something else: the server is faulty, or another one.
+  static Error invalid_answer(const std::string& call, const std::string& fault);
 
   grpc::StatusCode code;
   // Name of the v1::ErrorReason, such as "ERROR_REASON_JOB_DIFFERS"; empty if the error is not from a Wattwise server.
@@ -37,9 +40,11 @@ class Error : public std::runtime_error {
 
   // Whether the same call may succeed later.
   bool retryable() const;
-  // Whether the server could not be reached in time. Continue training: reports are cumulative, so the next one replaces
-  // a lost one.
+  // Whether the call failed for no fault of its own: the server could not be reached in time, has failed, or gave an
+  // invalid answer. Continue training: reports are cumulative, so the next one replaces a lost one.
   bool server_away() const;
+  // Whether the token or the certificate of the caller is not accepted.
+  bool denied() const;
   // Whether the server has no such job or trial, such as after the loss of its database.
   bool unknown_trial() const;
   // Whether no batch size of the job is left to try.
@@ -143,12 +148,16 @@ class Client {
   void prepare(grpc::ClientContext& context, const std::string& request_id) const;
 
  private:
+  v1::GetNextBatchSizeResponse next(const v1::GetNextBatchSizeRequest& request);
   static void print_warning(const std::string& message);
   // Repeats a call until it succeeds, a retry does not help, or the timeout has passed.
   void retrying(const std::function<grpc::Status(grpc::ClientContext&, const Server&)>& attempt, Timeout call_timeout) const;
 
   std::string token_;
   std::unique_ptr<Servers> servers_;
+  // The jobs that were registered here: a trial must have one of the batch sizes.
+  std::mutex mutex_;
+  std::map<std::string, v1::JobSpec> specs_;
 };
 
 }  // namespace wattwise

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,10 @@ type Client struct {
 	address string
 	// 1 from the first failed try of an outage, which is warned of, to the next answer.
 	away int32
+
+	mutex sync.Mutex
+	// The jobs that were registered here: a trial must have one of the batch sizes.
+	specs map[string]*v1.JobSpec
 }
 
 // NewClient creates a client for an address such as "localhost:50051". It connects in the background.
@@ -80,6 +85,7 @@ func NewClient(address string, credentials Credentials) (*Client, error) {
 		channel: channel,
 		token:   credentials.Token,
 		address: address,
+		specs:   map[string]*v1.JobSpec{},
 	}, nil
 }
 
@@ -172,9 +178,16 @@ func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (response *v
 		spec.JobId = &id
 	}
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
-		response, err = c.Trainer.RegisterJob(ctx, &v1.RegisterJobRequest{Job: spec})
-		return err
+		if response, err = c.Trainer.RegisterJob(ctx, &v1.RegisterJobRequest{Job: spec}); err != nil {
+			return err
+		}
+		return checkRegistered(response, spec)
 	})
+	if err == nil {
+		c.mutex.Lock()
+		defer c.mutex.Unlock()
+		c.specs[*spec.JobId] = response.Job.Spec
+	}
 	return response, err
 }
 
@@ -199,10 +212,26 @@ func (c *Client) next(ctx context.Context, request *v1.GetNextBatchSizeRequest) 
 		request.Labels = map[string]string{"host": host}
 	}
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
-		response, err = c.Trainer.GetNextBatchSize(ctx, request)
-		return err
+		if response, err = c.Trainer.GetNextBatchSize(ctx, request); err != nil {
+			return err
+		}
+		return c.checkNext(response, request)
 	})
 	return response, err
+}
+
+func (c *Client) checkNext(response *v1.GetNextBatchSizeResponse, request *v1.GetNextBatchSizeRequest) error {
+	const call = "GetNextBatchSize"
+	if err := checkTrial(call, response.GetTrial(), request.JobId, request.RequestId, 0); err != nil {
+		return err
+	}
+	response.Reason = shown(response.Reason)
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if spec := c.specs[request.JobId]; spec != nil {
+		return checkDispatched(call, response.Trial, spec)
+	}
+	return nil
 }
 
 // ReportResult reports an epoch with the sums since the trial's first epoch. A result without a metric is not sent.
@@ -212,8 +241,11 @@ func (c *Client) ReportResult(ctx context.Context, result *v1.TrainingResult) (d
 	}
 	err = c.Retrying(ctx, func(ctx context.Context) error {
 		response, err := c.Trainer.ReportResult(ctx, &v1.ReportResultRequest{Result: result})
+		if err != nil {
+			return err
+		}
 		decision = response.GetDecision()
-		return err
+		return checkDecision("ReportResult", decision)
 	})
 	return decision, err
 }
@@ -222,8 +254,11 @@ func (c *Client) ReportResult(ctx context.Context, result *v1.TrainingResult) (d
 func (c *Client) Heartbeat(ctx context.Context, trial *v1.TrialId) (decision *v1.Decision, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) error {
 		response, err := c.Trainer.Heartbeat(ctx, &v1.HeartbeatRequest{Trial: trial})
+		if err != nil {
+			return err
+		}
 		decision = response.GetDecision()
-		return err
+		return checkDecision("Heartbeat", decision)
 	})
 	return decision, err
 }
@@ -232,8 +267,11 @@ func (c *Client) Heartbeat(ctx context.Context, trial *v1.TrialId) (decision *v1
 func (c *Client) EndTrial(ctx context.Context, trial *v1.TrialId, reason v1.EndReason) (ended *v1.Trial, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) error {
 		response, err := c.Trainer.EndTrial(ctx, &v1.EndTrialRequest{Trial: trial, Reason: reason})
+		if err != nil {
+			return err
+		}
 		ended = response.GetTrial()
-		return err
+		return checkTrial("EndTrial", ended, trial.JobId, trial.RequestId, trial.TrialNumber)
 	})
 	return ended, err
 }
@@ -247,8 +285,10 @@ func (c *Client) ImportTrial(ctx context.Context, request *v1.ImportTrialRequest
 		}
 	}
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
-		response, err = c.Trainer.ImportTrial(ctx, request)
-		return err
+		if response, err = c.Trainer.ImportTrial(ctx, request); err != nil {
+			return err
+		}
+		return checkTrial("ImportTrial", response.GetTrial(), request.JobId, request.RequestId, 0)
 	})
 	return response, err
 }

@@ -42,11 +42,23 @@ func (e *Error) Retryable() bool {
 	return e.Code == codes.Unavailable || e.Code == codes.Canceled
 }
 
-// ServerAway reports whether the server could not be reached in time. Continue training: reports are cumulative, so the
-// next one replaces a lost one.
+// ServerAway reports whether a call failed for no fault of its own: the server could not be reached in time, has failed, or
+// gave an invalid answer. Continue training: reports are cumulative, so the next one replaces a lost one.
 func ServerAway(err error) bool {
 	var refused *Error
-	return errors.As(err, &refused) && (refused.Retryable() || refused.Code == codes.DeadlineExceeded)
+	return errors.As(err, &refused) && !refusals[refused.Reason]
+}
+
+// refusals are the reasons of errors that the request itself leads to.
+var refusals = map[string]bool{
+	"ERROR_REASON_INVALID_JOB_SPEC": true, "ERROR_REASON_JOB_DIFFERS": true, "ERROR_REASON_INVALID_RESULT": true,
+	"ERROR_REASON_INVALID_REQUEST": true, jobNotFound: true, trialNotFound: true, nothingLeft: true,
+}
+
+// denied reports whether the token or the certificate of the caller is not accepted.
+func denied(err error) bool {
+	var refused *Error
+	return errors.As(err, &refused) && (refused.Code == codes.Unauthenticated || refused.Code == codes.PermissionDenied)
 }
 
 // missingMetric is the error of a measurement without a metric, which is not sent.
@@ -80,15 +92,21 @@ func FromStatus(err error) error {
 	if err == nil || !ok {
 		return err
 	}
-	refused := &Error{Code: found.Code(), Message: found.Message()}
+	refused := &Error{Code: found.Code(), Message: shown(found.Message())}
 	for _, detail := range found.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
 			if detail.Domain == domain {
-				refused.Reason, refused.Metadata = detail.Reason, detail.Metadata
+				refused.Reason, refused.Metadata = detail.Reason, map[string]string{}
+				for key, value := range detail.Metadata {
+					refused.Metadata[shown(key)] = shown(value)
+				}
 			}
 		case *errdetails.BadRequest:
 			refused.Violations = detail.FieldViolations
+			for _, fault := range refused.Violations {
+				fault.Field, fault.Description = shown(fault.Field), shown(fault.Description)
+			}
 		}
 	}
 	return refused

@@ -123,7 +123,7 @@ func (c *Client) launch(ctx context.Context, spec *v1.JobSpec, fallback int, reg
 	case err == nil:
 		go session.keepAlive(sessionCtx, heartbeatInterval(session.spec.GetTrialLeaseSeconds()))
 		return session, nil
-	case fallback != 0 && ctx.Err() == nil && (ServerAway(err) || ReasonOf(err) == nothingLeft):
+	case fallback != 0 && ctx.Err() == nil && (ServerAway(err) && !denied(err) || ReasonOf(err) == nothingLeft):
 		session.fallBack(fallback, err)
 		return session, nil
 	}
@@ -196,6 +196,11 @@ func (s *TrialSession) Report(ctx context.Context, epoch int, seconds, joules, m
 	s.keep(result)
 	if decision == nil {
 		return s.decideWithoutServer(result, err)
+	}
+	if !decision.StopTrain && decide(s.spec, result).StopTrain {
+		s.client.warn(fmt.Sprintf("training stops although the server lets trial %d continue after epoch %d, in which it "+
+			"reached its target or ended: a fault", s.Trial.Id.TrialNumber, epoch))
+		return s.decideWithoutServer(result, nil)
 	}
 	return decision, nil
 }
@@ -329,7 +334,12 @@ func (s *TrialSession) listen(ctx context.Context, interval time.Duration) bool 
 			s.forgetIfUnknown(err)
 			return unavailable(err)
 		}
-		s.apply(response.GetDecision())
+		decision := response.GetDecision()
+		if checkDecision("StreamResults", decision) != nil || !decision.StopTrain {
+			// Heartbeats have no answer: a server that sends decisions without end would take time from the training.
+			return false
+		}
+		s.apply(decision)
 	}
 }
 
@@ -416,7 +426,7 @@ func (s *TrialSession) apply(decision *v1.Decision) {
 	}
 	var messages []string
 	for _, warning := range decision.GetWarnings() {
-		if !s.warned[warning.Reason] {
+		if !s.warned[warning.Reason] && len(s.warned) < mostWarnings {
 			s.warned[warning.Reason] = true
 			messages = append(messages, warning.Message)
 		}

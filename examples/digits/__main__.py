@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from wattwise import Client, WattwiseError, v1
 from wattwise.commands.answer import answer
+from wattwise.streams import run_command
 
 from examples.digits.job import PREFIX
 from examples.digits.monitor import energy_monitor
@@ -189,4 +190,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command("demo", sys.argv[1:], lambda _: main()))

@@ -1,4 +1,4 @@
-"""A clock that never steps: UTC at the start of the process plus the monotonic time since then."""
+"""A clock that never steps: UTC at the start of the process plus the time since then, while suspended, too."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from datetime import datetime, timedelta, timezone
 Clock = Callable[[], datetime]
 
 _MICROSECOND = timedelta(microseconds=1)
+# Linux's monotonic clock stands still while the machine is suspended.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def elapsed_micros() -> int:
+    """Microseconds since some moment, those in which this process or its machine was suspended included."""
+    return time.clock_gettime_ns(_CLOCK) // 1000
 
 
 def steady_clock() -> Clock:
     """A clock whose readings never go back, even if the system clock is changed."""
-    start, since = datetime.now(timezone.utc), time.monotonic_ns()
-    return lambda: start + _MICROSECOND * ((time.monotonic_ns() - since) // 1000)
+    start, since = datetime.now(timezone.utc), elapsed_micros()
+    return lambda: start + _MICROSECOND * (elapsed_micros() - since)

@@ -741,7 +741,7 @@ class Launch(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """One launch of a job.
+    """The record of a training with one batch size.
 
     Attributes:
         start_time: When it was dispatched, or started if it was imported; None if that is unknown.

@@ -162,16 +162,9 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     """How a trial ended, in a few words."""
     if trial.status == v1.TRIAL_STATUS_DISPATCHED:
         return Badge("running", "run")
-    word = ended(trial.end_reason, reached=trial.target_reached)
+    word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached)
     kind = "good" if trial.target_reached else "bad" if trial.status == v1.TRIAL_STATUS_FAILED else "miss"
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
-
-
-def ended(value: int, *, reached: bool) -> str:
-    """How a trial ended, in a few words."""
-    known = value in v1.EndReason.values()
-    reason = end_reason(v1.EndReason.ValueType(value)) if known else f"reason {value}"
-    return trial_result(reason, reached=reached)
 
 
 _CHOOSERS = {
@@ -192,15 +185,12 @@ def chooser(value: v1.TrialType.ValueType, *, staged: bool) -> str:
 
 def event_kind(value: int) -> str:
     """What an event is about, in words."""
-    known = value in v1.EventKind.values()
-    return enum_name(v1.EventKind.Name(v1.EventKind.ValueType(value)), "EVENT_KIND_") if known else f"kind {value}"
+    return enum_name(v1.EventKind, value)
 
 
 def warning_kind(value: int) -> str:
     """What a warning is about, in words."""
-    known = value in v1.WarningReason.values()
-    name = v1.WarningReason.Name(v1.WarningReason.ValueType(value)) if known else ""
-    return enum_name(name, "WARNING_REASON_") if known else "warning"
+    return enum_name(v1.WarningReason, value)
 
 
 def stage_word(job: v1.Job) -> str:

@@ -54,6 +54,9 @@ def by_people(job: v1.Job, statistics: v1.JobStatistics) -> list[Held]:
             else (f"The next launch gets the default batch size, {spec.default_batch_size}")
         )
         found.append(Held("baseline", f"{when}."))
+    if job.baseline_every:
+        text = f"One launch in {job.baseline_every} gets the default batch size, {spec.default_batch_size}."
+        found.append(Held("baselines", text, f"wattwise jobs baseline {job_id} --every 0"))
     if banned := with_status(job, v1.BATCH_SIZE_STATUS_BANNED):
         sizes = ", ".join(map(str, banned))
         text = f"No launch gets batch size{'' if len(banned) == 1 else 's'} {sizes}."
@@ -94,7 +97,7 @@ def job_facts(job: v1.Job) -> list[tuple[str, str]]:
         ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
         ("Default", str(spec.default_batch_size)),
         ("Target", f"metric {sign} {amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs"),
-        ("Energy against time", f"η = {spec.eta_knob:g}"),
+        ("Energy against time", f"η = {spec.eta_knob:g} (1: only energy, 0: only time)"),
         ("Stopped early", stopping),
         ("GPUs", f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total"),
         ("Monitor", monitor_text(job.monitor) or "none named yet"),

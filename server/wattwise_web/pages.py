@@ -25,6 +25,7 @@ from wattwise.commands.humanize import percent
 from wattwise.commands.tables import JobTrial, uncounted
 from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import monitor_text
+from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, facts, savings
 from wattwise_web.backend import Backend
@@ -453,9 +454,7 @@ class FilteredTrials(NamedTuple):
 
 def _role(value: int) -> str:
     """A token's role in words; empty where the server needs no token."""
-    if value not in v1.Role.values():
-        return f"number {value}"
-    return v1.Role.Name(v1.Role.ValueType(value)).removeprefix("ROLE_").lower() if value else ""
+    return enum_name(v1.Role, value) if value else ""
 
 
 def _query(parameters: Mapping[str, str]) -> str:
@@ -505,7 +504,6 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
         if paid and totals.num_deliveries
         else "",
         "saved": total_answer(totals, factors),
-        "compared": totals.num_jobs_with_savings,
         "attention": totals.num_jobs_needing_attention,
     }
 
@@ -513,7 +511,6 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
 def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
     summary, found = job.summary, job.summary.savings
     saving, text = main_quantity(found, factors)[1:]
-    change = change_now(found, saving)
     match saving.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
             saved = (percent(share_saved(saving)), "gain", text(saving.at_least))
@@ -535,7 +532,7 @@ def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
         "used": job.batch_size_in_use,
         "default": job.spec.default_batch_size,
         "now": text(saving.in_use) if saving.HasField("in_use") else amounts.unknown(),
-        "change": "" if change is None else f"{percent(abs(change))} {'more' if change > 0 else 'less'}",
+        "change": "" if job.batch_size_in_use == job.spec.default_batch_size else change_now(found, saving),
         "running": summary.num_running_trials,
         "trials": job.num_trials,
         "deliveries": summary.num_deliveries,
@@ -553,9 +550,9 @@ def _page_badge(job: v1.Job, running: int) -> amounts.Badge:
 
 
 def _sentence(found: Answer, running: int) -> str:
-    """What a launch costs, what is used, what is next, and what runs."""
+    """What a launch costs, what was saved, what is used, what is next, and what runs."""
     runs = f"{amounts.plural(running, 'trial is', 'trials are')} running." if running else "Nothing is running."
-    return " ".join(filter(None, (found.now, found.used, found.upcoming, runs)))
+    return " ".join(filter(None, (found.now, found.saved, found.used, found.upcoming, runs)))
 
 
 def _warnings(job: v1.Job) -> list[tuple[str, str]]:

@@ -1,4 +1,6 @@
-"""Opens very many streams in a process of its own: `python -m tests.faults.streamers ADDRESS KIND NUMBER TRIAL...`.
+"""Very many streams in a process of its own: `python -m tests.faults.streamers ADDRESS KIND NUMBER EACH TRIAL...`.
+
+EACH is how many of them a connection has.
 
 Prints how many ended with which code once every stream has been answered, then lets them go on until its input ends.
 """
@@ -22,14 +24,14 @@ CALLS_OF_A_CONNECTION = 90
 AT_A_TIME = 500
 
 
-async def main(address: str, kind: str, number: int, trials: list[v1.TrialId]) -> None:
+async def main(address: str, kind: str, number: int, each: int, trials: list[v1.TrialId]) -> None:
     """Opens the streams, prints what became of them and waits."""
     async with AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(
                 grpc.aio.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),))
             )
-            for _ in range(number // CALLS_OF_A_CONNECTION + 1)
+            for _ in range(number // each + 1)
         ]
         make = _KINDS[kind]
 
@@ -72,10 +74,12 @@ _KINDS: dict[str, Callable[[Any, v1.TrialId], Any]] = {"report": _report, "watch
 
 
 @contextmanager
-def streaming(address: str, kind: str, number: int, trials: list[v1.TrialId]) -> Iterator[dict[str, int]]:
+def streaming(
+    address: str, kind: str, number: int, trials: list[v1.TrialId], *, each: int = CALLS_OF_A_CONNECTION
+) -> Iterator[dict[str, int]]:
     """Streams of another process, open for the length of the block; how many ended with which code, or are `OPEN`."""
     texts = [trial.SerializeToString().hex() for trial in trials]
-    command = [sys.executable, "-m", __name__, address, kind, str(number), *texts]
+    command = [sys.executable, "-m", __name__, address, kind, str(number), str(each), *texts]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
@@ -83,5 +87,6 @@ def streaming(address: str, kind: str, number: int, trials: list[v1.TrialId]) ->
 
 
 if __name__ == "__main__":
-    given, named = sys.argv[1:4], sys.argv[4:]
-    asyncio.run(main(given[0], given[1], int(given[2]), [v1.TrialId.FromString(bytes.fromhex(each)) for each in named]))
+    given, named = sys.argv[1:5], sys.argv[5:]
+    ids = [v1.TrialId.FromString(bytes.fromhex(text)) for text in named]
+    asyncio.run(main(given[0], given[1], int(given[2]), int(given[3]), ids))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Coroutine, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,10 +23,11 @@ from tests.faults.streamers import streaming
 from tests.faults.victim import Victim
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.refusals import refused
 from tests.waiting import wait_until
 
 STREAMS = 40
-STREAM_KILOBYTES, MILLISECONDS = 45.0, 100.0
+STREAM_KILOBYTES, CONNECTION_KILOBYTES, MILLISECONDS = 45.0, 80.0, 100.0
 FLAT_MEGABYTES = 8.0
 """Far below a kilobyte per stream in a soak; a bare gRPC server keeps a little memory per stream, too."""
 
@@ -162,6 +165,53 @@ def test_streams_beyond_the_limit_are_refused(limited: LiveServer, kind: str) ->
 def test_ten_thousand_streams(server: LiveServer, kind: str, allowed: int) -> None:
     """Ten thousand streams of one kind, on 117 connections, and five hundred more."""
     crowd(server, kind, 10_500, allowed)
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has used."""
+    times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
+def open_files(pid: int) -> int:
+    """How many files a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["report", "watch"])
+def test_two_thousand_that_wait(tmp_path: Path, kind: str) -> None:
+    """Two thousand streams, each on its own connection: little memory, no work at rest, and one more is refused."""
+    count, seconds = 2_000, number(30, short=5)
+    with LiveServer(tmp_path) as server:
+        server.start("--max-streams", str(count))
+        trials = Trainer(server.trainer, max_epochs=10**6, trial_lease_seconds=0)
+        pid, beside = server.process.pid, Trainer(server.trainer)
+        ids = [trials.next().id for _ in range(100)]
+        before, files = resident(pid), open_files(pid)
+        with streaming(server.address, kind, count, ids, each=1) as codes:
+            assert codes == {"OPEN": count}
+            held, opened, begun = resident(pid) - before, open_files(pid) - files, processor_seconds(pid)
+            time.sleep(seconds)
+            used = processor_seconds(pid) - begun
+            with Victim(lambda: beside.stub.GetPowerLimit(_power_limit(beside))) as victim:
+                wait_until(lambda: len(victim.seconds) > 200, 60)
+            with refused() as refusal:
+                next(server.admin.WatchJob(v1.WatchJobRequest(job_id=beside.job_id)))
+            assert refusal.reason == "ERROR_REASON_TOO_MANY_STREAMS"
+        wait_until(lambda: open_files(pid) <= files, 60)
+        sys.stdout.write(
+            f"{count} that wait, {kind}: {held:.0f} MB, {opened} files, {100 * used / seconds:.1f}% of a core at rest, "
+            f"p99 of a caller {victim.p99:.0f} ms beside them\n"
+        )
+        assert held < CONNECTION_KILOBYTES * count / 1e3
+        assert opened == count
+        assert used < 0.1 * seconds or not quiet()
+
+
+def _power_limit(job: Trainer) -> v1.GetPowerLimitRequest:
+    return v1.GetPowerLimitRequest(job_id=job.job_id, batch_size=16)
 
 
 async def open_and_cancel(address: str, trial: v1.TrialId, number: int) -> None:

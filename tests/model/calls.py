@@ -130,11 +130,13 @@ class Calls:
 
 
 def stripped(message: Any) -> Any:
-    """A message without its times."""
+    """A message without its times, and without the id of its launch, which the server may have drawn."""
     copy = type(message)()
     copy.CopyFrom(message)
     holder: Any = copy.trial if isinstance(copy, v1.GetNextBatchSizeResponse) else copy
     for name in ("start_time", "end_time", "lease_expire_time", "last_report_time", "create_time"):
         if name in holder.DESCRIPTOR.fields_by_name:
             holder.ClearField(name)
+    if isinstance(holder, v1.Trial):
+        holder.id.ClearField("request_id")
     return copy

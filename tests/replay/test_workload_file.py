@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from wattwise.commands.main import main
 from wattwise_replay import traces, workload_file
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import PowerPoint, RecordedRun
+
+from tests.client.test_files import SPECIAL
 
 _RUNS = """bs,trial,accuracy,epoch,model
 8,1,0.9,4,small
@@ -313,3 +316,37 @@ def test_the_example_of_the_docs_is_a_workload_file(tmp_path: Path) -> None:
     assert read.of(128).runs == (RecordedRun(11), RecordedRun(12))
     assert read.of(256).runs == (RecordedRun(13), RecordedRun(None))
     assert (read.of(256).points[0].average_watts, read.max_power_watts) == (180, 250)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(",", ";"),
+        lambda text: text.replace(",", "\t"),
+        lambda text: text.replace(",", ", "),
+        lambda text: f"\ufeff{text}",
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace(",", ";").replace("\n", ";;\n"),
+        lambda text: f"\n{text}\n,,,,\n",
+        lambda text: "\n".join(",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()),
+    ],
+    ids=["semicolons", "tabs", "spaces", "byte order mark", "Windows", "empty columns", "empty lines", "quotes"],
+)
+def test_files_of_spreadsheets(file: Path, change: Callable[[str], str]) -> None:
+    """Whatever a spreadsheet writes is read, as by `wattwise jobs import`."""
+    expected = workload_file.load(file)
+    for name in ("runs.csv", "power.csv"):
+        path = file.parent / name
+        path.write_bytes(change(path.read_text()).encode())
+    assert workload_file.load(file) == expected
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("name", ["runs.csv", "mine.toml"])
+def test_a_file_that_is_none_is_named(file: Path, name: str, kind: str) -> None:
+    """A pipe or a device is refused by its name."""
+    path = file.parent / name
+    path.unlink()
+    SPECIAL[kind](path)
+    with pytest.raises(ReplayError, match=name):
+        workload_file.load(file)

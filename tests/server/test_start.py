@@ -146,6 +146,15 @@ def test_bad_option_says_what_is_valid(tmp_path: Path, arguments: list[str], exp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("option", ["--database", "--tokens"])
+def test_pipe_in_place_of_a_file(tmp_path: Path, option: str) -> None:
+    """The server does not wait for a pipe that has the name of its file."""
+    os.mkfifo(tmp_path / "pipe")
+    value = f"sqlite:///{tmp_path}/pipe" if option == "--database" else str(tmp_path / "pipe")
+    options = ["--address", "127.0.0.1:0", *(["--database", "sqlite:///x.db"] if option == "--tokens" else [])]
+    assert f"{tmp_path}/pipe is a named pipe" in refuse(*options, option, value, folder=tmp_path)
+
+
 def test_metrics_without_their_package_say_what_to_install(tmp_path: Path) -> None:
     """With --metrics-address a server without prometheus-client does not start."""
     done = python(without("prometheus_client", "--metrics-address", "127.0.0.1:0"), tmp_path)

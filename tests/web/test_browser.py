@@ -6,123 +6,27 @@ With WATTWISE_SCREENSHOTS=1 they also write docs/screenshots/.
 from __future__ import annotations
 
 import contextlib
-import io
-import json
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
 from urllib.parse import quote
 
-import axe_playwright_python
 import pytest
-from PIL import Image
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+from playwright.sync_api import Browser, Route, expect
 from wattwise import v1
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
-from tests.web.browser import CHROMIUM, chromium
+from tests.web.browser import CHROMIUM, Opener, drawn, note, shoot, violations
 from tests.web.page import HOSTILE, WebPage
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make test-browser` installs it where it may"),
 ]
-
-AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
-SHOTS = Path(__file__).parents[2] / "docs/screenshots"
-LARGEST_SHOT = 100_000
-Opener = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium. A loaded machine's pages are slow, and tabs then ask less often."""
-    expect.set_options(timeout=30_000)
-    with chromium() as running:
-        yield running
-
-
-@pytest.fixture
-def faults() -> Iterator[list[str]]:
-    """What the browser complains of; nothing at the end of the test."""
-    found: list[str] = []
-    yield found
-    assert found == []
-
-
-@pytest.fixture
-def show(browser: Browser, faults: list[str]) -> Iterator[Opener]:
-    """Opens a URL in a tab whose complaints are collected."""
-    contexts: list[BrowserContext] = []
-
-    def open_tab(url: str, *, width: int = 1280, height: int = 860, dark: bool = False, **options: Any) -> Page:
-        scheme: Literal["dark", "light"] = "dark" if dark else "light"
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **options)
-        contexts.append(context)
-        context.add_init_script(
-            "addEventListener('securitypolicyviolation', "
-            "(event) => console.error('policy: ' + event.violatedDirective))"
-        )
-        tab = context.new_page()
-        tab.on("console", lambda message: _note(faults, message.type, message.text))
-        tab.on("pageerror", lambda error: faults.append(str(error)))
-        tab.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
-        tab.goto(url)
-        return tab
-
-    yield open_tab
-    for context in contexts:
-        for tab in context.pages:
-            # A request that is answered just now would fail the next test.
-            tab.unroute_all(behavior="ignoreErrors")
-        context.close()
-
-
-def _note(faults: list[str], kind: str, text: str) -> None:
-    """Failed requests are not faults: tests stop the server."""
-    if kind in ("error", "warning") and "Failed to load resource" not in text and "ERR_" not in text:
-        faults.append(f"{kind}: {text}")
-
-
-def drawn(tab: Page) -> Page:
-    """Waits for the charts; not with `wait_for_function`, whose eval the policy refuses."""
-    if tab.locator(".spec").count():
-        expect(tab.locator("body")).to_have_attribute("data-drawn", "yes")
-    for plot in tab.locator(".plot").all():
-        expect(plot.locator("svg")).to_have_count(1)
-    return tab
-
-
-def shoot(tab: Page, name: str) -> None:
-    """Writes a screenshot, if that is wanted."""
-    if os.environ.get("WATTWISE_SCREENSHOTS") != "1":
-        return
-    image = (
-        Image.open(io.BytesIO(tab.screenshot()))
-        .convert("RGB")
-        .quantize(255, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    )
-    SHOTS.mkdir(exist_ok=True)
-    image.save(SHOTS / f"{name}.png", optimize=True)
-    assert (SHOTS / f"{name}.png").stat().st_size < LARGEST_SHOT
-
-
-def violations(tab: Page, faults: list[str]) -> list[str]:
-    """What axe finds. It tries an eval of its own, which the policy refuses: that is no fault of the page."""
-    assert faults == []
-    tab.evaluate(AXE)
-    found = json.loads(tab.evaluate("axe.run().then((result) => JSON.stringify(result.violations))"))
-    tab.wait_for_timeout(50)
-    faults[:] = [fault for fault in faults if "script-src" not in fault]
-    return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"]]
-
 
 PAGES = {
     "jobs": "/",
@@ -603,7 +507,7 @@ def test_an_export_is_one_file_that_needs_nothing(
     context = browser.new_context(offline=True)
     tab = context.new_page()
     tab.on("request", lambda request: None if request.url.startswith("file:") else faults.append(request.url))
-    tab.on("console", lambda message: _note(faults, message.type, message.text))
+    tab.on("console", lambda message: note(faults, message.type, message.text))
     tab.on("pageerror", lambda error: faults.append(str(error)))
     tab.goto(file.as_uri())
     drawn(tab)

@@ -292,7 +292,7 @@ def test_what_is_empty_is_hidden(web: httpx.Client) -> None:
         "Keys",
     ]
     assert 'class="chart' not in page.text
-    assert "No launch has reached the target yet." in text_of(page)
+    assert "No launch yet: the first one begins the search." in text_of(page)
 
 
 def test_a_stuck_job_says_so(web: httpx.Client) -> None:
@@ -397,24 +397,24 @@ def test_running_trials_are_sorted_within_a_page(tmp_path: Path) -> None:
         with WebPage(server.address, tmp_path / "web.log") as page, page.client() as web:
             for _ in range(200):
                 trainer.next()
-            assert "200 trials running, the longest silent first." in text_of(web.get("/running"))
+            assert "200 running trials. First come those whose last report is" in text_of(web.get("/running"))
             trainer.next()
-            assert "201 trials running, the longest silent of this page first." in text_of(web.get("/running"))
+            assert "201 running trials. First come those of this page whose" in text_of(web.get("/running"))
 
 
 def test_values_of_newer_servers_have_a_name() -> None:
     """A role and an end reason that this version does not know are shown by their number."""
     assert pages._role(v1.ROLE_VIEWER) == "viewer"
-    assert pages._role(99) == "number 99"
+    assert pages._role(99) == "role 99"
     newer = v1.Trial(status=v1.TRIAL_STATUS_FAILED, end_reason=v1.EndReason.ValueType(99))
-    assert amounts.trial_badge(newer).word == "failed: reason 99"
+    assert amounts.trial_badge(newer).word == "failed: end reason 99"
 
 
 def test_events_running_and_about(web: httpx.Client) -> None:
     """Events are filtered by job and kind; running trials have their job; the server's version is on the last page."""
     failed = text_of(web.get("/events", params={"job": "resnet-nightly", "kind": "EVENT_KIND_TRIAL_FAILED"}))
     assert len(re.findall(r"Trial \d+, batch size \d+, crashed", failed)) == 2
-    assert "2 trials running" in text_of(web.get("/running"))
+    assert "2 running trials" in text_of(web.get("/running"))
     assert "version 0." in text_of(web.get("/about"))
 
 

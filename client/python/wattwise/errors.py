@@ -62,6 +62,13 @@ def warn_once(message: str) -> None:
         log.warning("%s", message, stacklevel=2)
 
 
+def printable(text: str) -> str:
+    """The text with characters escaped that a terminal does not show, such as those that reverse text or erase it."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 class Violation(NamedTuple):
     """A fault in one field of a request."""
 
@@ -199,6 +206,10 @@ class UnsupportedCallError(WattwiseError):
 
 class ServerError(WattwiseError):
     """The server failed; its log has the details."""
+
+
+class InvalidAnswerError(ServerError):
+    """The server's answer is incomplete, unusable or about something else: the server is faulty, or another one."""
 
 
 class InvalidArgumentError(WattwiseError, ValueError):

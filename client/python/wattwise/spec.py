@@ -339,6 +339,17 @@ def to_number(value: object) -> float:
         return math.nan
 
 
-def enum_name(name: str, prefix: str) -> str:
-    """An enum value as words: "failed" for "TRIAL_STATUS_FAILED" and the prefix "TRIAL_STATUS_"."""
-    return name.removeprefix(prefix).lower().replace("_", " ")
+def enum_name(enum: Any, value: int) -> str:
+    """A value of an enum as words: "failed" for TRIAL_STATUS_FAILED; "trial status 9" if this client is older."""
+    name = enum_constant(enum, value)
+    words = name.removeprefix(_prefix_of(enum)) if value in enum.values() else name
+    return words.lower().replace("_", " ")
+
+
+def enum_constant(enum: Any, value: int) -> str:
+    """A value of an enum as the protos write it: "TRIAL_STATUS_FAILED"; "TRIAL_STATUS_9" if this client is older."""
+    return str(enum.Name(value)) if value in enum.values() else f"{_prefix_of(enum)}{value}"
+
+
+def _prefix_of(enum: Any) -> str:
+    return str(enum.Name(0)).removesuffix("UNSPECIFIED")

@@ -19,7 +19,7 @@ import {
   TrialId,
   WattwiseError,
 } from "../src/index.js";
-import { present } from "../src/results.js";
+import { present } from "../src/answers.js";
 import { check, checkKeys, checkRefusal, type Fields, fromTable, Mismatch, snake } from "./compare.js";
 
 export interface Scenario {

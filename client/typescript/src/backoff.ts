@@ -21,8 +21,8 @@ export function* pauses(): Generator<number, never> {
 /**
  * Repeats an attempt until it succeeds, a retry does not help, or the deadline has passed.
  *
- * @param attempt is called with its deadline, in milliseconds since the epoch.
- * @param deadline of all attempts and the pauses between them.
+ * @param attempt is called with its deadline.
+ * @param deadline of all attempts and the pauses between them, in milliseconds of `performance.now()`.
  * @returns the result of the first successful attempt.
  * @throws the error of the last attempt; if that one timed out, the error of the attempt before, which shows the cause.
  */
@@ -37,7 +37,7 @@ export async function retrying<T>(attempt: (deadline: number) => Promise<T>, dea
         throw cause;
       }
       const pause = waits.next().value;
-      if (!(error instanceof WattwiseError && error.retryable) || Date.now() + pause >= deadline) {
+      if (!(error instanceof WattwiseError && error.retryable) || performance.now() + pause >= deadline) {
         throw error;
       }
       cause = error;

@@ -18,13 +18,14 @@ import {
   endedWithConnection,
   fromServiceError,
   JobNotFoundError,
-  NoBatchSizeConvergedError,
   ServerUnavailableError,
+  shown,
   WattwiseError,
 } from "./errors.js";
-import { checkNumbers, present, ResultStream } from "./results.js";
+import { checkDispatched, checkedDecision, checkedJob, checkedTrial, checkNextPage, present } from "./answers.js";
+import { checkNumbers, ResultStream } from "./results.js";
 import { type Link, Servers } from "./servers.js";
-import { type EpochReport, isOutage, type TrainerReason, type TrialCalls, TrialSession, warn } from "./session.js";
+import { type EpochReport, isOfTrainer, type TrainerReason, type TrialCalls, TrialSession, warn } from "./session.js";
 import {
   type GetNextBatchSizeResponse,
   ImportTrialRequest,
@@ -92,6 +93,8 @@ export class Client implements TrialCalls {
   readonly #requestId: string | undefined;
   readonly #credentials: Credentials;
   readonly #servers: Servers;
+  /** The jobs that were registered here: a trial must have one of the batch sizes. */
+  readonly #specs = new Map<string, JobSpec>();
   /** Whether the last try of a call found no server, which was warned of. */
   #away = false;
 
@@ -182,7 +185,7 @@ export class Client implements TrialCalls {
       const id = present(trial?.id, "trial");
       return this.openSession(id, present(spec.trialLeaseSeconds, "lease"), { ...options, spec, requestId });
     } catch (error) {
-      if (fallback === undefined || !(isOutage(error) || error instanceof NoBatchSizeConvergedError)) {
+      if (fallback === undefined || isOfTrainer(error)) {
         throw error;
       }
       const id = TrialId.fromPartial({ jobId: job.jobId, batchSize: fallback });
@@ -208,9 +211,12 @@ export class Client implements TrialCalls {
   }
 
   /** Creates the job, or confirms that the one under its id has the identical configuration. */
-  registerJob(job: JobOptions, options?: CallOptions): Promise<RegisterJobResponse> {
-    const request = { job: JobSpec.fromPartial(withId(job)) };
-    return this.#call(TRAINER, (stub) => stub.registerJob, request, options);
+  async registerJob(job: JobOptions, options?: CallOptions): Promise<RegisterJobResponse> {
+    const sent = JobSpec.fromPartial(withId(job));
+    const answer = await this.#call(TRAINER, (stub) => stub.registerJob, { job: sent }, options);
+    const spec = checkedJob(answer, sent);
+    this.#specs.set(present(spec.jobId, "job"), spec);
+    return answer;
   }
 
   /**
@@ -218,7 +224,7 @@ export class Client implements TrialCalls {
    * With `resume`, the launch continues from a checkpoint: a trial that was preempted or lost is dispatched again.
    * `labels` say something about the launch to people who look at the trial; its host is among them unless they name one.
    */
-  getNextBatchSize(
+  async getNextBatchSize(
     jobId: string,
     options?: CallOptions & { requestId?: string; resume?: boolean; labels?: Record<string, string> },
   ): Promise<GetNextBatchSizeResponse> {
@@ -230,7 +236,14 @@ export class Client implements TrialCalls {
       unconnectedRanks: 0,
       labels: { host: hostname(), ...options?.labels },
     };
-    return this.#call(TRAINER, (stub) => stub.getNextBatchSize, request, options);
+    const answer = await this.#call(TRAINER, (stub) => stub.getNextBatchSize, request, options);
+    const trial = checkedTrial("GetNextBatchSize", answer.trial, request);
+    const spec = this.#specs.get(jobId);
+    if (spec !== undefined) {
+      checkDispatched("GetNextBatchSize", trial, spec);
+    }
+    answer.reason = shown(answer.reason);
+    return answer;
   }
 
   /** Reports an epoch with the sums since the trial's first epoch. */
@@ -241,7 +254,7 @@ export class Client implements TrialCalls {
     checkNumbers(report, "result");
     const request = { result: TrainingResult.fromPartial(report) };
     const answer = await this.#call(TRAINER, (stub) => stub.reportResult, request, options);
-    return present(answer.decision, "decision");
+    return checkedDecision(answer.decision);
   }
 
   /** Opens a stream for one trial, without deadline and retries. `launch` and `openSession` manage one for you. */
@@ -253,13 +266,14 @@ export class Client implements TrialCalls {
   /** Renews a trial's lease and returns whether to continue. */
   async heartbeat(trial: TrialId, options?: CallOptions): Promise<Decision> {
     const answer = await this.#call(TRAINER, (stub) => stub.heartbeat, { trial }, options);
-    return present(answer.decision, "decision");
+    return checkedDecision(answer.decision);
   }
 
   /** Ends a trial whose trainer exits. A trial that has ended before does not change. */
   async endTrial(trial: TrialId, reason: TrainerReason, options?: CallOptions): Promise<Trial> {
     const answer = await this.#call(TRAINER, (stub) => stub.endTrial, { trial, reason }, options);
-    return present(answer.trial, "trial");
+    const { jobId, requestId, trialNumber: number } = trial;
+    return checkedTrial("EndTrial", answer.trial, { jobId, requestId, number });
   }
 
   /**
@@ -269,7 +283,9 @@ export class Client implements TrialCalls {
   async importTrial(trial: TrialToImport, options?: CallOptions): Promise<ImportTrialResponse> {
     trial.measurements?.forEach((measured, place) => checkNumbers(measured, `measurements[${place}]`));
     const request = ImportTrialRequest.fromPartial(trial);
-    return this.#call(TRAINER, (stub) => stub.importTrial, request, options);
+    const answer = await this.#call(TRAINER, (stub) => stub.importTrial, request, options);
+    checkedTrial("ImportTrial", answer.trial, request);
+    return answer;
   }
 
   /** Returns one job. */
@@ -280,8 +296,10 @@ export class Client implements TrialCalls {
   /** Iterates over all jobs, oldest first. */
   async *listJobs(filter: Partial<ListJobsRequest> = {}, options?: CallOptions): AsyncGenerator<Job> {
     const request = ListJobsRequest.fromPartial(filter);
+    const seen = new Set([request.pageToken]);
     do {
       const page = await this.#call(ADMIN, (stub) => stub.listJobs, request, options);
+      checkNextPage("ListJobs", page.nextPageToken, seen);
       yield* page.jobs;
       request.pageToken = page.nextPageToken;
     } while (request.pageToken);
@@ -294,8 +312,10 @@ export class Client implements TrialCalls {
     options?: CallOptions,
   ): AsyncGenerator<Trial> {
     const request = ListTrialsRequest.fromPartial({ ...filter, jobId });
+    const seen = new Set([request.pageToken]);
     do {
       const page = await this.#call(ADMIN, (stub) => stub.listTrials, request, options);
+      checkNextPage("ListTrials", page.nextPageToken, seen);
       yield* page.trials;
       request.pageToken = page.nextPageToken;
     } while (request.pageToken);
@@ -360,7 +380,7 @@ export class Client implements TrialCalls {
   async *watchJob(jobId: string, options?: CallOptions): AsyncGenerator<Job> {
     const timeoutMs = options?.timeoutMs ?? this.#timeoutMs;
     const requestId = this.#newRequestId();
-    let [waits, deadline] = [pauses(), Date.now() + timeoutMs];
+    let [waits, deadline] = [pauses(), performance.now() + timeoutMs];
     let endedBefore = false;
     for (;;) {
       const link = this.#servers.current();
@@ -370,7 +390,7 @@ export class Client implements TrialCalls {
         for await (const { job } of call) {
           answered = true;
           yield present(job as Job | undefined, "job");
-          [waits, deadline] = [pauses(), Date.now() + timeoutMs];
+          [waits, deadline] = [pauses(), performance.now() + timeoutMs];
         }
         return;
       } catch (error) {
@@ -382,7 +402,7 @@ export class Client implements TrialCalls {
         }
         endedBefore = ended && !answered;
         const pause = waits.next().value;
-        if (!this.#retry || !failure.retryable || Date.now() + pause > deadline) {
+        if (!this.#retry || !failure.retryable || performance.now() + pause > deadline) {
           throw failure;
         }
         await sleep(pause);
@@ -424,14 +444,16 @@ export class Client implements TrialCalls {
         throw error;
       }
     };
-    const deadline = Date.now() + (options?.timeoutMs ?? this.#timeoutMs);
+    const deadline = performance.now() + (options?.timeoutMs ?? this.#timeoutMs);
     return this.#retry ? retrying(attempt, deadline) : attempt(deadline);
   }
 
   #try<Q, A>(link: Link, method: Unary<Q, A>, request: Q, requestId: string, deadline: number): Promise<A> {
     return new Promise((resolve, reject) => {
       let unconnected = false;
-      const call = method(request, this.#metadata(requestId), { deadline }, (error, answer) => {
+      // gRPC counts by the system clock, which may be changed between two attempts.
+      const until = Date.now() + deadline - performance.now();
+      const call = method(request, this.#metadata(requestId), { deadline: until }, (error, answer) => {
         clearTimeout(timer);
         if (unconnected) {
           const message = `cannot reach a Wattwise server at ${link.target}: no connection within ${CONNECT_MS / 1000} s`;

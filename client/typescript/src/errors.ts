@@ -84,6 +84,9 @@ export class UnsupportedCallError extends WattwiseError {}
 /** The server failed; see its log. */
 export class ServerError extends WattwiseError {}
 
+/** The server's answer is incomplete, unusable or about something else: the server is faulty, or another one. */
+export class InvalidAnswerError extends ServerError {}
+
 /** The address, the token or a certificate is invalid; the message says which, and what to do. */
 export class ConfigurationError extends WattwiseError {}
 
@@ -136,7 +139,7 @@ const BY_STATUS: Partial<Record<status, [ErrorClass, string]>> = {
   [status.UNAUTHENTICATED]: [UnauthenticatedError, "the call is not authenticated at"],
   [status.PERMISSION_DENIED]: [PermissionDeniedError, "permission denied by"],
   [status.RESOURCE_EXHAUSTED]: [ResourceExhaustedError, "the call exceeds a limit of"],
-  [status.INVALID_ARGUMENT]: [InvalidRequestError, "the request is invalid according to"],
+  [status.INVALID_ARGUMENT]: [ServerError, "the request is invalid according to"],
   [status.UNIMPLEMENTED]: [UnsupportedCallError, "not a Wattwise server, or an older version:"],
 };
 
@@ -162,6 +165,17 @@ const CERTIFICATE_FAULTS: readonly [RegExp, string][] = [
   ],
 ];
 
+/** In characters; servers cut their texts to fit into the headers of an answer, which are not larger. */
+const LONGEST_TEXT = 8192;
+/** What a terminal does not show as it is, apart from spaces: controls, formats, surrogates, unassigned and private ones. */
+const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
+
+/** A text of the server for logs and terminals: cut if it is very long, without control characters. */
+export function shown(text: string): string {
+  const cut = text.length > LONGEST_TEXT ? `${text.slice(0, LONGEST_TEXT)}…` : text;
+  return cut.replace(UNPRINTABLE, (char) => `\\u{${char.codePointAt(0)?.toString(16)}}`);
+}
+
 /** Whether a call failed because its connection ended, rather than because there was none. */
 export function endedWithConnection(error: WattwiseError): boolean {
   const { details } = (error.cause ?? {}) as Partial<ServiceError>;
@@ -173,12 +187,16 @@ export function fromServiceError(error: ServiceError, address: string): Wattwise
   const raw = error.metadata?.get("grpc-status-details-bin")[0];
   const details = decodeDetails(typeof raw === "string" ? undefined : raw);
   const name = status[error.code] ?? "UNKNOWN";
-  const description = error.details || name;
+  const description = shown(error.details || name);
   const errorClass = details.domain === DOMAIN ? BY_REASON[details.reason as ErrorReason] : undefined;
   if (errorClass === undefined) {
     return withoutReason(error, description, address, name);
   }
-  const { violations, metadata } = details;
+  const violations = details.violations.map(({ field, description }) => ({
+    field: shown(field),
+    description: shown(description),
+  }));
+  const metadata = Object.fromEntries(Object.entries(details.metadata).map((entry) => entry.map(shown)));
   const prefix = errorClass === ServerUnavailableError ? `the server at ${address} is temporarily unavailable: ` : "";
   const suffix = metadata["request_id"] ? ` (request ${metadata["request_id"]})` : "";
   const refusal = { reason: details.reason as ErrorReason, status: name, violations, metadata, cause: error };

@@ -1,7 +1,8 @@
 /** One StreamResults call: sends reports and heartbeats, receives decisions. */
 
 import type { ClientDuplexStream, ServiceError } from "@grpc/grpc-js";
-import { fromServiceError, InvalidResultError, ServerError, type WattwiseError } from "./errors.js";
+import { checkedDecision } from "./answers.js";
+import { fromServiceError, InvalidResultError, WattwiseError } from "./errors.js";
 import { ErrorReason } from "./stubs/wattwise/v1/error_reason.js";
 import type { StreamResultsRequest, StreamResultsResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import type { Decision, Measurement, TrainingResult, TrialId } from "./stubs/wattwise/v1/trial.js";
@@ -26,6 +27,9 @@ export function checkNumbers(report: Partial<Pick<Measurement, (typeof NUMBERS)[
   }
 }
 
+/** The decisions that wait for the reader before the server must wait, too. */
+const MOST_WAITING = 100;
+
 /** A trial's open stream. It buffers decisions for one reader. */
 export class ResultStream implements AsyncIterable<Decision> {
   readonly #call: ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
@@ -39,11 +43,20 @@ export class ResultStream implements AsyncIterable<Decision> {
     this.#call = call;
     // Events, because the call's iterator misses an error that occurs before it is read.
     call.on("data", ({ decision }: StreamResultsResponse) => {
-      this.#decisions.push(present(decision, "decision"));
+      try {
+        this.#decisions.push(checkedDecision(decision));
+      } catch (error) {
+        // Thrown here, it would end the process.
+        this.#failure = error as WattwiseError;
+        call.cancel();
+      }
+      if (this.#decisions.length >= MOST_WAITING) {
+        call.pause();
+      }
       this.#wake();
     });
     call.on("error", (error: ServiceError) => {
-      this.#failure = fromServiceError(error, address);
+      this.#failure ??= fromServiceError(error, address);
     });
     // Emitted after all data and after an error.
     call.on("end", () => {
@@ -80,6 +93,7 @@ export class ResultStream implements AsyncIterable<Decision> {
       });
     }
     const decision = this.#decisions.shift();
+    this.#call.resume();
     if (decision === undefined && this.#failure !== undefined) {
       throw this.#failure;
     }
@@ -107,12 +121,4 @@ export class ResultStream implements AsyncIterable<Decision> {
       this.#call.write(request);
     }
   }
-}
-
-/** Returns a part of a response that every Wattwise server sets. */
-export function present<T>(part: T | undefined, name: string): T {
-  if (part === undefined) {
-    throw new ServerError(`the response has no ${name}: check that the address is that of a Wattwise server`);
-  }
-  return part;
 }

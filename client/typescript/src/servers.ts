@@ -99,7 +99,7 @@ export class Servers {
 
   /** The server to use now. */
   current(): Link {
-    if (this.#current > 0 && Date.now() - this.#movedAt > RETURN_MS) {
+    if (this.#current > 0 && performance.now() - this.#movedAt > RETURN_MS) {
       this.#current = 0;
     }
     return this.#links[this.#current]!;
@@ -120,7 +120,7 @@ export class Servers {
       link.trainer.close();
     }
     this.#current = (this.#current + 1) % this.#links.length;
-    this.#movedAt = Date.now();
+    this.#movedAt = performance.now();
   }
 
   close(): void {

@@ -2,15 +2,25 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { present } from "./answers.js";
 import { type CallOptions, pauses } from "./backoff.js";
 import {
+  ConfigurationError,
+  InvalidAnswerError,
+  InvalidJobSpecError,
+  InvalidRequestError,
+  InvalidResultError,
+  JobDiffersError,
   JobNotFoundError,
+  NoBatchSizeConvergedError,
+  PermissionDeniedError,
   ServerUnavailableError,
   TrialNotFoundError,
+  UnauthenticatedError,
   UnsupportedCallError,
   WattwiseError,
 } from "./errors.js";
-import { checkNumbers, present, type ResultStream } from "./results.js";
+import { checkNumbers, type ResultStream } from "./results.js";
 import { ImportTrialRequest, type ImportTrialResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import type { JobSpec } from "./stubs/wattwise/v1/job.js";
 import {
@@ -174,8 +184,8 @@ export class TrialSession {
    */
   async end(reason: TrainerReason): Promise<Trial> {
     this.#endReason ??= reason;
-    const deadline = Date.now() + this.#timeoutMs;
-    const remaining = (): CallOptions => ({ timeoutMs: Math.max(deadline - Date.now(), SHORTEST_TIMEOUT_MS) });
+    const deadline = performance.now() + this.#timeoutMs;
+    const remaining = (): CallOptions => ({ timeoutMs: Math.max(deadline - performance.now(), SHORTEST_TIMEOUT_MS) });
     if (this.#undelivered !== undefined) {
       await this.#redeliver(this.#undelivered);
     }
@@ -245,25 +255,26 @@ export class TrialSession {
       this.#undelivered = result;
       return this.#decideWithoutServer(result, this.#outage);
     }
-    const deadline = Date.now() + this.#timeoutMs;
+    const deadline = performance.now() + this.#timeoutMs;
     try {
       let answer = await this.#reportOnStream(result);
-      const timeoutMs = Math.max(deadline - Date.now(), SHORTEST_TIMEOUT_MS);
+      const timeoutMs = Math.max(deadline - performance.now(), SHORTEST_TIMEOUT_MS);
       answer ??= this.#apply(await this.#calls.reportResult(result, { timeoutMs }));
       this.#keep(result);
-      return answer;
+      return answer.stopTrain ? answer : this.#unlessOver(result, answer);
     } catch (error) {
       if (this.#forgetIfUnknown(error)) {
         this.#keep(result);
         return this.#decideWithoutServer(result);
       }
-      if (!isOutage(error)) {
+      if (isRefusal(error)) {
         throw error;
       }
+      const outage = asOutage(error);
       this.#keep(result);
-      [this.#undelivered, this.#outage] = [result, error];
+      [this.#undelivered, this.#outage] = [result, outage];
       void this.#waitForServer();
-      return this.#decideWithoutServer(result, error);
+      return this.#decideWithoutServer(result, outage);
     }
   }
 
@@ -285,10 +296,8 @@ export class TrialSession {
 
   /** Stops a training that has reached its target or its last epoch, as the server would. */
   #decideWithoutServer(result: TrainingResult, outage?: WattwiseError): Decision {
-    const { targetMetric = 0.5, higherIsBetterMetric = true, maxEpochs = 100 } = this.spec ?? {};
-    const metric = result.metric ?? Number.NaN;
-    const targetReached = higherIsBetterMetric ? metric >= targetMetric : metric <= targetMetric;
-    if (this.spec === undefined || (!targetReached && result.currentEpoch < maxEpochs)) {
+    const targetReached = this.#reachesTarget(result);
+    if (this.spec === undefined || !this.#isOver(result)) {
       if (outage !== undefined) {
         throw outage;
       }
@@ -299,6 +308,25 @@ export class TrialSession {
     this.#decision = Decision.fromPartial({ stopTrain: true, targetReached, message });
     this.#stop.abort(this.#decision);
     return this.#decision;
+  }
+
+  #reachesTarget({ metric = Number.NaN }: TrainingResult): boolean {
+    const { targetMetric = 0.5, higherIsBetterMetric = true } = this.spec ?? {};
+    return higherIsBetterMetric ? metric >= targetMetric : metric <= targetMetric;
+  }
+
+  #isOver(result: TrainingResult): boolean {
+    return this.#reachesTarget(result) || result.currentEpoch >= (this.spec?.maxEpochs ?? 100);
+  }
+
+  /** The server's decision to continue, or the session's own if the training has reached its target or last epoch. */
+  #unlessOver(result: TrainingResult, answer: Decision): Decision {
+    if (this.spec === undefined || !this.#isOver(result)) {
+      return answer;
+    }
+    const epoch = `epoch ${result.currentEpoch}, in which it reached its target or ended`;
+    warn(`training stops although the server lets trial ${this.id.trialNumber} continue after ${epoch}: a fault`);
+    return this.#decideWithoutServer(result);
   }
 
   /** Sends the undelivered report again until the server answers. */
@@ -316,7 +344,7 @@ export class TrialSession {
     try {
       this.#apply(await this.#calls.reportResult(result, { timeoutMs: this.#timeoutMs / 2 }));
     } catch (error) {
-      if (isOutage(error) || this.#forgetIfUnknown(error)) {
+      if (!isRefusal(error) || this.#forgetIfUnknown(error)) {
         return;
       }
       // A retry does not help. If the fault persists, the next report throws it.
@@ -358,12 +386,18 @@ export class TrialSession {
   }
 
   async #listen(stream: ResultStream): Promise<void> {
-    const start = Date.now();
+    const start = performance.now();
     let failure: WattwiseError | undefined;
     try {
       for await (const decision of stream) {
+        if (this.#unanswered === undefined && !decision.stopTrain) {
+          // A server that sends decisions without end would take the event loop from the training.
+          stream.cancel();
+          throw new InvalidAnswerError("the server sent a decision on the stream that answers nothing");
+        }
         this.#apply(decision);
         this.#unanswered?.resolve(decision);
+        this.#unanswered = undefined;
       }
     } catch (error) {
       failure = error instanceof WattwiseError ? error : new WattwiseError(String(error), { cause: error });
@@ -374,9 +408,9 @@ export class TrialSession {
     // The server, or a proxy in front of it, does not support streams: use unary calls only.
     this.#streamless ||= failure instanceof UnsupportedCallError;
     if (failure?.status === "UNAVAILABLE") {
-      this.#reopenSoon(Date.now() - start);
+      this.#reopenSoon(performance.now() - start);
     }
-    if (failure === undefined || failure.retryable || this.#streamless) {
+    if (failure === undefined || !isRefusal(failure)) {
       this.#unanswered?.resolve(undefined);
     } else {
       this.#unanswered?.reject(failure);
@@ -448,7 +482,32 @@ export function warn(message: string): void {
   process.emitWarning(message, "WattwiseWarning");
 }
 
-/** Whether the server is away: continue training. */
-export function isOutage(error: unknown): error is WattwiseError {
-  return error instanceof ServerUnavailableError || (error instanceof WattwiseError && error.retryable);
+const REFUSALS = [
+  InvalidJobSpecError,
+  InvalidRequestError,
+  InvalidResultError,
+  JobDiffersError,
+  JobNotFoundError,
+  NoBatchSizeConvergedError,
+  TrialNotFoundError,
+];
+
+/** Whether the request itself led to an error. After any other error, training continues. */
+function isRefusal(error: unknown): boolean {
+  return !(error instanceof WattwiseError) || REFUSALS.some((kind) => error instanceof kind);
+}
+
+/** Whether an error comes from the trainer's own configuration, so that no launch should go on with a fallback. */
+export function isOfTrainer(error: unknown): boolean {
+  const own = [ConfigurationError, UnauthenticatedError, PermissionDeniedError];
+  const nothingLeft = error instanceof NoBatchSizeConvergedError;
+  return !nothingLeft && (isRefusal(error) || own.some((kind) => error instanceof kind));
+}
+
+/** The error of a server that could not answer: continue training. */
+function asOutage(error: unknown): WattwiseError {
+  const { message, status } = error as WattwiseError;
+  return error instanceof ServerUnavailableError
+    ? error
+    : new ServerUnavailableError(message, { status, cause: error });
 }

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { createServer, type Socket } from "node:net";
 import { after, before, test } from "node:test";
 import { Metadata, status } from "@grpc/grpc-js";
+import { retrying } from "../src/backoff.js";
 import { fromServiceError } from "../src/errors.js";
 import {
   Client,
@@ -194,6 +195,20 @@ test("a call is retried until the server is up", async () => {
   assert.equal((await registered).created, true);
   early.close();
   await late.close();
+});
+
+test("a step of the system clock does not end the retries", async (context) => {
+  context.mock.timers.enable({ apis: ["Date"], now: Date.now() });
+  let attempts = 0;
+  const attempt = (): Promise<string> => {
+    attempts += 1;
+    if (attempts > 1) {
+      return Promise.resolve("answer");
+    }
+    context.mock.timers.setTime(Date.now() + 3_600_000);
+    return Promise.reject(new ServerUnavailableError("away", { status: "UNAVAILABLE" }));
+  };
+  assert.equal(await retrying(attempt, performance.now() + 20_000), "answer");
 });
 
 test("an unreachable server is an error with its address: after the timeout, or at once without retries", async () => {

@@ -22,11 +22,12 @@ its own.
 **Errors.** `StorageUnavailableError` when the storage cannot be read or written, or when it is unknown whether a commit
 succeeded; the same call may succeed later. Anything else that is raised is a bug.
 
-**Time** (`Store.clock`) is that of the database: the same on all servers, whatever their clocks say.
+**Time** (`Store.clock`) is that of the database: the same on all servers, whatever their clocks say. It goes back only
+if the clock of a database that several servers share was set back.
 
 **Leases** (`Trial.lease_expire_time`) need not be durable: after a time without any server every running trial gets a
-full one. What is known of the lease of a trial that another server serves may be too early, so that `lease_expired` is
-the way to ask: the commit then fails if the lease was renewed.
+full one, also if the servers were suspended. What is known of the lease of a trial that another server serves may be
+too early, so that `lease_expired` is the way to ask: the commit then fails if the lease was renewed.
 
 **Lists.** `jobs`, `trials` and `history` return durable data, each call as of one moment. A page begins behind the
 place of the last item of the page before.
@@ -411,7 +412,7 @@ class Store(Protocol):
 
     Attributes:
         page_token_key: Random, made with the database, for the tokens of lists.
-        clock: The time of the database, which never goes back.
+        clock: The time of the database.
         shared: Whether other servers may change the database.
     """
 

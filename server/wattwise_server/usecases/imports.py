@@ -164,7 +164,11 @@ class Importer:
     def _create(
         self, tx: Transaction, job: Job, imported: ImportedTrial, measured: Sequence[Measurement]
     ) -> tuple[Job, Trial]:
-        start = min(imported.start_time, self._clock()) if imported.start_time else None
+        now, start = self._clock(), imported.start_time
+        if max(job.create_time, job.reset_time or job.create_time) > now:
+            # The system clock was ahead when the job was registered or reset: every trial would be from before.
+            start = None
+        start = start and min(start, now)
         trial = Trial(
             imported.job_id,
             job.num_trials + 1,

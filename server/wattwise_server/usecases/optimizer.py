@@ -213,7 +213,8 @@ class Optimizer:
             choice.type,
             job.search.pruning_round,
             now,
-            request_id or None,
+            # Without one, a trial would not be told from another that has its number after the loss of a database.
+            request_id or secrets.token_hex(16),
             lease_expire_time=job.spec.lease_expiry(now),
             dispatch_event=job.num_events + 1,
             launch=Launch(choice.reason, tuple(sorted(labels.items())), caller_token()),

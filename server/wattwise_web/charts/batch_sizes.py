@@ -79,7 +79,7 @@ def expected_costs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], money: Ma
         "is the chance of being next; a hollow symbol is a batch size that may not be chosen now."
     )
     if any(value["above"] for value in values):
-        caption += " An arrow: it goes on above the chart; the table has all values."
+        caption += " A grey arrow: it goes on above the chart; the table has all values."
     spec = base(values, _belief_layers(job, _HEADROOM * ceiling))
     return Chart(name, title, caption, columns, rows, spec)
 
@@ -143,13 +143,6 @@ def _belief_layers(job: v1.Job, top: float) -> list[Spec]:
             "encoding": {"x": x, "y": y, **batch, "tooltip": tips},
         }
 
-    def text(condition: str, mark: Spec, **encoding: object) -> Spec:
-        return {
-            "mark": {"type": "text", "fontSize": 11, "color": INK, "aria": False, **mark},
-            "transform": [{"filter": condition}],
-            "encoding": {"x": x, **encoding},
-        }
-
     return [
         {
             "mark": {"type": "rule", "strokeWidth": 2, "aria": False},
@@ -157,8 +150,16 @@ def _belief_layers(job: v1.Job, top: float) -> list[Spec]:
         },
         points("!datum.open && !datum.out", filled=True),
         points("datum.open && !datum.out", filled=False),
-        text("datum.label", {"baseline": "top"}, y={"value": 2}, text={"field": "label"}),
-        text("datum.above", {"text": "▲", "dy": 2}, y={**y, "field": "high"}, tooltip=tips),
+        {
+            "mark": {"type": "text", "baseline": "top", "fontSize": 11, "color": INK, "aria": False},
+            "transform": [{"filter": "datum.label"}],
+            "encoding": {"x": x, "y": {"value": 2}, "text": {"field": "label"}},
+        },
+        {
+            "mark": {"type": "point", "shape": "triangle-up", "size": 34, "filled": True, "color": INK, "aria": False},
+            "transform": [{"filter": "datum.above"}],
+            "encoding": {"x": x, "y": {**y, "field": "high"}, "tooltip": tips},
+        },
     ]
 
 

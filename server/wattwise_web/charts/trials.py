@@ -10,8 +10,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from wattwise import v1
+from wattwise.commands.humanize import end_reason, trial_result
 
-from wattwise_web.amounts import cost, ended, minute, number
+from wattwise_web.amounts import cost, minute, number
 from wattwise_web.charts.base import (
     GOOD,
     INK,
@@ -140,7 +141,7 @@ def _mark(bucket: v1.TrialBucket, words: dict[str, int], *, single: bool, explai
 
 def _result(bucket: v1.TrialBucket, *, single: bool) -> str:
     if single:
-        word = ended(bucket.end_reason, reached=bucket.num_deliveries > 0)
+        word = trial_result(end_reason(bucket.end_reason), reached=bucket.num_deliveries > 0)
     else:
         word = f"{bucket.num_deliveries} of {bucket.num_trials} delivered"
     return f"{word}, excluded" if bucket.excluded else word
@@ -286,7 +287,8 @@ def _caption(job: v1.Job, kinds: set[tuple[int, bool]], *, single: bool) -> str:
 def _row(job_id: str, bucket: v1.TrialBucket, *, single: bool) -> tuple[Cell, ...]:
     size, median = str(bucket.batch_size), cost(bucket.median_cost)
     when = minute(bucket.last_end_time) if bucket.HasField("last_end_time") else "–"
-    tail = (_result(bucket, single=single), number(bucket.mean_epochs), when)
+    mean = bucket.mean_epochs
+    tail = (_result(bucket, single=single), f"{mean:,.0f}" if mean.is_integer() else number(mean), when)
     if single:
         link = Link(str(bucket.first_trial), page("trial", job=job_id, number=bucket.first_trial))
         return link, size, median, *tail, bucket.reason or "–"

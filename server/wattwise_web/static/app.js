@@ -176,8 +176,8 @@
     away.hidden = trouble === "";
     put(away, trouble && `${trouble} What you see is as of ${now}; ${paused ? "paused" : "retrying"}.`);
     // Screen readers announce the state alone, as often as it changes: the time changes with every update.
-    put(state, paused ? "paused" : trouble ? "away" : !follows() ? "" : live ? "live" : others ? "connecting" : "every 10 s");
-    put(asOf, `as of ${now}`);
+    put(state, paused ? "paused" : trouble ? "not updating" : !follows() ? "" : live ? "live" : others ? "connecting" : "every 10 s");
+    put(asOf, `data of ${now}`);
     status.className = `status ${trouble ? "stale" : live && !paused ? "live" : ""}`;
   };
   const fresh = () => {

@@ -19,6 +19,7 @@ NO_BASELINE, NO_DELIVERY = v1.SAVINGS_VERDICT_NO_BASELINE, v1.SAVINGS_VERDICT_NO
 def said(verdict: v1.SavingsVerdict.ValueType, runs: int = 3, job: dict[str, Any] | None = None, **cost: Any) -> Answer:
     """The answer about a job with the default 64 that uses 16 now, in 20 deliveries that took 500 J."""
     known: dict[str, Any] = {"best_known_batch_size": 16, "best_known_cost": 16.4, "batch_size_in_use": 16}
+    known |= {"num_trials": 25, "surviving_batch_sizes": [16, 32, 64]}
     shown = v1.Job(spec=v1.JobSpec(job_id="a job", default_batch_size=64), **known | (job or {}))
     amounts = {"spent": 500.0, "in_use": 16.4, "baseline": 29.4} | cost
     savings = v1.Savings(
@@ -81,7 +82,7 @@ def test_an_uncertain_claim_has_no_negative_numbers() -> None:
     """It says what would settle it."""
     way: dict[str, Any] = {"baselines_to_settle": 0, "launches_to_settle": 20}
     found = said(UNCERTAIN, saved=-100.0, at_least=-7e6, uncorrected=-94.0, **way)
-    assert found.brief.endswith("is not certain yet. About 20 more launches would prove a saving.")
+    assert "is not certain yet. About 20 more launches would prove a saving. Batch size 16 is used now" in found.brief
     assert "-" not in found.brief
     same = said(UNCERTAIN, job={"batch_size_in_use": 64}, saved=-1.0, at_least=-2.0)
     assert same.settle == "Nothing is saved while the default is the best known batch size."
@@ -95,12 +96,16 @@ def test_a_loss_is_said() -> None:
 
 def test_states_of_a_job_are_told() -> None:
     """New, pinned and paused jobs, and one without a batch size left."""
-    new = said(NO_DELIVERY, job={"batch_size_in_use": 64}, in_use=None, baseline=None)
-    assert new.now == "No launch has reached the target yet."
     unknown = v1.Job(spec=v1.JobSpec(job_id="a", default_batch_size=64), batch_size_in_use=64)
-    found = answer(unknown, v1.Savings(verdict=NO_DELIVERY, batch_size_in_use=64), v1.Factors(), [])
-    assert found.used.startswith("Batch size 64, the default, is used now")
-    assert found.upcoming == "No batch size is left to try."
+    nothing = v1.Savings(verdict=NO_DELIVERY, batch_size_in_use=64)
+    stuck = answer(unknown, nothing, v1.Factors(), [])
+    assert (stuck.used, stuck.upcoming) == ("No batch size is used now, since none is left to try.", "")
+    unknown.surviving_batch_sizes.append(64)
+    new = answer(unknown, nothing, v1.Factors(), [v1.PreviewedChoice(batch_size=64, probability=1.0)])
+    assert new.now == "No launch yet: the first one begins the search."
+    assert new.used.startswith("Batch size 64, the default, is used now")
+    unknown.num_trials = 1
+    assert answer(unknown, nothing, v1.Factors()).now == "No launch has reached the target yet."
     assert said(SAVING, at_least=1.0, job={"pinned_batch_size": 16}).used.endswith("because it is pinned.")
     assert said(SAVING, at_least=1.0, job={"paused": True}).used.endswith("; the search is paused.")
 

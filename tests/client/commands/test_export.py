@@ -14,6 +14,9 @@ from wattwise.commands.main import main
 from tests.client.commands.conftest import Ask
 from tests.jobs import Trainer, monitor_of
 
+MEASURED = ("batch_size", "epoch", "metric", "time_seconds", "energy_joules", "start_time", "end_reason")
+"""What an import takes over."""
+
 
 @pytest.fixture
 def trainer(stub: v1.BatchSizeOptimizerStub) -> Trainer:
@@ -77,6 +80,29 @@ def test_formulas_are_texts(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.report(trainer.next(), 10.0, metric=-1.0)
     (row,) = csv.DictReader(io.StringIO(ask("jobs", "export", trainer.job_id), newline=""))
     assert (row["job"], row["metric"]) == ("'=1+1", "-1.0")
+
+
+def test_no_formula_behind_a_semicolon(
+    ask: Ask, stub: v1.BatchSizeOptimizerStub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a spreadsheet separates cells at semicolons, no text of a trainer is a formula; numbers are imported."""
+    job_id = "a;=1+1;\uff0d1"
+    trainer = Trainer(stub, job_id=job_id, job_id_prefix="a", target_metric=-0.5, higher_is_better_metric=False)
+    labels = {"note": 'x;=HYPERLINK("http://evil.example");@SUM(1)'}
+    request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id="=1;+1", labels=labels)
+    trainer.report(stub.GetNextBatchSize(request).trial, 10.0, metric=-1.0)
+    file = tmp_path / "trials.csv"
+    ask("jobs", "export", job_id, "--output", str(file))
+    cells = [cell for row in csv.reader(file.read_text().splitlines(), delimiter=";") for cell in row]
+    assert not [cell for cell in cells if cell.startswith(tuple("=+-@\uff0d"))]
+    other = Trainer(stub, target_metric=-0.5, higher_is_better_metric=False)
+    assert main(["jobs", "import", other.job_id, str(file)]) == 0
+    # The columns that are ignored are named on stderr.
+    capsys.readouterr()
+    first, second = (
+        json.loads(ask("jobs", "export", each, "--json", "--output", "-")) for each in (job_id, other.job_id)
+    )
+    assert [first[name] for name in MEASURED] == [second[name] for name in MEASURED]
 
 
 def test_many_pages_and_jobs(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

@@ -66,8 +66,9 @@ def test_moment() -> None:
 
 
 def test_enum_name() -> None:
-    """An enum's value is shown as words."""
-    assert enum_name("END_REASON_OUT_OF_MEMORY", "END_REASON_") == "out of memory"
+    """An enum's value is shown as words, and one that this version does not know by its number."""
+    assert enum_name(v1.EndReason, v1.END_REASON_OUT_OF_MEMORY) == "out of memory"
+    assert enum_name(v1.EndReason, 99) == "end reason 99"
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "job") == ["job", trainer.job_id]
     assert row(shown, "stage") == ["stage", "pruning, round 1 of 2"]
-    assert row(shown, "cost") == ["cost", "No launch has reached the target yet."]
+    assert row(shown, "cost") == ["cost", "No launch yet: the first one begins the search."]
     assert row(shown, "target") == ["target", "metric at least 0.9 within 10 epochs"]
     assert row(shown, "GPUs") == ["GPUs", "1 x Test GPU, 100 W in total"]
 

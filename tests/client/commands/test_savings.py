@@ -76,9 +76,7 @@ def test_no_claim(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Without a delivery, or without one of the default, no number is claimed, and the first line says why."""
     trainer = Trainer(stub)
     shown = ask("jobs", "savings", trainer.job_id)
-    assert shown.startswith(
-        "No launch has reached the target yet. Nothing can be compared with the default before that."
-    )
+    assert shown.startswith("No launch yet: the first one begins the search. Nothing was saved yet. ")
     assert row(shown, "cost") == ["cost", "no claim", "0.00 J"]
     trainer.run(10.0)
     assert row(ask("jobs", "savings", trainer.job_id), "cost") == ["cost", "10.0 J", "10.0 J", "no claim", "10.0 J"]
@@ -112,7 +110,7 @@ def test_totals_say_a_loss_by_the_means(ask: Ask, grpc_server: LiveServer, stub:
         trainer = Trainer(stub, job_id_prefix="lost", job_id=job_id)
         runs(grpc_server, 8, costs, runs(grpc_server, 16, [10.0] * 6, trainer))
     shown = ask("jobs", "savings", "--prefix", "lost-")
-    assert "total: 900 J more than with the default batch sizes, in 2 jobs" in shown
+    assert "total: 900 J more than with the default batch sizes, in 2 of 2 jobs" in shown
     # All trials cost the same.
     assert "total: no saving yet" in ask("jobs", "savings", "--prefix", "lost-b")
 

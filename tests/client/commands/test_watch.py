@@ -14,6 +14,7 @@ from itertools import chain
 
 import pytest
 from wattwise import v1
+from wattwise.commands.watch import _JobTable
 
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
@@ -191,3 +192,13 @@ def test_estimates_are_marked(stub: v1.BatchSizeOptimizerStub, grpc_server: Live
         line_with(process, "trial=2", "cost_j=5", "estimate=partly")
         delete(grpc_server, other.job_id)
         assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(("running", "heading"), [(0, "no jobs have"), (1, "1 job has"), (2, "2 jobs have")])
+def test_heading_of_the_jobs(running: int, heading: str) -> None:
+    """The table of jobs says how many of them have running trials."""
+    table = _JobTable()
+    for number in range(2):
+        summary = v1.JobSummary(num_running_trials=int(number < running))
+        table.take(v1.Job(spec=v1.JobSpec(job_id=f"job-{number}"), summary=summary))
+    assert next(iter(table.lines(80, 10))) == f"{heading} running trials"

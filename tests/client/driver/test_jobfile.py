@@ -9,6 +9,7 @@ from wattwise import GpuConfig, Violation
 from wattwise.driver.jobfile import JobFileError, read
 
 from tests.client.driver.running import HOUSE, Runs, ended, write_job
+from tests.client.test_files import SPECIAL
 
 MINIMAL = """
 [job]
@@ -209,6 +210,56 @@ def test_unreadable_file(tmp_path: Path, content: bytes | None, message: str) ->
         path.write_bytes(content)
     with pytest.raises(JobFileError, match=message):
         read(path)
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_job_file_that_is_none(tmp_path: Path, kind: str) -> None:
+    """A pipe, a device or a folder is refused by its name."""
+    SPECIAL[kind](tmp_path / "job.toml")
+    with pytest.raises(JobFileError, match=r"job\.toml"):
+        read(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize(
+    "value", [f"1{'0' * 400}", f"1{'0' * 5000}", f"0x{'f' * 5000}", "[" * 100_000, f"[1, 2{'0' * 30}]"]
+)
+def test_value_that_is_none(tmp_path: Path, value: str) -> None:
+    """An integer of more than 64 bits, of however many digits, and nested arrays are refused by the file's name."""
+    (tmp_path / "job.toml").write_text(MINIMAL.replace("[train]", f"max_epochs = {value}\n[train]"))
+    with pytest.raises(JobFileError, match=r"job\.toml") as refused:
+        read(tmp_path / "job.toml")
+    assert len(str(refused.value)) < 1000
+
+
+def test_byte_order_mark(tmp_path: Path) -> None:
+    """Editors on Windows begin a file with a byte order mark."""
+    (tmp_path / "job.toml").write_text(MINIMAL, encoding="utf-8-sig")
+    assert read(tmp_path / "job.toml").job_id == "a-nightly"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("run.log_dir", MINIMAL + '[run]\nlog_dir = "runs\\r"\n'),
+        ("train.workdir", MINIMAL.replace("[train]", '[train]\nworkdir = "\\u0000"')),
+        ("train.command", MINIMAL.replace('["true"]', '["true", "a\\u0000"]')),
+    ],
+)
+def test_control_character_in_a_path(tmp_path: Path, key: str, text: str) -> None:
+    """A path with a carriage return would be another folder; no argument has a NUL."""
+    assert set(faults(tmp_path, text)) == {key}
+
+
+def test_control_character_in_the_folder_of_the_file(tmp_path: Path) -> None:
+    """Commands would get the folder of the runs in a variable."""
+    (tmp_path / "a\r").mkdir()
+    assert set(faults(tmp_path / "a\r", MINIMAL)) == {"run.log_dir"}
+
+
+def test_any_number_of_recurrences(runs: Runs) -> None:
+    """What is left to do is known without a list of it."""
+    done = runs.run(write_job(runs.folder, ["false"], run={"recurrences": 2**62}))
+    assert (done.returncode, "status 1" in done.stderr) == (1, True)
 
 
 def test_faults_are_lines(runs: Runs) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wattwise import (
@@ -24,6 +26,7 @@ from wattwise.commands.main import main
 from wattwise.rpc.address import is_loopback
 from wattwise_server.security.tokens import Role
 
+from tests.client.test_files import SPECIAL
 from tests.client.training.script import StepMonitor, job_spec
 from tests.credentials import DAY, Authority, Pair, issue
 from tests.live_server import LiveServer
@@ -367,3 +370,38 @@ def test_variables() -> None:
     )
     with pytest.raises(CredentialsError, match="WATTWISE_TLS='maybe'"):
         Credentials.from_env({"WATTWISE_TLS": "maybe"})
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("name", ["token_file", "tls_ca", "tls_cert"])
+def test_file_that_is_none(tmp_path: Path, name: str, kind: str) -> None:
+    """A trainer does not wait for a pipe, and reads no device: the file is named."""
+    path = tmp_path / "file"
+    SPECIAL[kind](path)
+    both: dict[str, Any] = {name: path, "tls_key": path} if name == "tls_cert" else {name: path}
+    with (
+        Client("localhost:1", retry=False, credentials=Credentials(**both)) as client,
+        pytest.raises(CredentialsError, match=str(path)),
+    ):
+        client.get_job("test-1")
+
+
+def test_token_file_that_becomes_a_pipe(guarded: Guarded, tmp_path: Path) -> None:
+    """The last token stays in use."""
+    file = tmp_path / "token"
+    file.write_text(f"\ufeff{guarded.operator}\r\n")
+    credentials = replace(guarded.credentials(""), token=None, token_file=file)
+    with Client(guarded.address, credentials=credentials) as client:
+        list(client.list_jobs())
+        file.unlink()
+        os.mkfifo(file)
+        list(client.list_jobs())
+
+
+@pytest.mark.parametrize("name", Credentials.__dataclass_fields__)
+def test_control_character_in_a_variable(name: str) -> None:
+    """The variable is named, and its value is not shown."""
+    variable = f"WATTWISE_{name.upper()}"
+    with pytest.raises(CredentialsError, match=variable) as refused:
+        Credentials.from_env({variable: f"{SECRET}\r"})
+    assert SECRET not in str(refused.value)

@@ -487,6 +487,19 @@ def test_size_of_the_spool_is_bounded(monkeypatch: pytest.MonkeyPatch, limit: st
     assert spool.paths() == [path_of(second)]
 
 
+def test_draft_that_is_being_written_stays(journal: Journal) -> None:
+    """A draft that its process has locked is not deleted, however old it looks after a step of the clock."""
+    folder = path_of(journal).parent
+    draft, spool = folder / "written.wattwise-draft", Spool(folder.parent.parent)
+    with draft.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.utime(draft, (0, 0))
+        assert spool.paths() == [path_of(journal)]
+        assert draft.exists()
+    assert spool.paths() == [path_of(journal)]
+    assert not draft.exists()
+
+
 def test_draft_of_a_killed_process_is_removed(journal: Journal) -> None:
     """A draft is not a trial; an old one is deleted, a new one may belong to a process."""
     folder = path_of(journal).parent

@@ -394,3 +394,29 @@ def test_process_that_is_restarted(
     assert (after.id, after.end_reason) == (before.id, v1.END_REASON_TARGET_REACHED)
     # Epoch 3 was trained twice.
     assert (after.time_seconds, after.energy_joules) == (6, 6 * JOULES)
+
+
+STATE = SavedTrial("job", "request", 1, 16, 10**18, Progress(1, 2.0, 3.0)).state()
+HUGE = 10**5000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: HUGE} for name in STATE if name not in ("job_id", "request_id", "version")),
+        {"batch_size": 2**31},
+        {"trial_number": 1.0},
+        {"start_time_nanoseconds": 253_402_300_800 * 10**9},
+        {"job_id": "\udcff"},
+        {"request_id": 5},
+        {"time_seconds": float("inf")},
+        {"energy_joules": "3"},
+        {"epoch": True},
+        {"version": [1]},
+    ],
+)
+def test_state_that_no_trial_has(change: dict[str, object]) -> None:
+    """A value that a damaged checkpoint may have is refused by its name, at however many digits."""
+    with pytest.raises(ResumeError, match=next(iter(change))) as refused:
+        SavedTrial.from_state({**STATE, **change})
+    assert len(str(refused.value)) < 300

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import asyncpg
+import pytest
+from wattwise_server.store.postgres.migrate import migrate as migrate_postgres
 from wattwise_server.store.postgres.migrate import migrations as postgres_migrations
 from wattwise_server.store.sqlite.migrate import migrate, migrations, schema_version
 
@@ -62,6 +67,44 @@ def test_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
     before = path.read_bytes()
     assert "not a Wattwise database" in migrated(f"sqlite:///{path}", status=1)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_simultaneous_migrations_say_which_one_did_it(before: int, postgres_url: str) -> None:
+    """Of five commands one migrates, and each of the others says that another one has; none fails."""
+    steps = postgres_migrations()
+    newest = max(steps)
+    connection = await asyncpg.connect(postgres_url)
+    if before:
+        await migrate_postgres(connection, "it", {version: steps[version] for version in steps if version <= before})
+    # All five have read the old version before the first one begins.
+    await connection.execute("SELECT pg_advisory_lock(8677, 0)")
+    commands = [asyncio.create_task(asyncio.to_thread(migrated, postgres_url)) for _ in range(5)]
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    while await connection.fetchval(waiting) < 5 and not any(each.done() for each in commands):  # noqa: ASYNC110 - it asks
+        await asyncio.sleep(0.05)
+    await connection.close()
+    outputs = sorted([(await command).removeprefix(f"{postgres_url} ") for command in commands])
+    what, did = f"created with schema version {newest}", "created it"
+    if before:
+        what, did = f"migrated from schema version 1 to {newest}", "migrated it from 1"
+    waited = f"has schema version {newest} already: another process {did} just now\n"
+    assert outputs == [*[waited] * 4, f"was {what}\n"]
+
+
+def test_simultaneous_servers_share_a_new_database(
+    tmp_path: Path, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """Five servers that start at once on an empty database all serve."""
+    with ExitStack() as stack:
+        folders = [tmp_path / str(number) for number in range(5)]
+        for folder in folders:
+            folder.mkdir()
+        servers = [stack.enter_context(LiveServer(folder, postgres_url)) for folder in folders]
+        with ThreadPoolExecutor(5) as pool:
+            list(pool.map(LiveServer.start, servers))
+        assert all("Traceback" not in server.log.read_text() for server in servers)
+        assert postgres_server.execute("SELECT count(*) FROM servers", postgres_url) == [["5"]]
 
 
 def test_postgres_is_created_once_and_free_at_once(postgres_server: PostgresServer, postgres_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -164,11 +165,18 @@ def test_start_is_refused_without_usable_files(tmp_path: Path, pair: Pair) -> No
     assert "--tls-cert is set without --tls-key" in error
 
 
+def _replaced(path: Path, made: Callable[[Path], object]) -> None:
+    path.unlink()
+    made(path)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         (lambda pair: pair.cert.unlink(), "cannot read {cert} (--tls-cert): No such file"),
         (lambda pair: pair.key.unlink(), "cannot read {key} (--tls-key): No such file"),
+        (lambda pair: _replaced(pair.cert, os.mkfifo), "{cert} is a named pipe"),
+        (lambda pair: _replaced(pair.key, lambda path: path.symlink_to("/dev/zero")), "{key} is a device"),
         (lambda pair: pair.cert.write_text("rubbish"), "{cert} (--tls-cert) is not a PEM certificate"),
         (lambda pair: pair.key.write_text("rubbish"), "{key} (--tls-key) is not a PEM private key"),
         (lambda pair: pair.key.write_bytes(pair.cert.read_bytes()), "{key} (--tls-key) is not a PEM private key"),

@@ -24,6 +24,7 @@ from wattwise_server.security.token_book import TokenBook
 from wattwise_server.security.token_file import add_token, read_tokens
 from wattwise_server.security.tokens import Role, claimed_id, new_token, verified
 
+from tests.client.test_files import SPECIAL
 from tests.credentials import bearing, issue
 from tests.jobs import job_spec, result
 from tests.live_server import LiveServer
@@ -277,6 +278,9 @@ def _line(**changes: object) -> str:
         ("{}", "line 2 is not a JSON object"),
         (_line(version=2), "has version 2"),
         (_line(more=1), "must have exactly the keys version, id, role, prefix, sha256, created, expires;"),
+        ("[" * 100_000, "line 2 is not a JSON object"),
+        ('{"version": 1, "version": 1}', "line 2 is not a JSON object"),
+        (_line(role=["admin"]), "role that is not one of viewer, trainer, operator, admin"),
         (_line(role="king"), "role that is not one of viewer, trainer, operator, admin"),
         (_line(id="XYZ"), '"id" that is not 12 hexadecimal digits'),
         (_line(sha256="abc"), '"sha256" that is not 64 hexadecimal digits'),
@@ -336,6 +340,26 @@ def test_unreadable_file_is_reported(file: Path, tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(StartError, match="not UTF-8"):
         read_tokens(file)
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_token_file_that_is_none(file: Path, kind: str) -> None:
+    """A pipe or a device would block the server."""
+    SPECIAL[kind](file)
+    with pytest.raises(StartError, match=file.name):
+        read_tokens(file)
+
+
+def test_token_file_of_windows(file: Path) -> None:
+    """A byte order mark and the line ends of Windows are read."""
+    file.write_bytes(f"{_line()}\r\n".encode("utf-8-sig"))
+    assert len(read_tokens(file)) == 1
+
+
+def test_prefix_that_is_not_utf_8_is_refused(token: Type, file: Path) -> None:
+    """A prefix in bytes of another encoding would make the file unreadable."""
+    status, printed, error = token("create", "--role", "trainer", "--prefix", "caf\udce9")
+    assert (status, printed, "UTF-8" in error, file.exists()) == (1, "", True, False)
 
 
 def test_duplicate_id_is_refused(file: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import pwd
+import socket
+import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import asyncpg
@@ -14,6 +17,7 @@ from wattwise_server.store.open import shown_url
 from wattwise_server.store.postgres.migrate import migrate, migrations
 from wattwise_server.store.postgres.options import password_source
 
+from tests.credentials import Authority
 from tests.postgres import PostgresServer
 from tests.server.store.conformance import a_job
 from tests.server.store.two_stores import open_postgres_store
@@ -205,6 +209,174 @@ async def test_settings_in_the_url(own: PostgresServer) -> None:
 async def test_server_without_tls_is_refused_at_once(own: PostgresServer) -> None:
     """A URL that demands TLS finds a PostgreSQL without it: to wait would not help."""
     assert "SSL" in await asyncio.wait_for(refusal(f"{own.url()}?sslmode=require"), 20)
+
+
+async def test_certificate_of_a_stranger_is_refused_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A certificate that the URL does not trust is no outage: the error says where to name its authority."""
+    pair, other = Authority(tmp_path).issue("db"), Authority(tmp_path, "other")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pair)
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+
+        def shake_hands() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                # A request for TLS, which is granted.
+                connection.recv(8)
+                connection.sendall(b"S")
+                with pytest.raises(ssl.SSLError):
+                    context.wrap_socket(connection, server_side=True)
+
+        shaking = pool.submit(shake_hands)
+        host = f"127.0.0.1:{listening.getsockname()[1]}"
+        assert "sslrootcert" in await refusal(f"postgresql://a@{host}/x?sslmode=verify-full&sslrootcert={other.file}")
+        shaking.result()
+    assert "sslrootcert" in await refusal(f"postgresql://a@{host}/x?sslmode=verify-full&sslrootcert={pair.key}")
+    assert "database not reached" not in caplog.messages
+
+
+@pytest.mark.parametrize("options", ["-c%20nonsense%3D1", "-c%20work_mem%3Dmuch"])
+async def test_options_that_postgres_refuses_are_named_at_once(
+    options: str, own: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A setting that is unknown or has a wrong value is an error of the URL."""
+    assert "correct the options of the URL" in await refusal(f"{own.create_database()}?options={options}")
+    assert "database not reached" not in caplog.messages
+
+
+async def test_too_many_connections_are_named(own: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A role without a connection left may get one later; then the error says what to raise."""
+    monkeypatch.setattr("wattwise_server.store.postgres.connecting._START_SECONDS", 0.0)
+    own.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 1")
+    url = own.create_database()
+    own.execute(f"ALTER DATABASE {url.rpartition('/')[2]} OWNER TO few")
+    error = await refusal(url.replace("postgres@", "few@"))
+    assert "53300" in error
+    assert "max_connections" in error
+    assert "Start it" not in error
+
+
+@pytest.mark.parametrize(
+    ("statement", "source"),
+    [
+        ("ALTER DATABASE {0} SET default_transaction_read_only = on", "database"),
+        ("ALTER ROLE {1} SET default_transaction_read_only = on", "user"),
+        ("ALTER ROLE {1} IN DATABASE {0} SET default_transaction_read_only = on", "database user"),
+    ],
+)
+async def test_read_only_database_is_named_at_once(
+    statement: str, source: str, own: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no standby, and the error says where it was made read-only."""
+    url, role = own.create_database(), f"reader_{source.replace(' ', '_')}"
+    name = url.rpartition("/")[2]
+    own.execute(f"CREATE ROLE {role} LOGIN; ALTER DATABASE {name} OWNER TO {role}")
+    own.execute(statement.format(name, role))
+    error = await refusal(url.replace("postgres@", f"{role}@"))
+    assert f"default_transaction_read_only is on, set by the {source}." in error
+    assert "standby" not in error
+    assert "database not reached" not in caplog.messages
+
+
+async def test_standby_is_named_and_may_be_promoted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A standby is waited for, since it may be promoted; after the wait the error says that it is one."""
+    with PostgresServer.running() as primary, primary.standby() as standby:
+        with monkeypatch.context() as limits:
+            limits.setattr("wattwise_server.store.postgres.connecting._START_SECONDS", 0.0)
+            error = await refusal(standby.url())
+        assert "it is a standby" in error
+        assert "promote it" in error
+        assert "Start it" not in error
+        assert "read-only" not in error
+        caplog.clear()
+
+        async def open_it() -> None:
+            async with open_postgres_store(standby.url()):
+                pass
+
+        opening = asyncio.create_task(open_it())
+        while not caplog.records:  # noqa: ASYNC110 - the log tells nobody
+            await asyncio.sleep(0.01)
+        ((event, cause),) = [(record.msg, vars(record)["fields"]["cause"]) for record in caplog.records]
+        assert event == "database not reached"
+        assert "it is a standby" in cause
+        await asyncio.to_thread(standby.promote)
+        await asyncio.wait_for(opening, 30)
+
+
+_TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
+
+
+@pytest.mark.parametrize("major", [16, 18])
+async def test_timeouts_of_a_database_do_not_apply(major: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A migration, commits and reads take as long as they need, whatever limits the database has for others."""
+    with PostgresServer.running(major=major) as server:
+        url = server.create_database()
+        names = [*_TIMEOUTS, *(["transaction_timeout"] if major >= 17 else [])]
+        for name in names:
+            server.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET {name} = '1s'")
+        steps = migrations()
+        slow = steps | {1: steps[1]._replace(sql=f"SELECT pg_sleep(1.2); {steps[1].sql}")}
+        monkeypatch.setattr("wattwise_server.store.postgres.migrate.migrations", lambda: slow)
+        async with open_postgres_store(url) as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(a_job())
+            writing = store._saver._connection
+            assert writing is not None
+            async with store.queries._pool.acquire() as reading:
+                for connection in (writing, reading):
+                    shown = {name: await connection.fetchval(f"SHOW {name}") for name in names}
+                    own_limit = shown.pop("idle_in_transaction_session_timeout")
+                    assert own_limit == ("1min" if connection is writing else "0")
+                    assert set(shown.values()) == {"0"}
+
+
+async def test_tables_are_in_one_schema(own: PostgresServer) -> None:
+    """A search_path, a schema of the user's name and tables of the same names elsewhere mislead neither role."""
+    url = own.create_database()
+    name = url.rpartition("/")[2]
+    own.execute("CREATE ROLE maker LOGIN; CREATE ROLE server LOGIN")
+    own.execute(
+        "CREATE SCHEMA server; CREATE SCHEMA traps; CREATE TABLE server.jobs (n int); CREATE TABLE traps.jobs (n int);"
+        "CREATE FUNCTION traps.micros_now() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';"
+        "CREATE FUNCTION traps.set_config(text, text, boolean) RETURNS text LANGUAGE sql AS 'SELECT 1/0 || $1';"
+        "GRANT ALL ON SCHEMA public, server, traps TO maker, server;"
+        f"ALTER DATABASE {name} SET search_path = traps, pg_catalog;"
+        "ALTER DEFAULT PRIVILEGES FOR ROLE maker GRANT ALL ON TABLES TO server;"
+        "ALTER DEFAULT PRIVILEGES FOR ROLE maker GRANT ALL ON SEQUENCES TO server",
+        url,
+    )
+    async with open_postgres_store(url.replace("postgres@", "maker@")):
+        pass
+    async with open_postgres_store(url.replace("postgres@", "server@")) as store:
+        writing = store._saver._connection
+        assert writing is not None
+        await writing.execute("CREATE TEMP TABLE jobs (n int)")
+        async with store.transaction("j") as tx:
+            tx.save_job(a_job())
+    found = own.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'wattwise_schema'", url)
+    assert found == [["public"]]
+    assert own.execute("SELECT job_id FROM public.jobs", url) == [["j"]]
+
+
+async def test_schema_in_the_url(own: PostgresServer) -> None:
+    """Another schema may be named, and is needed once it has the tables; one that is not there is named."""
+    url = own.create_database()
+    assert 'no schema "Ours"' in await refusal(f'{url}?options=-csearch_path%3D"Ours"')
+    own.execute('CREATE SCHEMA "Ours"; CREATE SCHEMA other', url)
+    for options in ('-c%20search_path%3D"Ours"', '--search-path%3D"Ours"'):
+        async with open_postgres_store(f"{url}?options={options}") as store, store.transaction("j") as tx:
+            tx.save_job(tx.job or a_job())
+    assert own.execute('SELECT job_id FROM "Ours".jobs', url) == [["j"]]
+    assert own.execute("SELECT to_regclass('public.jobs')", url) == [[""]]
+    assert "options=-csearch_path%3D%22Ours%22" in await refusal(url)
+    for named in ("other", "PUBLIC"):
+        async with open_postgres_store(f"{url}?options=-csearch_path%3D{named}") as store:
+            assert await store.content() == (0, 0)
+    for several in ("a,b", "a,\\%20b", '"$user"', "$user", ""):
+        assert "one schema" in await refusal(f"{url}?options=-csearch_path%3D{several}")
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,18 @@ def test_same_request_at_once_gives_one_trial(grpc_stub: Stub) -> None:
     assert job.next("two").id.trial_number == 2
 
 
+def test_launch_without_a_request_id_gets_one(grpc_stub: Stub) -> None:
+    """So its trial is not taken for another one that has its number after the loss of a database."""
+    trainer = Trainer(grpc_stub)
+    trial, other = trainer.next(), trainer.next()
+    assert trial.id.request_id != other.id.request_id
+    of_another = v1.Trial(id=trial.id)
+    of_another.id.request_id = other.id.request_id
+    with refused() as refusal:
+        trainer.report(of_another, 1.0)
+    assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
+
+
 def test_request_ids_belong_to_their_job(grpc_stub: Stub) -> None:
     """The same request id in two jobs is two requests."""
     first, second = Trainer(grpc_stub), Trainer(grpc_stub)

@@ -14,10 +14,9 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.commands.humanize import printable
 from wattwise.commands.main import complain
 from wattwise.commands.parsing import near
-from wattwise.errors import JobNotFoundError, UnsupportedCallError, WattwiseError
+from wattwise.errors import JobNotFoundError, UnsupportedCallError, WattwiseError, printable
 from wattwise.rpc.client import Client
 from wattwise.streams import MISUSED
 

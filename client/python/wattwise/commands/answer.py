@@ -66,8 +66,8 @@ class Answer(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """What a launch costs and what was saved, in a line."""
-        return " ".join(filter(None, (self.now, self.saved, self.settle)))
+        """What a launch costs, what was saved and which batch size is used, in a line."""
+        return " ".join(filter(None, (self.now, self.saved, self.settle, self.used)))
 
 
 def answer(
@@ -144,22 +144,23 @@ def share_lost(savings: v1.Savings, saving: v1.Saving) -> float:
     return -saving.uncorrected / would_have if would_have > 0 else 0.0
 
 
-def change_now(savings: v1.Savings, saving: v1.Saving) -> float | None:
-    """By how much a launch costs more now than with the default, as a share; below 0 it costs less.
+def change_now(savings: v1.Savings, saving: v1.Saving) -> str:
+    """How a launch costs now compared with the default: "44% less", "12% more" or "about the same".
 
-    None if either batch size has too few deliveries for a comparison, or if the default is in use.
+    Empty if either batch size has too few deliveries for a comparison.
     """
     few = min(savings.num_baseline_trials, savings.num_in_use_trials) < savings.min_baseline_trials
     if few or not (saving.HasField("in_use") and saving.baseline):
-        return None
-    return saving.in_use / saving.baseline - 1
+        return ""
+    return _more_or_less(saving.in_use / saving.baseline - 1)
 
 
 def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     saving, text = quantity.saving, quantity.text
     default, used = job.spec.default_batch_size, savings.batch_size_in_use
     if not savings.num_deliveries:
-        return f"No launch has reached the target{since_trial(savings) or ' yet'}."
+        reached = f"No launch has reached the target{since_trial(savings) or ' yet'}."
+        return reached if job.num_trials else "No launch yet: the first one begins the search."
     if saving.verdict == v1.SAVINGS_VERDICT_NOT_MEASURED:
         return f"Some launches have no measurement of their {quantity.name}, so what one costs is not known."
     usual = ""
@@ -176,9 +177,7 @@ def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
         return f"{now}, with the default, {default}."
     if not usual:
         return f"{now}; the default, {default}, has not reached the target{since_trial(savings)}."
-    change = change_now(savings, saving)
-    compared = "" if change is None else f": {_more_or_less(change)}"
-    return f"{now}, {usual}{compared}."
+    return ": ".join(filter(None, (f"{now}, {usual}", change_now(savings, saving)))) + "."
 
 
 def _more_or_less(change: float) -> str:
@@ -208,7 +207,7 @@ def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
         case v1.SAVINGS_VERDICT_NOT_MEASURED:
             found = f"What was saved is not known, since some deliveries have no measurement of the {quantity.name}."
         case v1.SAVINGS_VERDICT_NO_DELIVERY:
-            found = "Nothing can be compared with the default before that."
+            found = "Nothing was saved yet."
     return found
 
 
@@ -270,6 +269,8 @@ def _used(job: v1.Job) -> str:
     size = f"Batch size {job.batch_size_in_use}"
     if job.HasField("pinned_batch_size"):
         return f"{size} is used now, because it is pinned."
+    if not job.surviving_batch_sizes:
+        return "No batch size is used now, since none is left to try."
     if not job.HasField("best_known_batch_size"):
         return f"{size}, the default, is used now: no batch size is known to reach the target."
     cost = f"{joules(job.best_known_cost)} per model" if math.isfinite(job.best_known_cost) else "as far as known"
@@ -279,7 +280,7 @@ def _used(job: v1.Job) -> str:
 
 def _upcoming(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
     if not choices:
-        return "No batch size is left to try."
+        return ""
     if len(choices) > 1:
         shares = ", ".join(f"{choice.batch_size} ({percent(choice.probability)})" for choice in choices[:3])
         return f"The next launch gets one of {shares}."
@@ -309,7 +310,7 @@ def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
     """What the figures of several jobs say, by the rule of a single job."""
     quantity = main_quantity(totals.savings, factors)
     saving, text = quantity.saving, quantity.text
-    jobs = number_of(totals.num_jobs_with_savings, "job")
+    jobs = f"{totals.num_jobs_with_savings:,} of {number_of(totals.num_jobs, 'job')}"
     found = Total("none", "", "no saving yet: no trial has reached its target")
     match saving.verdict:
         case v1.SAVINGS_VERDICT_SAVING:

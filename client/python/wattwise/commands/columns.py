@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from wattwise.commands.humanize import age, duration, energy, joules, printable
+from wattwise.commands.humanize import age, duration, energy, joules
 from wattwise.commands.parsing import near
+from wattwise.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,10 +20,9 @@ from wattwise.commands.humanize import exact_moment, moment
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
 
-_PREFIX = "EVENT_KIND_"
 _KINDS = {
-    enum_name(name, _PREFIX).replace(" ", "-"): value
-    for name, value in v1.EventKind.items()
+    enum_name(v1.EventKind, value).replace(" ", "-"): value
+    for value in v1.EventKind.values()
     if value != v1.EVENT_KIND_UNSPECIFIED
 }
 """As --kind names them, such as "trial-failed"."""
@@ -72,8 +71,7 @@ def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -
 
 def kind_name(event: v1.Event) -> str:
     """The kind of an event, such as "trial failed"; its number if it is newer than this client."""
-    known = event.kind in v1.EventKind.values()
-    return enum_name(v1.EventKind.Name(event.kind), _PREFIX) if known else f"kind {event.kind}"
+    return enum_name(v1.EventKind, event.kind)
 
 
 EVENT_COLUMNS: Sequence[Column[v1.Event]] = (

@@ -22,10 +22,10 @@ from typing import IO, TYPE_CHECKING, Any
 from wattwise import v1
 from wattwise.commands.actions import PAGE, add_jobs
 from wattwise.commands.csv_file import as_text, csv_line
-from wattwise.commands.humanize import instant, printable
+from wattwise.commands.humanize import instant
 from wattwise.commands.main import complain
 from wattwise.commands.tables import END_REASONS, TRIAL_STATUSES, JobTrial
-from wattwise.errors import JobNotFoundError, WattwiseError
+from wattwise.errors import JobNotFoundError, WattwiseError, printable
 from wattwise.monitor.kind import monitor_text
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
@@ -224,30 +224,29 @@ def _computed_field(name: str) -> Field:
     return lambda row: getattr(row.trial.computed, name) if row.trial.HasField("computed") else None
 
 
-def _enum(enum: Any, prefix: str, value: int) -> str | None:
+def _enum(enum: Any, value: int) -> str | None:
     """A value by its short name, such as "out_of_memory"; None for the one that says nothing."""
     if not value:
         return None
-    name = enum.Name(value) if value in enum.values() else f"{prefix}{value}"
-    return enum_name(name, prefix).replace(" ", "_")
+    return enum_name(enum, value).replace(" ", "_")
 
 
 def _reason(warning: v1.TrialWarning) -> str:
-    return _enum(v1.WarningReason, "WARNING_REASON_", warning.reason) or "unknown"
+    return _enum(v1.WarningReason, warning.reason) or "unknown"
 
 
 def _status(row: JobTrial) -> str | None:
     status = row.trial.status
-    return "running" if status == v1.TRIAL_STATUS_DISPATCHED else _enum(v1.TrialStatus, "TRIAL_STATUS_", status)
+    return "running" if status == v1.TRIAL_STATUS_DISPATCHED else _enum(v1.TrialStatus, status)
 
 
 FIELDS: Mapping[str, Field] = {
     "job": lambda row: row.job.spec.job_id,
     "trial": lambda row: row.trial.id.trial_number,
     "batch_size": lambda row: row.trial.id.batch_size,
-    "type": lambda row: _enum(v1.TrialType, "TRIAL_TYPE_", row.trial.type),
+    "type": lambda row: _enum(v1.TrialType, row.trial.type),
     "status": _status,
-    "end_reason": lambda row: _enum(v1.EndReason, "END_REASON_", row.trial.end_reason),
+    "end_reason": lambda row: _enum(v1.EndReason, row.trial.end_reason),
     "target_reached": lambda row: row.trial.target_reached,
     "converged": lambda row: row.trial.converged,
     "epoch": _report_field("last_epoch"),

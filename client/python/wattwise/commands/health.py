@@ -101,7 +101,7 @@ def _check(address: str, credentials: Credentials, service: str, timeout: float)
         raise from_rpc_error(error, address) from None
     finally:
         connection.close()
-    state = _STATES.Name(answer.status)
+    state = _STATES.Name(answer.status) if answer.status in _STATES.values() else f"state {answer.status}"
     what = f"{service} of {address}" if service else address
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         complain(f"wattwise health: {what}: {state}")

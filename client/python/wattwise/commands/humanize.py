@@ -97,11 +97,6 @@ def age(seconds: float) -> str:
     return f"{size}s"
 
 
-def printable(text: str) -> str:
-    """The text with characters escaped that a terminal does not show, such as those that reverse text or erase it."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 def moment(timestamp: Timestamp) -> str:
     """A time to the second, in UTC: "2026-11-21 02:43:05 UTC"."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -124,7 +119,7 @@ def spread(precision: float) -> str:
 
 def end_reason(value: v1.EndReason.ValueType) -> str:
     """Why a trial ended, such as "target reached"."""
-    return enum_name(v1.EndReason.Name(value), "END_REASON_")
+    return enum_name(v1.EndReason, value)
 
 
 _MISSES = (v1.END_REASON_COST_BOUND, v1.END_REASON_MAX_EPOCHS, v1.END_REASON_STOPPED_EARLY)

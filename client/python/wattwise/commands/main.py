@@ -10,6 +10,7 @@ from typing import Protocol
 
 import wattwise
 from wattwise.commands.parsing import Entry, Parser, add_entries
+from wattwise.errors import printable
 from wattwise.streams import FAILED, MISUSED, run_command, write_line
 
 ENTRIES: Mapping[str, Entry] = {
@@ -93,16 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def complain(message: str) -> None:
     """Prints a message on stderr, as one line."""
-    from wattwise.commands.humanize import printable  # noqa: PLC0415 - it needs protobuf
-
     # Job ids and other texts come from other users.
     write_line(printable(" ".join(message.split())))
 
 
 def say(line: str) -> None:
     """Prints a line on stdout."""
-    from wattwise.commands.humanize import printable  # noqa: PLC0415 - it needs protobuf
-
     print(printable(line))  # noqa: T201 - the command's answer
 
 

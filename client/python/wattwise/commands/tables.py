@@ -200,7 +200,7 @@ def result(row: JobTrial) -> str:
 
 def status_name(state: v1.BatchSizeState) -> str:
     """The status of a batch size in words, such as "set aside"."""
-    return enum_name(v1.BatchSizeStatus.Name(state.status), "BATCH_SIZE_STATUS_")
+    return enum_name(v1.BatchSizeStatus, state.status)
 
 
 def with_status(job: v1.Job, status: v1.BatchSizeStatus.ValueType) -> list[int]:
@@ -244,8 +244,7 @@ def mark_of(job: v1.Job) -> str:
 
 def policy(spec: v1.JobSpec) -> str:
     """A policy in words, such as "knowledge gradient"; its number if it is newer than this client."""
-    known = spec.policy in v1.Policy.values()
-    return enum_name(v1.Policy.Name(spec.policy), "POLICY_") if known else f"policy {spec.policy}"
+    return enum_name(v1.Policy, spec.policy)
 
 
 def has_stages(spec: v1.JobSpec) -> bool:
@@ -399,7 +398,7 @@ def _pinned_size(job: v1.Job) -> int | None:
 def trial_type(spec: v1.JobSpec, trial: v1.Trial) -> str:
     """The type of a trial; that of one which the search chose says nothing without stages."""
     chosen = trial.type not in (v1.TRIAL_TYPE_REQUESTED, v1.TRIAL_TYPE_IMPORTED)
-    return "-" if chosen and not has_stages(spec) else enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_")
+    return "-" if chosen and not has_stages(spec) else enum_name(v1.TrialType, trial.type)
 
 
 def monitors(job: v1.Job) -> str:
@@ -438,7 +437,7 @@ def seconds_since(timestamp: Timestamp) -> float:
 
 
 def _status(row: JobTrial) -> str:
-    return _with_uncounted(enum_name(v1.TrialStatus.Name(row.trial.status), "TRIAL_STATUS_"), row)
+    return _with_uncounted(enum_name(v1.TrialStatus, row.trial.status), row)
 
 
 def _metric(row: JobTrial) -> float | None:
@@ -469,7 +468,7 @@ def _lease_end(row: JobTrial) -> int | None:
 
 def warning_name(warning: v1.TrialWarning) -> str:
     """What a warning is about, such as "no energy"."""
-    return enum_name(v1.WarningReason.Name(warning.reason), "WARNING_REASON_")
+    return enum_name(v1.WarningReason, warning.reason)
 
 
 JOB_COLUMNS: Sequence[Column[v1.Job]] = (

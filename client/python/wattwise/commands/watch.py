@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from wattwise import v1
 from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain
 from wattwise.commands.columns import Column, Mark, Row, drawn, live_console
-from wattwise.commands.humanize import age, estimate_mark, instant, joules, printable
+from wattwise.commands.humanize import age, estimate_mark, instant, joules
 from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import (
@@ -34,7 +34,7 @@ from wattwise.commands.tables import (
     next_launch,
     seconds_since,
 )
-from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
+from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError, printable
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
@@ -318,8 +318,8 @@ def _estimate(mark: str) -> str | None:
 def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
     running = trial.status == v1.TRIAL_STATUS_DISPATCHED
     reported = bool(trial.last_epoch)
-    status = "running" if running else enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_")
-    reason = enum_name(v1.EndReason.Name(trial.end_reason), "END_REASON_").replace(" ", "_")
+    status = "running" if running else enum_name(v1.TrialStatus, trial.status)
+    reason = enum_name(v1.EndReason, trial.end_reason).replace(" ", "_")
     return {
         "job": trial.id.job_id,
         "trial": trial.id.trial_number,

@@ -159,7 +159,7 @@ class RunFolder:
     def is_done(self, recurrences: int) -> bool:
         """Whether every recurrence has reached the target."""
         reached = {record.recurrence for record in self.history.read() if record.reached}
-        return reached >= set(range(1, recurrences + 1))
+        return sum(0 < recurrence <= recurrences for recurrence in reached) == recurrences
 
     def record(self, claim: Claim, record: TrialRecord) -> None:
         """Adds an ended launch to the history and removes its claim."""

@@ -15,6 +15,7 @@ from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate
 from wattwise.monitor.named import checked_monitor
 from wattwise.prices import PRICES, price_faults
 from wattwise.spec import GpuConfig, JobSpec
+from wattwise.variables import control_fault
 
 
 class JobFileError(WattwiseError):
@@ -147,6 +148,8 @@ def _train(table: Table, folder: Path) -> dict[str, Any]:
     values = table.read(TrainSection, default_learning_rate=POSITIVE)
     command = values.get("command", ())
     for word in command:
+        if "\0" in word:
+            table.fault("command", f"{word!r:.80} has a NUL, which no argument can have; remove it")
         for fault in faults_in(word):
             table.fault("command", fault)
     optimizer = values.get("optimizer")
@@ -189,4 +192,7 @@ def _run(table: Table, folder: Path) -> dict[str, Any]:
     except MonitorError as error:
         table.fault("monitor", str(error))
     values["log_dir"] = (folder / values.get("log_dir", RunSection.log_dir)).resolve()
+    # In the job file's own folder, perhaps: commands get it in a variable.
+    if fault := control_fault(str(values["log_dir"])):
+        table.fault("log_dir", f"{values['log_dir']} {fault}")
     return values

@@ -282,8 +282,11 @@ class Launcher:
         )
         temporary = folder.with_name(f"{folder.name}.new")
         with writing(temporary):
-            # Of a driver that was killed.
-            shutil.rmtree(temporary, ignore_errors=True)
+            # Of a driver that was killed, unless a command has left a file or a link there.
+            if temporary.is_dir() and not temporary.is_symlink():
+                shutil.rmtree(temporary)
+            else:
+                temporary.unlink(missing_ok=True)
             temporary.mkdir()
         document = {"request_id": launch.request_id, "command": command.words, "variables": dict(command.variables)}
         write_json(temporary / _LAUNCH, document)

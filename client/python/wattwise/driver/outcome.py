@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from wattwise import v1
-from wattwise.commands.humanize import printable
 from wattwise.driver.files import Read, WriteError, read_object, values_of, write_json
-from wattwise.errors import log
+from wattwise.errors import log, printable
 from wattwise.files import FileError, integer_of, is_number, read_end, read_json, shown
 from wattwise.monitor.kind import MonitorKinds
 from wattwise.training.client_file import ClientFile, power_fault_of, power_limit_of
@@ -35,6 +34,8 @@ OUTPUT = "output.log"
 RESULT = "result.json"
 ENDED = "ended.json"
 _MEASURING, _MEASURED = "measuring.json", "measured.json"
+_EPOCHS = range(1, 2**31)
+"""What the server takes for the number of an epoch."""
 RUNNING = -1
 """In place of the exit status of a command that runs."""
 _QUOTED_LINES, _QUOTED_CHARACTERS, _READ_BYTES = 10, 500, 16_384
@@ -166,7 +167,7 @@ def _epochs(value: object) -> tuple[MeasuredEpoch, ...] | None:
     epochs = []
     for each in value if isinstance(value, list) else [None]:
         match each:
-            case [number, metric, seconds, joules] if all(map(is_number, each)) and integer_of(number) is not None:
+            case [number, metric, seconds, joules] if all(map(is_number, each)) and integer_of(number) in _EPOCHS:
                 epochs.append(MeasuredEpoch(int(number), float(metric), float(seconds), float(joules)))
             case _:
                 return None
@@ -251,7 +252,7 @@ def read_result(folder: Path) -> tuple[float, int]:
     metric, epochs = document.get("metric"), integer_of(document.get("epochs"))
     if not is_number(metric):
         raise _fault(path, f"has metric {metric!r:.80}, which is not a number")
-    if epochs is None or not 0 < epochs < 2**31:
+    if epochs is None or epochs not in _EPOCHS:
         raise _fault(path, f"has epochs {document.get('epochs')!r:.80}, which is not a positive integer")
     return float(metric), epochs
 

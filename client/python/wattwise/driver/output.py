@@ -17,12 +17,12 @@ from wattwise.commands.humanize import (
     duration,
     estimate_mark,
     joules,
-    printable,
     trial_result,
 )
 from wattwise.driver.folder import LaunchRecord
 from wattwise.driver.history import TrialRecord
 from wattwise.driver.outcome import OUTPUT, described, last_lines, shown_line
+from wattwise.errors import printable
 from wattwise.files import FileError, open_file
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def parsed(path: Path, error: type[WattwiseError]) -> Mapping[str, Any]:
     try:
         content: Mapping[str, Any] = tomllib.loads(read_text(path, _MOST_BYTES))
     except FileNotFoundError as cause:
-        raise error(f"{shown(path)} cannot be read: there is no such file; name another one") from cause
+        raise error(f"{shown(path)} cannot be read: {cause.strerror}; name another file") from cause
     except FileError as cause:
         raise error(str(cause)) from cause
     except RecursionError as cause:

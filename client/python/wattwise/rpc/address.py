@@ -128,6 +128,6 @@ def _packed(host: str) -> bytes:
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             return socket.inet_pton(family, host)
-        except OSError:  # noqa: PERF203 - two iterations
+        except (OSError, ValueError):  # noqa: PERF203 - two iterations
             continue
     return b""

@@ -13,9 +13,10 @@ from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.errors import InvalidResultError, JobDiffersError, Violation, log
+from wattwise.rpc import answers
 from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import check_seconds, pauses, retrying
-from wattwise.rpc.connection import Connection, DecisionStream, Link, is_old
+from wattwise.rpc.connection import Connection, DecisionStream, Link, is_old, naming
 from wattwise.rpc.credentials import Credentials
 
 if TYPE_CHECKING:
@@ -25,12 +26,28 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
+OfJob = TypeVar(
+    "OfJob",
+    v1.GetJobResponse,
+    v1.ResetJobResponse,
+    v1.SetBatchSizeStateResponse,
+    v1.SetJobPausedResponse,
+    v1.RequestBaselineResponse,
+    v1.SetJobPolicyResponse,
+)
+Listing = TypeVar("Listing", v1.ListJobsRequest, v1.ListTrialsRequest, v1.ListEventsRequest)
+Page = TypeVar("Page", v1.ListJobsResponse, v1.ListTrialsResponse, v1.ListEventsResponse)
 
 
 def new_request_id() -> str:
     """128 random bits that identify a call and its repetitions to the server."""
     # Not from `uuid`, which takes as long to import as a call takes.
     return os.urandom(16).hex()
+
+
+def _name_of(request: Message) -> str:
+    """The name of the call that a request belongs to."""
+    return type(request).__name__.removesuffix("Request")
 
 
 def _check_metric(measured: v1.TrainingResult | v1.Measurement, where: str) -> None:
@@ -90,6 +107,8 @@ class Client:
         self._warns = warns
         self._request_id = request_id
         self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)
+        # The jobs that were registered here: a trial must have one of the batch sizes.
+        self._specs: dict[str, v1.JobSpec] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +147,15 @@ class Client:
             raise spec.explained(error) from None
 
     def _register(self, job: v1.JobSpec, timeout: float | None) -> v1.RegisterJobResponse:
-        return self._call(lambda link: link.optimizer.RegisterJob, v1.RegisterJobRequest(job=job), timeout)
+        request = v1.RegisterJobRequest(job=job)
+        answer = self._call(
+            lambda link: link.optimizer.RegisterJob,
+            request,
+            timeout,
+            lambda answer: answers.check_registered(answer.job, job),
+        )
+        self._specs[answer.job.spec.job_id] = answer.job.spec
+        return answer
 
     def get_next_batch_size(
         self,
@@ -162,7 +189,15 @@ class Client:
             unconnected_ranks=unconnected_ranks,
             labels=labels,
         )
-        return self._call(lambda link: link.optimizer.GetNextBatchSize, request, timeout)
+        spec = self._specs.get(job_id)
+
+        def check(answer: v1.GetNextBatchSizeResponse) -> None:
+            answers.check_trial(answer.trial, job_id, request.request_id)
+            if spec is not None:
+                answers.check_dispatched(answer.trial, spec)
+            answer.reason = answers.shown(answer.reason)
+
+        return self._call(lambda link: link.optimizer.GetNextBatchSize, request, timeout, check)
 
     def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
         """Reports one epoch's cumulative measurement.
@@ -178,7 +213,8 @@ class Client:
         """
         _check_metric(result, "result")
         request = v1.ReportResultRequest(result=result)
-        return self._call(lambda link: link.optimizer.ReportResult, request, timeout).decision
+        call = self._call(lambda link: link.optimizer.ReportResult, request, timeout, answers.checked_decision)
+        return call.decision
 
     def stream_results(self, requests: Iterator[v1.StreamResultsRequest]) -> DecisionStream:
         """Opens the stream of a trial, without deadline and retries.
@@ -199,7 +235,8 @@ class Client:
             JobNotFoundError: if the job is not registered, or was deleted.
             TrialNotFoundError: if the job has no such trial.
         """
-        return self._call(lambda link: link.optimizer.Heartbeat, v1.HeartbeatRequest(trial=trial), timeout).decision
+        request = v1.HeartbeatRequest(trial=trial)
+        return self._call(lambda link: link.optimizer.Heartbeat, request, timeout, answers.checked_decision).decision
 
     def end_trial(self, trial: v1.TrialId, reason: v1.EndReason.ValueType, *, timeout: float | None = None) -> v1.Trial:
         """Ends a trial because its trainer is done. A trial that is decided already does not change.
@@ -214,7 +251,11 @@ class Client:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.EndTrialRequest(trial=trial, reason=reason)
-        return self._call(lambda link: link.optimizer.EndTrial, request, timeout).trial
+
+        def check(answer: v1.EndTrialResponse) -> None:
+            answers.check_trial(answer.trial, trial.job_id, trial.request_id, trial.trial_number)
+
+        return self._call(lambda link: link.optimizer.EndTrial, request, timeout, check).trial
 
     def import_trial(self, request: v1.ImportTrialRequest, *, timeout: float | None = None) -> v1.ImportTrialResponse:
         """Records a trial, or the end of one, that could not be reported while it ran.
@@ -229,7 +270,11 @@ class Client:
         """
         for place, measurement in enumerate(request.measurements):
             _check_metric(measurement, f"measurements[{place}]")
-        return self._call(lambda link: link.optimizer.ImportTrial, request, timeout)
+
+        def check(answer: v1.ImportTrialResponse) -> None:
+            answers.check_trial(answer.trial, request.job_id, request.request_id)
+
+        return self._call(lambda link: link.optimizer.ImportTrial, request, timeout, check)
 
     def get_power_limit(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetPowerLimitResponse:
         """The cheapest power limit of a batch size. If none is known and no trial profiles, this trial has to profile.
@@ -248,7 +293,7 @@ class Client:
             trial_number=trial.trial_number,
             request_id=trial.request_id,
         )
-        return self._call(lambda link: link.optimizer.GetPowerLimit, request, timeout)
+        return self._call(lambda link: link.optimizer.GetPowerLimit, request, timeout, answers.check_power_limit)
 
     def report_power_profile(
         self, trial: v1.TrialId, samples: Iterable[v1.PowerSample], *, timeout: float | None = None
@@ -268,7 +313,13 @@ class Client:
             JobNotFoundError, TrialNotFoundError: if there is no such trial, or it was deleted.
         """
         request = v1.ReportPowerProfileRequest(trial=trial, samples=samples)
-        return self._call(lambda link: link.optimizer.ReportPowerProfile, request, timeout).power_limit_watts
+        answer = self._call(
+            lambda link: link.optimizer.ReportPowerProfile,
+            request,
+            timeout,
+            lambda answer: answers.check_watts(answer.power_limit_watts),
+        )
+        return answer.power_limit_watts
 
     def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
         """The current state of a job.
@@ -280,7 +331,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(lambda link: link.admin.GetJob, v1.GetJobRequest(job_id=job_id), timeout).job
+        return self._job(lambda link: link.admin.GetJob, v1.GetJobRequest(job_id=job_id), timeout)
 
     def list_jobs(
         self,
@@ -312,12 +363,8 @@ class Client:
             with_summaries=with_summaries,
             page_size=page_size,
         )
-        while True:
-            page = self._call(lambda link: link.admin.ListJobs, request, timeout)
+        for page in self._pages(lambda link: link.admin.ListJobs, request, timeout):
             yield from page.jobs
-            request.page_token = page.next_page_token
-            if not page.next_page_token:
-                return
 
     def list_trials(
         self,
@@ -390,12 +437,8 @@ class Client:
         return self._trials(request, timeout)
 
     def _trials(self, request: v1.ListTrialsRequest, timeout: float | None) -> Iterator[v1.Trial]:
-        while True:
-            page = self._call(lambda link: link.admin.ListTrials, request, timeout)
+        for page in self._pages(lambda link: link.admin.ListTrials, request, timeout):
             yield from page.trials
-            request.page_token = page.next_page_token
-            if not page.next_page_token:
-                return
 
     def get_trial(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetTrialResponse:
         """A trial with its measurements.
@@ -408,7 +451,11 @@ class Client:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
-        return self._call(lambda link: link.admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout)
+
+        def check(answer: v1.GetTrialResponse) -> None:
+            answers.check_trial(answer.trial, trial.job_id, trial.request_id, trial.trial_number)
+
+        return self._call(lambda link: link.admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout, check)
 
     def delete_job(self, job_id: str, *, timeout: float | None = None) -> v1.DeleteJobResponse:
         """Deletes a job and its trials; running trials are stopped.
@@ -432,7 +479,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(lambda link: link.admin.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout).job
+        return self._job(lambda link: link.admin.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout)
 
     def set_trial_excluded(
         self, trial: v1.TrialId, *, excluded: bool, timeout: float | None = None
@@ -467,7 +514,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetBatchSizeStateRequest(job_id=job_id, batch_size=batch_size, status=status)
-        return self._call(lambda link: link.admin.SetBatchSizeState, request, timeout).job
+        return self._job(lambda link: link.admin.SetBatchSizeState, request, timeout)
 
     def set_job_paused(self, job_id: str, *, paused: bool, timeout: float | None = None) -> v1.Job:
         """Pauses the job's search, so that launches get the best known batch size, or resumes it.
@@ -480,9 +527,8 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(
-            lambda link: link.admin.SetJobPaused, v1.SetJobPausedRequest(job_id=job_id, paused=paused), timeout
-        ).job
+        request = v1.SetJobPausedRequest(job_id=job_id, paused=paused)
+        return self._job(lambda link: link.admin.SetJobPaused, request, timeout)
 
     def request_baseline(self, job_id: str, *, every: int | None = None, timeout: float | None = None) -> v1.Job:
         """Requests that the job's next launch gets the default batch size, to compare with.
@@ -497,7 +543,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.RequestBaselineRequest(job_id=job_id, every=every)
-        return self._call(lambda link: link.admin.RequestBaseline, request, timeout).job
+        return self._job(lambda link: link.admin.RequestBaseline, request, timeout)
 
     def set_job_policy(self, job_id: str, policy: v1.Policy.ValueType, *, timeout: float | None = None) -> v1.Job:
         """Changes the job's policy; the search is rebuilt from the job's trials.
@@ -511,9 +557,8 @@ class Client:
             InvalidRequestError: if the policy is unspecified, or the job's configuration has a fault under it.
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(
-            lambda link: link.admin.SetJobPolicy, v1.SetJobPolicyRequest(job_id=job_id, policy=policy), timeout
-        ).job
+        request = v1.SetJobPolicyRequest(job_id=job_id, policy=policy)
+        return self._job(lambda link: link.admin.SetJobPolicy, request, timeout)
 
     def get_job_statistics(
         self, job_id: str, *, num_buckets: int = 0, timeout: float | None = None
@@ -572,12 +617,8 @@ class Client:
             timeout: seconds for each page; None is the client's.
         """
         request = v1.ListEventsRequest(job_id=job_id, job_id_prefix=job_id_prefix, kind=kind, page_size=page_size)
-        while True:
-            page = self._call(lambda link: link.admin.ListEvents, request, timeout)
+        for page in self._pages(lambda link: link.admin.ListEvents, request, timeout):
             yield from page.events
-            request.page_token = page.next_page_token
-            if not page.next_page_token:
-                return
 
     def get_server_info(self, *, timeout: float | None = None) -> v1.GetServerInfoResponse:
         """The server's version, its prices and carbon intensity, and the role of this client's token.
@@ -624,7 +665,12 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered, or once it is deleted.
         """
-        for response in self._watch(lambda link: link.admin.WatchJob, v1.WatchJobRequest(job_id=job_id), timeout):
+
+        def check(answer: v1.WatchJobResponse) -> None:
+            answers.check_job(answer.job, job_id)
+
+        request = v1.WatchJobRequest(job_id=job_id)
+        for response in self._watch(lambda link: link.admin.WatchJob, request, timeout, check):
             yield response.job
 
     def _watch(
@@ -632,8 +678,10 @@ class Client:
         method: Callable[[Link], grpc.UnaryStreamMultiCallable[Request, Response]],
         request: Request,
         timeout: float | None,
+        check: Callable[[Response], object] = lambda _: None,
     ) -> Iterator[Response]:
         """The answers of a stream, which is opened again after a lost connection."""
+        name = _name_of(request)
         patience = self._timeout if timeout is None else timeout
         waits, deadline, call_id = pauses(0.1, 3.0), time.monotonic() + patience, self._call_id()
         while True:
@@ -642,6 +690,9 @@ class Client:
             try:
                 for response in call:
                     self._connection.answered(link)
+                    with naming(link, name):
+                        answers.check_times(response)
+                        check(response)
                     yield response
                     waits, deadline = pauses(0.1, 3.0), time.monotonic() + patience
             except grpc.RpcError as error:
@@ -665,16 +716,52 @@ class Client:
     def _call_id(self) -> str:
         return self._request_id or new_request_id()
 
+    def _job(
+        self,
+        method: Callable[[Link], grpc.UnaryUnaryMultiCallable[Request, OfJob]],
+        request: Request,
+        timeout: float | None,
+    ) -> v1.Job:
+        """The job in the answer to a call about one job."""
+        job_id: str = request.job_id  # type: ignore[attr-defined]
+        return self._call(method, request, timeout, lambda answer: answers.check_job(answer.job, job_id)).job
+
+    def _pages(
+        self,
+        method: Callable[[Link], grpc.UnaryUnaryMultiCallable[Listing, Page]],
+        request: Listing,
+        timeout: float | None,
+    ) -> Iterator[Page]:
+        """The pages of a list."""
+        seen = {request.page_token}
+
+        def check(page: Page) -> None:
+            answers.check_next_page(page.next_page_token, seen)
+
+        while True:
+            page = self._call(method, request, timeout, check)
+            yield page
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                return
+
     def _call(
         self,
         method: Callable[[Link], grpc.UnaryUnaryMultiCallable[Request, Response]],
         request: Request,
         timeout: float | None,
+        check: Callable[[Response], object] = lambda _: None,
     ) -> Response:
         call_id = self._call_id()
 
         def send(link: Link, seconds: float) -> Response:
-            return method(link)(request, timeout=seconds, metadata=link.metadata(call_id))
+            answer = method(link)(request, timeout=seconds, metadata=link.metadata(call_id))
+            with naming(link, _name_of(request)):
+                # None if the call succeeded without one.
+                answers.require(isinstance(answer, Message), "it is empty")
+                answers.check_times(answer)
+                check(answer)
+            return answer
 
         def attempt(left: float) -> Response:
             return self._connection.ask(send, left)

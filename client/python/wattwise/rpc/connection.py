@@ -16,12 +16,14 @@ from wattwise import v1
 from wattwise.errors import (
     CredentialsError,
     DeadlineError,
+    InvalidAnswerError,
     OperationOrderError,
     ServerUnavailableError,
     WattwiseError,
     log,
 )
 from wattwise.rpc.address import is_loopback, may_be_several, servers_of
+from wattwise.rpc.answers import checked_decision
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.statuses import from_rpc_error
 
@@ -97,6 +99,19 @@ class Link(NamedTuple):
         """The metadata of a call with this id."""
         bearer = () if self.token is None else self.token.metadata()
         return (*bearer, (REQUEST_ID, request_id))
+
+
+@contextmanager
+def naming(link: Link, call: str) -> Iterator[None]:
+    """Adds the server and the call to the error of an invalid answer.
+
+    Raises:
+        InvalidAnswerError: that of the block.
+    """
+    try:
+        yield
+    except InvalidAnswerError as fault:
+        raise InvalidAnswerError(f"the server at {link.server} gave an invalid answer to {call}: {fault}") from None
 
 
 class _Failure(NamedTuple):
@@ -369,11 +384,13 @@ class DecisionStream:
         """Yields decisions as they arrive, until the server ends the stream.
 
         Raises:
-            WattwiseError: if it ended with an error.
+            WattwiseError: if it ended with an error, or sends an invalid answer.
         """
         try:
             for response in self._call:
-                yield response.decision
+                with naming(self._link, "StreamResults"):
+                    decision = checked_decision(response)
+                yield decision
         except grpc.RpcError as error:
             raise self._connection.broken(self._link, error) from None
 

@@ -26,7 +26,9 @@ from wattwise.errors import (
     Violation,
     WattwiseError,
     log,
+    printable,
 )
+from wattwise.rpc.answers import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,7 +63,7 @@ _BY_STATUS: dict[grpc.StatusCode, tuple[type[WattwiseError], str]] = {
     grpc.StatusCode.UNAUTHENTICATED: (UnauthenticatedError, "the call is not authenticated at"),
     grpc.StatusCode.PERMISSION_DENIED: (PermissionDeniedError, "permission denied by"),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (ResourceExhaustedError, "the call exceeds a limit of"),
-    grpc.StatusCode.INVALID_ARGUMENT: (InvalidRequestError, "the request is invalid according to"),
+    grpc.StatusCode.INVALID_ARGUMENT: (ServerError, "the request is invalid according to"),
     grpc.StatusCode.UNIMPLEMENTED: (UnsupportedCallError, "not a Wattwise server, or an older version:"),
 }
 
@@ -110,9 +112,9 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
 
     The full gRPC error is logged at level DEBUG. The address is part of the message if the server gave no reason.
     """
-    log.debug("a call to %s failed: %s", address, error)
+    log.debug("a call to %s failed: %s", address, printable(str(error)))
     info, violations = _details(error)
-    message = error.details() or error.code().name
+    message = shown(error.details() or error.code().name)
     known = BY_REASON.get(info.reason) if info.domain == DOMAIN else None
     if known is None:
         return _without_reason(error.code(), message, address)
@@ -120,9 +122,10 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
         message = f"the server at {address} is temporarily unavailable: {message}"
     if known is UnauthenticatedError:
         message = f"rejected by the server at {address}: {message}"
-    if request_id := info.metadata.get("request_id"):
+    metadata = {shown(key): shown(value) for key, value in info.metadata.items()}
+    if request_id := metadata.get("request_id"):
         message = f"{message} (request {request_id})"
-    return known(message, reason=info.reason, violations=violations, metadata=info.metadata)
+    return known(message, reason=info.reason, violations=violations, metadata=metadata)
 
 
 def _without_reason(code: grpc.StatusCode, message: str, address: str) -> WattwiseError:
@@ -152,4 +155,4 @@ def _details(call: grpc.RpcError) -> tuple[ErrorInfo, list[Violation]]:
     except DecodeError:
         # Not written by a Wattwise server: only the status is usable.
         return error_details_pb2.ErrorInfo(), []
-    return info, [Violation(fault.field, fault.description) for fault in faults.field_violations]
+    return info, [Violation(shown(fault.field), shown(fault.description)) for fault in faults.field_violations]

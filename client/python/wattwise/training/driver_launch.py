@@ -24,6 +24,7 @@ from wattwise.errors import (
 from wattwise.files import parse_json
 from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.monitor.named import named_monitor
+from wattwise.rpc.answers import check_dispatched
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import GpuConfig, JobSpec, check_job
@@ -183,6 +184,7 @@ class DriverLaunch:
                     self._away = True
                     return self._start_locally(kind)
                 job = client.register_job(spec).job
+                check_dispatched(trial, job.spec)
             except NO_TRIAL as error:
                 log.warning("%s. Training starts nevertheless, and is reported when the server is back", error)
                 self._away = True

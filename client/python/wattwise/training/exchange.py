@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.errors import WattwiseError, log
+from wattwise.rpc.answers import MOST_WARNINGS
 
 _MAX_PENDING = 10_000
 
@@ -137,7 +138,7 @@ class Exchange:
         """
         self.found()
         for warning in decision.warnings:
-            if warning.reason not in self._warned:
+            if warning.reason not in self._warned and len(self._warned) < MOST_WARNINGS:
                 self._warned.add(warning.reason)
                 log.warning("%s", warning.message)
         with self.changed:

@@ -38,7 +38,6 @@ from wattwise.files import (
 from wattwise.rpc.client import new_request_id
 from wattwise.training.resume import carry_on
 from wattwise.training.rules import own_decision
-from wattwise.variables import control_fault
 
 SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
 """Of no other program: the folder of the spool may hold other files."""
@@ -487,6 +486,19 @@ def _locked_draft(draft: Path) -> int:
     raise JournalInUseError(f"{draft} is being replaced")
 
 
+def delete_draft(draft: Path) -> None:
+    """Deletes the draft of a process that was killed while it wrote it; one that is being written stays.
+
+    Raises:
+        OSError: if it is being written, or cannot be deleted.
+    """
+    descriptor = _locked_draft(draft)
+    try:
+        draft.unlink()
+    finally:
+        _close(descriptor)
+
+
 def _is_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -550,8 +562,8 @@ def _message(document: object, message: _Message) -> _Message:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or control_fault(value):
-        raise ValueError(f"has {value!r:.80} in place of a text without control characters")
+    if not isinstance(value, str):
+        raise ValueError(f"has {value!r:.80} in place of a text")  # noqa: TRY004 - of a file, not of a caller
     return value
 
 

@@ -24,6 +24,7 @@ from wattwise.errors import (
     log,
 )
 from wattwise.monitor import Monitor, gpu_config, monitor_kinds
+from wattwise.rpc.answers import check_dispatched
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
@@ -427,6 +428,7 @@ class ServerLaunch:
         saved.check(trial)
         try:
             job = client.register_job(spec).job
+            check_dispatched(trial, job.spec)
         except WattwiseError:
             # A trial that was still running belongs to another process.
             if ended:

@@ -86,9 +86,9 @@ class Reporter:
             reported_before = epoch <= self._reported
             decision = session.decision if reported_before else session.report(result)
             progress = Progress(epoch, result.time_seconds, result.energy_joules)
-            if decision is None and not (reported_before or session.over):
-                own = own_decision(self._spec, result)
-                over = own.stop_train
+            if not (reported_before or session.over):
+                own = self._own_decision(result, decision)
+                over = own is not None and own.stop_train
             if over:
                 session.decide()
         except (InvalidResultError, InvalidRequestError) as refusal:
@@ -118,6 +118,20 @@ class Reporter:
         )
         self.power.complete(result)
         return result
+
+    def _own_decision(self, result: v1.TrainingResult, decision: v1.Decision | None) -> v1.Decision | None:
+        """This trainer's decision if the server has made none, or lets the trial go on after its end."""
+        own = own_decision(self._spec, result)
+        if decision is None:
+            return own
+        if not own.stop_train:
+            return None
+        log.warning(
+            "training stops although the server lets trial %d continue after epoch %d, in which it %s: a fault",
+            *(self._trial.id.trial_number, result.current_epoch),
+            "reached the target" if own.target_reached else "ended",
+        )
+        return own
 
     def _warn_of_nan(self, epoch: int, value: float) -> None:
         if self._warned_of_nan or math.isfinite(value):

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from wattwise import v1
 from wattwise.errors import ResumeError
+from wattwise.spec import enum_constant
 
 _VERSION = 1
 _LATEST = 253_402_300_799 * 10**9
@@ -127,7 +128,8 @@ class SavedTrial(NamedTuple):
     def ended(self, reason: v1.EndReason.ValueType) -> ResumeError:
         """The error for a trial that its trainer has ended."""
         return ResumeError(
-            f"{self.name} was ended by its trainer ({v1.EndReason.Name(reason)}) and cannot continue; {_NEW_TRIAL}. "
+            f"{self.name} was ended by its trainer ({enum_constant(v1.EndReason, reason)}) and cannot continue; "
+            f"{_NEW_TRIAL}. "
             "A trial that ended as END_REASON_PREEMPTED, or whose process was killed, can continue"
         )
 

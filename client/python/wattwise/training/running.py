@@ -10,6 +10,7 @@ from dataclasses import replace
 from wattwise import v1
 from wattwise.errors import JobNotFoundError, OperationOrderError, TrainFailError, WattwiseError, announce, log
 from wattwise.monitor import Monitor
+from wattwise.rpc.answers import shown
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
 from wattwise.training.exits import EndActions, ExitGuard
@@ -153,7 +154,7 @@ class RunningTrial:
         name = f"trial {trial.trial_number} with batch size {trial.batch_size}"
         if not epoch:
             return f"{name} ended without a metric"
-        reason = enum_name(v1.EndReason.Name(self._end_reason), "END_REASON_")
+        reason = enum_name(v1.EndReason, self._end_reason)
         metric = f"metric {self.metric:.6g}, target {spec.target_metric:.6g}"
         return f"{name} ended undecided after epoch {epoch} of {spec.max_epochs} ({reason}): {metric}"
 
@@ -285,7 +286,7 @@ class RunningTrial:
         """What the server advises; empty if it has no advice."""
         try:
             with self.client(_END_SECONDS) as client:
-                return client.get_job(self.info.id.job_id).advice
+                return shown(client.get_job(self.info.id.job_id).advice)
         except JobNotFoundError:
             # That of a fallback trial may not have been registered yet.
             return "" if self.info.fallback else "the job is no longer on the server"

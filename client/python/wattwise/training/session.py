@@ -22,6 +22,7 @@ from wattwise.errors import (
 from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
+from wattwise.spec import enum_constant
 from wattwise.training.delivery import REFUSALS, deliver_record
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
@@ -285,7 +286,7 @@ class Session:
             log.warning(
                 "trial %d of job %r of the checkpoint was ended by its trainer (%s) before: what is trained now is "
                 "delivered at its end, as another trial",
-                *(trial.id.trial_number, trial.id.job_id, v1.EndReason.Name(trial.end_reason)),
+                *(trial.id.trial_number, trial.id.job_id, enum_constant(v1.EndReason, trial.end_reason)),
             )
             self._journal.carry_on(trial)
             self._exchange.detach()

@@ -22,6 +22,7 @@ from wattwise.training.journal import (
     Journal,
     JournalInUseError,
     TrialRecord,
+    delete_draft,
     read_record,
 )
 from wattwise.variables import read_variable
@@ -380,5 +381,4 @@ def _below(entry: os.DirEntry[str], depth: int) -> Iterator[tuple[float, int, Pa
         # Whatever it is: what cannot be read is reported.
         yield found.st_mtime, found.st_size, path
     elif path.suffix == DRAFT_SUFFIX and time.time() - found.st_mtime > _DRAFT_SECONDS:
-        # Of a process that was killed while it wrote it.
-        path.unlink(missing_ok=True)
+        delete_draft(path)

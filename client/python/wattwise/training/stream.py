@@ -8,7 +8,13 @@ import time
 from collections.abc import Iterator
 
 from wattwise import v1
-from wattwise.errors import DeadlineError, InvalidRequestError, InvalidResultError, WattwiseError
+from wattwise.errors import (
+    DeadlineError,
+    InvalidAnswerError,
+    InvalidRequestError,
+    InvalidResultError,
+    WattwiseError,
+)
 from wattwise.rpc.client import Client
 from wattwise.rpc.connection import DecisionStream, starting_threads
 from wattwise.training.exchange import Exchange, PendingReport
@@ -90,7 +96,11 @@ class ResultStream:
             for decision in call:
                 with self._exchange.changed:
                     report, self._unanswered = self._unanswered, None
-                self._answered = True
+                if report is None and not decision.stop_train:
+                    # A server that sends decisions without end would take the processor from the training.
+                    error = InvalidAnswerError("the server sent a decision on the stream that answers nothing")
+                    return
+                self._answered = self._answered or report is not None
                 self._exchange.answer(report, decision)
         except WattwiseError as failure:
             error = failure

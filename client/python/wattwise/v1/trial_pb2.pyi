@@ -252,8 +252,8 @@ class TrialId(_message.Message):
     """The number of the trial within its job, from 1. 0 is refused as unknown."""
     request_id: _builtins.str
     """The launch that the trial was dispatched to or imported from: the request_id of GetNextBatchSize and ImportTrial; the
-    server sets it unless the launch had none. In requests: with a launch, a trial of another one is refused as an unknown
-    trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
+    server sets it, to a random one for a launch without. In requests: with a launch, a trial of another one is refused as
+    an unknown trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
     """
     def __init__(
         self,
@@ -273,7 +273,7 @@ Global___TrialId: _TypeAlias = TrialId  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """The state of a trial: one launch of a job with one batch size."""
+    """The state of a trial: the record of a training with one batch size."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -64,7 +64,7 @@ class Constants:
         begins: Prior probability that a batch size that has reached the target has begun to miss it always. Low: the
             best batch size is repeated after several misses in a row. High: one miss makes launches avoid it.
         doubt: Probability of a row of misses below which the job itself is doubted and the default is tried. Low: many
-            launches in a row miss before that. High: two unlucky trials lead back to the default.
+            trials in a row miss before that. High: two unlucky trials lead back to the default.
         horizon: Future deliveries that benefit from what is learned now, besides as many as there were trials. Low:
             little is tried.
         misfit_horizon: As many more for each unit of misfit: the less the law says, the more there is to learn. Low: a
@@ -84,15 +84,15 @@ class Constants:
         heavy: Factor of the standard deviation of ln E when a trial of the best batch size is stopped; caution, as
             nobody else delivers if the belief is wrong. Low: trials are stopped that were about to reach the target.
             High: hardly any is stopped.
-        insurance: Share of all launches that may try batch sizes that the model does not recommend, for each unit of
+        insurance: Share of all trials that may try batch sizes that the model does not recommend, for each unit of
             misfit. 0: a second valley behind a hill is never found. High: paid where there is one valley, too.
         threshold: ln of the likelihood ratio at which a change of the epochs is reported. Low, such as 8: false alarms
-            in jobs with unlucky runs. High, such as 25: a change goes unnoticed for several more launches.
+            in jobs with unlucky runs. High, such as 25: a change goes unnoticed for several more trials.
         cost_threshold: As `threshold`, for the cost of an epoch.
         cost_least: ln of the smallest change of the cost of an epoch that is reported. Low, such as 0.02: the drift of
             a machine is reported. High, such as 0.5: what raises costs by half goes unnoticed.
         most: Largest ln of the ratio that one trial may contribute, so that no single trial causes an alarm. Low: clear
-            changes take more launches. High, such as 10: two surprising trials suffice.
+            changes take more trials. High, such as 10: two surprising trials suffice.
         shift: Size of the small changes looked for, in standard deviations of a trial. Low: smaller changes are found,
             later. High: only changes that the large ones cover.
         jump, jump_spread: ln of the large changes looked for: mean and standard deviation. Low: changes by a factor of

@@ -24,6 +24,7 @@ _RETENTION_SECONDS = 300.0
 """Half of the time after which a server looks for old measurements again."""
 
 _FINISH_SECONDS = 3.0
+_MICROSECOND = timedelta(microseconds=1)
 _SLACK, _SLACK_SHARE = timedelta(seconds=0.5), 0.05
 
 
@@ -100,7 +101,7 @@ class PostgresStore(CachedStore):
         """What a transaction writes, with the leases of the trials that it changed."""
         if tx.deleted:
             return tx.statements
-        statements, key, leases = tx.statements, tx.key, tx.cached.leases
+        statements, key, leases, now = tx.statements, tx.key, tx.cached.leases, self.clock()
         for number, trial in tx.changed.items():
             expires = trial.lease_expire_time
             if not trial.running:
@@ -109,8 +110,8 @@ class PostgresStore(CachedStore):
             elif expires is not None and (number not in leases or leases[number] < expires):
                 sql = LEASE if number in leases else FIRST_LEASE
                 # A little longer: of many reports in a moment only the first renews it.
-                leases[number] = expires + min(_SLACK, _SLACK_SHARE * (expires - self.clock()))
-                statements.append(Statement(sql, (key, number, leases[number])))
+                leases[number] = expires + min(_SLACK, _SLACK_SHARE * (expires - now))
+                statements.append(Statement(sql, (key, number, (leases[number] - now) // _MICROSECOND)))
         return [*statements, *self.checks(tx)] if statements else ()
 
     def checks(self, tx: CachedTransaction) -> Sequence[Statement]:

@@ -10,13 +10,15 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class DatabaseClock:
-    """This process's monotonic clock, set by the database's; it never goes back.
+    """This process's monotonic clock, set by the database's; it goes back only if that one was set back by seconds.
 
     An answer of the database is as old as half of the time that it took, give or take the other half. So the one that
     took the shortest time counts, until it is a minute old: clocks drift.
     """
 
     _TRUSTED_SECONDS = 60.0
+    _SET_BACK_MICROS = 5_000_000
+    """Far more than two answers can differ by, and as much as the leases of the database allow for."""
 
     def __init__(self) -> None:
         self._offset = 0
@@ -29,8 +31,8 @@ class DatabaseClock:
         self._newest = max(self._newest, time.monotonic_ns() // 1000 + self._offset)
         return _EPOCH + self._newest * _MICROSECOND
 
-    def set(self, micros: int, asked: float, answered: float) -> None:
-        """Sets the clock.
+    def set(self, micros: int, asked: float, answered: float) -> bool:
+        """Sets the clock; returns whether it goes back.
 
         Args:
             micros: The database's time, in microseconds since 1970.
@@ -43,3 +45,7 @@ class DatabaseClock:
         stepped = abs(offset - self._offset) > (uncertainty + self._uncertainty) * 1e6 + 1e5
         if stepped or uncertainty <= self._uncertainty or answered - self._set_at > self._TRUSTED_SECONDS:
             self._offset, self._uncertainty, self._set_at = offset, uncertainty, answered
+        back = self._newest - (int(answered * 1e6) + self._offset) > self._SET_BACK_MICROS
+        if back:
+            self._newest = 0
+        return back

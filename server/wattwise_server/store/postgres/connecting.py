@@ -79,7 +79,7 @@ _ADVICE = {
     "3D000": "create it (CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0), or correct the URL",
 }
 _NO_TLS = "turn on ssl in its configuration, or leave sslmode out of the URL"
-_WRONG_TLS = "name in sslrootcert who has signed its certificate, and the host as its certificate does"
+_WRONG_TLS = "name the authority of its certificate in sslrootcert, and the host that the certificate is for in the URL"
 
 _WHY_READ_ONLY = """
     SELECT pg_is_in_recovery() AS standby, (

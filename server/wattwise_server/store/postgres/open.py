@@ -67,6 +67,8 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
                 store.distrust()
 
             saver.on_reconnect = reconnected
+            # Leases were read, and granted, by the clock of before.
+            saver.on_set_back = store.distrust
             with _refused(connector.shown):
                 observer.opened(*await store.content())
             tasks = {

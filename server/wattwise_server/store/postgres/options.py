@@ -71,7 +71,8 @@ def named_schema(options: Mapping[str, str], shown: str) -> str:
     if not found:
         return ""
     named = re.sub(r"\\(.)", r"\1", found[-1]).strip()
-    if not _SCHEMA.fullmatch(named):
+    # PostgreSQL takes "$user" for the name of the user.
+    if not _SCHEMA.fullmatch(named) or named == '"$user"':
         raise StartError(
             f"the search_path in the options of {shown} has to be one schema: every server has to find the same tables"
         )

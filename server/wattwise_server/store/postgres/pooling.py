@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 
-from wattwise_server.store.postgres.failures import ERRORS, RefusedError, may_be_terminated
+from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, RefusedError, may_be_terminated
 
 if TYPE_CHECKING:
     from wattwise_server.store.postgres.connecting import Connection
@@ -47,7 +47,7 @@ async def check_sessions(first: Connection, second: Connection) -> None:
 
     Raises:
         RefusedError: a pooler does not keep sessions.
-        asyncpg.PostgresError: or another of ERRORS, which proves no pooler: the database may be slow or have ended.
+        DatabaseAwayError: or another of ERRORS, which proves no pooler: the database may be slow or have ended.
     """
     check = _Check(first, second)
     try:
@@ -62,7 +62,9 @@ async def check_sessions(first: Connection, second: Connection) -> None:
             raise pooler(
                 "changes the session of a connection, as in transaction or statement pooling", error
             ) from error
-        if check.pooled and check.stalled:
+        if check.stalled and not check.pooled:
+            raise DatabaseAwayError("no answer in time", "no answer in time", answered=True) from error
+        if check.stalled:
             raise pooler("has no session for each of two connections") from error
         if check.pooled and (first.is_closed() or second.is_closed()):
             raise pooler("ended a connection, as in statement pooling", error) from error

@@ -18,7 +18,6 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from time import monotonic, perf_counter
 from typing import Any, TypeVar, cast
 
@@ -38,7 +37,6 @@ from wattwise_server.store.postgres.failures import (
     is_read_only,
     summary,
 )
-from wattwise_server.store.rows import to_micros
 from wattwise_server.store.statements import Sql
 from wattwise_server.store.writer import InDoubtError, Owner, Submission
 
@@ -46,10 +44,10 @@ _T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
-LEASE = Sql("", name="leases", columns=("job_key", "trial_number", "expires"), keys=2)
-"""The lease of a running trial; None if it has ended."""
+LEASE = Sql("", name="leases", columns=("job_key", "trial_number", "micros"), keys=2)
+"""How long the lease of a running trial lasts from now on; None if it has ended."""
 
-FIRST_LEASE = Sql("", name="first leases", columns=("job_key", "trial_number", "expires"), keys=2)
+FIRST_LEASE = Sql("", name="first leases", columns=("job_key", "trial_number", "micros"), keys=2)
 """The lease of a trial that starts to run."""
 
 EXPIRED = Sql("", name="expired", columns=("job_key", "trial_number"), keys=2)
@@ -100,7 +98,7 @@ _CLOCK_ANSWERS = 5
 """Of several answers, the quickest tells the time best."""
 
 # It need not be durable, and must not wait for a standby.
-_NOTE = "SELECT now, others, set_config('synchronous_commit', 'off', true) FROM note_server_1($1)"
+_NOTE = "SELECT now, others, set_config('synchronous_commit', 'off', true) FROM note_server_2($1)"
 _ABANDONED = """
     SELECT count(*) FROM pg_stat_activity
     WHERE pid = ANY ($1) AND application_name = 'wattwise' AND (wait_event = 'SyncRep' OR wait_event_type = 'Lock')
@@ -131,8 +129,8 @@ class GroupCall:
         self._rows: dict[str, list[tuple[Any, ...]]] = {}
         self._latest: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
         self._columns: dict[str, Sequence[str]] = {}
-        # Until when, and whether the trial starts to run.
-        self._leases: dict[tuple[Any, ...], tuple[datetime | None, bool]] = {}
+        # How long, and whether the trial starts to run.
+        self._leases: dict[tuple[Any, ...], tuple[int | None, bool]] = {}
         for submission in group:
             self._add(submission)
 
@@ -153,7 +151,7 @@ class GroupCall:
             if sql is LEASE or sql is FIRST_LEASE:
                 place = parameters[:2]
                 starts = sql is FIRST_LEASE or (place in self._leases and self._leases[place][1])
-                self._leases[place] = (cast(datetime | None, parameters[2]), starts)
+                self._leases[place] = (cast(int | None, parameters[2]), starts)
                 continue
             if sql.name == "new_jobs":
                 self.created[owner.key] = str(parameters[_JOB_ID])
@@ -172,20 +170,20 @@ class GroupCall:
         elif owner.key not in self.changed:
             self.read[owner.key] = owner.version
 
-    def query(self, server: int, number: int, now: int) -> tuple[str, Sequence[object]]:
-        """The function to call, with its arguments; `now` is the database's time in microseconds."""
-        report = self._lone_report(now)
+    def query(self, server: int, number: int) -> tuple[str, Sequence[object]]:
+        """The function to call, with its arguments."""
+        report = self._lone_report()
         if report is not None:
             return _SAVE_REPORT, (server, number, *report)
         if self._reads_only:
             return _COMPARE, _pairs(self.read)
-        return _SAVE, (server, number, *self._arguments(now))
+        return _SAVE, (server, number, *self._arguments())
 
     @property
     def _reads_only(self) -> bool:
         return not (self.writes or self._rows or self._latest or self._leases)
 
-    def _lone_report(self, now: int) -> Sequence[object] | None:
+    def _lone_report(self) -> Sequence[object] | None:
         """What `save_report_1` takes, if the group is one report: without load most are."""
         if self.num_rows != 1 or len(self.owners) != 1 or len(self._leases) > 1 or self._latest:
             return None
@@ -194,14 +192,13 @@ class GroupCall:
         (row,) = self._rows["measurements"]
         micros = None
         if self._leases:
-            ((place, (expires, starts)),) = self._leases.items()
-            if starts or expires is None or place != row[:2]:
+            ((place, (micros, starts)),) = self._leases.items()
+            if starts or micros is None or place != row[:2]:
                 return None
-            micros = to_micros(expires) - now
         return (self.changed[row[0]], *row, micros)
 
-    def _arguments(self, now: int) -> list[object]:
-        rooms, leases = self._room(), self._sorted_leases(now)
+    def _arguments(self) -> list[object]:
+        rooms, leases = self._room(), self._sorted_leases()
         arrays: list[object] = [
             *_pairs(self.changed),
             *_pairs(self.read),
@@ -225,15 +222,15 @@ class GroupCall:
             if key in places
         ]
 
-    def _sorted_leases(self, now: int) -> Mapping[bool | None, Sequence[tuple[int, ...]]]:
+    def _sorted_leases(self) -> Mapping[bool | None, Sequence[tuple[int, ...]]]:
         """Those of trials that start to run, of others, and None: of trials that have ended."""
         found: dict[bool | None, list[tuple[int, ...]]] = {True: [], False: [], None: []}
         # In order, so that two servers that renew the same leases do not wait for each other.
-        for place, (expires, starts) in sorted(self._leases.items()):
-            if expires is None:
+        for place, (micros, starts) in sorted(self._leases.items()):
+            if micros is None:
                 found[None].append(place)
             else:
-                found[starts].append((*place, to_micros(expires) - now))
+                found[starts].append((*place, micros))
         return found
 
     def _json(self, name: str) -> str | None:
@@ -271,6 +268,7 @@ class Saver:
         clock: The database's time.
         others: The other servers that use the database, as of this one's newest note.
         on_reconnect: Called when another connection has replaced one that was lost.
+        on_set_back: Called when the database's clock was set back.
     """
 
     def __init__(self, connector: Connector, server: int, observer: Observer) -> None:
@@ -278,6 +276,7 @@ class Saver:
         self.clock = DatabaseClock()
         self.others: Collection[int] = ()
         self.on_reconnect: Callable[[], Awaitable[None]] = _nothing
+        self.on_set_back: Callable[[], None] = lambda: None
         self._connector = connector
         self._observer = observer
         self._group = 0
@@ -411,7 +410,7 @@ class Saver:
                         raise
 
     async def _call(self, connection: Connection, number: int, call: GroupCall) -> Sequence[int]:
-        sql, arguments = call.query(self.server, number, to_micros(self.clock()))
+        sql, arguments = call.query(self.server, number)
         return await _answer(connection, connection.fetchval(sql, *arguments)) or ()
 
     async def _call_again(
@@ -526,7 +525,8 @@ class Saver:
         asked = monotonic()
         row = await _answer(connection, connection.fetchrow(_NOTE, self.server))
         assert row is not None  # noqa: S101 - a function returns a row
-        self.clock.set(row["now"], asked, monotonic())
+        if self.clock.set(row["now"], asked, monotonic()):
+            self.on_set_back()
         self.others = row["others"] or ()
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from weakref import WeakValueDictionary
 
-from wattwise_server.clock import Clock
+from wattwise_server.clock import Clock, elapsed_micros
 from wattwise_server.domain import Trial, TrialKey
 from wattwise_server.errors import TooManyJobsError
 from wattwise_server.store.base import ListedTrial, Place, TrialList
@@ -22,6 +22,9 @@ from wattwise_server.store.statements import Sql, Statement
 from wattwise_server.store.writer import NoOwner, Writer
 
 _RETRY = timedelta(seconds=1)
+_AWAY_MICROS = 5_000_000
+"""Without a look at the leases for so long, this process did not run; usually it looks several times a second."""
+
 _FORGET = Sql(numbered(FORGET), rank=9)
 _FORGET_HISTORY = Sql(numbered(FORGET_HISTORY), rank=9)
 
@@ -36,9 +39,10 @@ class SqliteStore(CachedStore):
     ) -> None:
         super().__init__(writer, queries, clock, page_token_key)
         self._retention = Retention(queries, self._forget)
-        # Of the running trials of jobs that are not in memory: nobody could renew a lease while no server ran, or while
-        # commits failed.
+        # Of the running trials of jobs that are not in memory: nobody could renew a lease while no server ran, while it
+        # was suspended, or while commits failed.
         self._granted = clock()
+        self._looked = elapsed_micros()
         writer.on_failure = self._grant_again
         self._keys = count(next_key)
         self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -83,8 +87,25 @@ class SqliteStore(CachedStore):
         if await self.queries.count_jobs(prefix, limit) >= limit:
             raise TooManyJobsError(prefix, limit)
 
+    def transaction(self, job_id: str) -> CachedTransaction:
+        """The one way to read and change a job."""
+        self._note_pause()
+        return super().transaction(job_id)
+
     def _grant_again(self) -> None:
         self._granted = self.clock()
+
+    def _note_pause(self) -> None:
+        """Gives every running trial a full lease if this process was suspended since the last look."""
+        before, self._looked = self._looked, elapsed_micros()
+        if self._looked - before < _AWAY_MICROS:
+            return
+        self._grant_again()
+        for cached in self._cache.values():
+            if cached.job is not None:
+                lease = cached.job.spec.lease_expiry(self._granted)
+                for trial in list(cached.running.values()):
+                    cached.update(trial.renew(trial.last, lease))
 
     def started(self, trial: Trial, key: int) -> None:
         """Watches the lease of a running trial."""
@@ -98,6 +119,7 @@ class SqliteStore(CachedStore):
 
     async def expired_leases(self) -> Sequence[TrialKey]:
         """Running trials whose lease has expired by now."""
+        self._note_pause()
         now = self.clock()
         found: dict[TrialKey, None] = {}
         again = []

@@ -358,13 +358,13 @@ export interface TrialId {
   trialNumber: number;
   /**
    * The launch that the trial was dispatched to or imported from: the request_id of GetNextBatchSize and ImportTrial; the
-   * server sets it unless the launch had none. In requests: with a launch, a trial of another one is refused as an unknown
-   * trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
+   * server sets it, to a random one for a launch without. In requests: with a launch, a trial of another one is refused as
+   * an unknown trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
    */
   requestId: string;
 }
 
-/** The state of a trial: one launch of a job with one batch size. */
+/** The state of a trial: the record of a training with one batch size. */
 export interface Trial {
   /** The id of the trial. Always set. */
   id:

@@ -1,0 +1,216 @@
+"""Checks of what a server answers: that it is complete, is about what was asked, and has usable numbers and texts.
+
+A server may be faulty, outdated, another one, or hostile. If an answer fails a check, the call has failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from wattwise import v1
+from wattwise.errors import InvalidAnswerError, printable
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+
+MOST_WARNINGS = 20
+"""Of one trial; there are fewer reasons for them."""
+
+_LONGEST_TEXT = 8_192
+"""In characters; servers cut their texts to fit into the headers of an answer, which are not larger."""
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""Of the years 1 to 9999."""
+_LEASES = (1.0, 365 * 24 * 3600.0)
+
+
+def shown(text: str) -> str:
+    """A text of the server for logs and terminals: cut if it is very long, without control characters."""
+    return printable(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…")
+
+
+def require(holds: bool, fault: str) -> None:
+    """Refuses an answer unless something holds.
+
+    Raises:
+        InvalidAnswerError: with the fault.
+    """
+    if not holds:
+        raise InvalidAnswerError(fault)
+
+
+def check_times(message: Message) -> None:
+    """Checks that all times in a message are valid.
+
+    Raises:
+        InvalidAnswerError: if one is not.
+    """
+    leading = _leading_to_times(message.DESCRIPTOR)
+    for field, value in message.ListFields() if leading else ():
+        if field.name not in leading:
+            continue
+        for each in (value,) if isinstance(value, Message) else value:
+            if isinstance(each, Timestamp):
+                valid = _FIRST_SECOND <= each.seconds <= _LAST_SECOND and 0 <= each.nanos < 10**9
+                require(valid, f"{field.name} is no time")
+            else:
+                check_times(each)
+
+
+@functools.cache
+def _leading_to_times(kind: Descriptor) -> frozenset[str]:
+    """The fields of a message that are times, or may contain some."""
+    return frozenset(each.name for each in kind.fields if each.message_type and _has_times(each.message_type, ()))
+
+
+def _has_times(kind: Descriptor, above: Sequence[Descriptor]) -> bool:
+    if kind is Timestamp.DESCRIPTOR:
+        return True
+    inner = (field.message_type for field in kind.fields if field.message_type is not None)
+    return not kind.GetOptions().map_entry and any(
+        each not in above and _has_times(each, (*above, kind)) for each in inner
+    )
+
+
+def check_next_page(token: str, seen: set[str]) -> None:
+    """Checks that a list goes on with a page that was not asked for before, and notes it.
+
+    Raises:
+        InvalidAnswerError: if the pages would never end.
+    """
+    require(not token or token not in seen, "its next page is one of those before")
+    seen.add(token)
+
+
+def check_job(job: v1.Job, job_id: str) -> None:
+    """Checks the state of a job that was asked for.
+
+    Raises:
+        InvalidAnswerError: if it is another one, or incomplete.
+    """
+    _check_id(job.spec.job_id, job_id)
+
+
+def check_registered(job: v1.Job, sent: v1.JobSpec) -> None:
+    """Checks a job that was registered: it must have the configuration that was sent, apart from its policy.
+
+    Raises:
+        InvalidAnswerError: if it differs, or is incomplete.
+    """
+    spec = job.spec
+    require(job.HasField("spec"), "it has no job")
+    known = {field.name for field, _ in spec.ListFields()}
+    for field, value in sent.ListFields():
+        # An older server does not know every optional field.
+        if field.name != "policy" and (field.name in known or not field.has_presence):
+            same = _plain(getattr(spec, field.name)) == _plain(value)
+            require(same, f"its job has another {field.name} than the job that was registered")
+    least, most = _LEASES
+    lease = spec.trial_lease_seconds
+    require(lease == 0 or least <= lease <= most, f"its job has the lease {lease:g} s")
+    require(not spec.HasField("max_epochs") or spec.max_epochs >= 1, f"its job has max_epochs {spec.max_epochs}")
+    require(not spec.HasField("target_metric") or not math.isnan(spec.target_metric), "its job has the target NaN")
+    require(0 <= spec.eta_knob <= 1, f"its job has eta_knob {spec.eta_knob:g}")
+
+
+def _plain(value: object) -> object:
+    # The order of batch sizes does not matter.
+    return sorted(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
+def check_trial(trial: v1.Trial, job_id: str, request_id: str, number: int = 0) -> None:
+    """Checks a trial that was asked for, and shortens its texts.
+
+    Args:
+        trial: The trial.
+        job_id: The job that it must belong to.
+        request_id: The launch that it must belong to; empty is any.
+        number: Its number; 0 is any.
+
+    Raises:
+        InvalidAnswerError: if it is another one, incomplete, or has unusable numbers.
+    """
+    found = trial.id
+    _check_id(found.job_id, job_id)
+    # An older server does not say the launch.
+    of_launch = not request_id or found.request_id in ("", request_id)
+    require(of_launch, "its trial belongs to another launch")
+    require(not number or found.trial_number == number, f"its trial has the number {found.trial_number}, not {number}")
+    require(found.batch_size > 0, f"its trial has the batch size {found.batch_size}")
+    require(trial.last_epoch >= 0, f"its trial has the epoch {trial.last_epoch}")
+    used = (trial, trial.computed) if trial.HasField("computed") else (trial,)
+    for sums in used:
+        for name in ("time_seconds", "energy_joules"):
+            value = getattr(sums, name)
+            require(0 <= value < math.inf, f"its trial has {name} {value:g}")
+    trial.reason, trial.decision_message = shown(trial.reason), shown(trial.decision_message)
+    _shorten(trial)
+
+
+def check_dispatched(trial: v1.Trial, spec: v1.JobSpec) -> None:
+    """Checks that a trial is one of its job.
+
+    Raises:
+        InvalidAnswerError: if the job does not list its batch size, or it has more epochs than the job allows.
+    """
+    size, sizes = trial.id.batch_size, sorted(spec.batch_sizes)
+    require(size in sizes, f"its trial has the batch size {size}, which is not one of {', '.join(map(str, sizes))}")
+    last = spec.max_epochs
+    require(not last or trial.last_epoch <= last, f"its trial has epoch {trial.last_epoch} of {last}")
+
+
+def checked_decision(answer: v1.ReportResultResponse | v1.HeartbeatResponse | v1.StreamResultsResponse) -> v1.Decision:
+    """The decision of an answer, with shortened texts.
+
+    Raises:
+        InvalidAnswerError: if there is none.
+    """
+    require(answer.HasField("decision"), "it has no decision")
+    decision = answer.decision
+    decision.message = shown(decision.message)
+    _shorten(decision)
+    return decision
+
+
+def check_power_limit(answer: v1.GetPowerLimitResponse) -> None:
+    """Checks a power limit and the samples that it comes from.
+
+    Raises:
+        InvalidAnswerError: if a number is unusable.
+    """
+    if answer.HasField("power_limit_watts"):
+        check_watts(answer.power_limit_watts)
+    for name in ("cheapest", "highest"):
+        if answer.HasField(name):
+            sample: v1.PowerSample = getattr(answer, name)
+            check_watts(sample.power_limit_watts)
+            usable = 0 < sample.time_seconds < math.inf and 0 <= sample.energy_joules < math.inf and sample.steps > 0
+            require(
+                usable,
+                f"its {name} sample has {sample.time_seconds:g} s, {sample.energy_joules:g} J and {sample.steps} steps",
+            )
+
+
+def check_watts(watts: float) -> None:
+    """Checks a power limit.
+
+    Raises:
+        InvalidAnswerError: if it is not above 0 and finite.
+    """
+    require(0 < watts < math.inf, f"its power limit is {watts:g} W")
+
+
+def _check_id(found: str, job_id: str) -> None:
+    require(bool(found), "it is incomplete")
+    require(found == job_id, f"it is about job {shown(found)!r:.100}, not {job_id!r}")
+
+
+def _shorten(warned: v1.Decision | v1.Trial) -> None:
+    del warned.warnings[MOST_WARNINGS:]
+    for warning in warned.warnings:
+        warning.field, warning.message = shown(warning.field), shown(warning.message)
