@@ -50,8 +50,8 @@ help: ## list the targets
 
 setup: $(VENV)/.dev ## create .venv with everything that most targets need
 
-demo: $(VENV)/.$(or $(DEMO_$(DATABASE)),$(error DATABASE=$(DATABASE) is unknown: use 'make demo' or 'make demo DATABASE=postgres')) ## run a real training job that recurs and gets cheaper (about two minutes; DATABASE=postgres: two servers, of which one is killed)
-	$(BIN)/python -m examples.digits --database $(DATABASE)
+demo: $(VENV)/.$(or $(DEMO_$(DATABASE)),$(error DATABASE=$(DATABASE) is unknown: use 'make demo' or 'make demo DATABASE=postgres')) ## run a real training job that recurs and gets cheaper (about two minutes; KEEP=folder keeps the database and the logs; DATABASE=postgres: two servers, of which one is killed)
+	$(BIN)/python -m examples.digits --database $(DATABASE) $(if $(KEEP),--keep '$(KEEP)')
 
 serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state in wattwise.db
 	$(BIN)/wattwise serve

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -117,10 +118,17 @@ def _sizes(*sizes: int) -> tuple[str, ...]:
     return ("--batch-sizes", *map(str, sizes), "--default", str(DEFAULT))
 
 
-def run(table: DemoTable, serving: AbstractContextManager[Servers], plan: Plan, *, with_page: bool) -> int:
+def run(
+    table: DemoTable,
+    serving: AbstractContextManager[Servers],
+    plan: Plan,
+    *,
+    with_page: bool,
+    page_log: Path | None = None,
+) -> int:
     """Runs the demo on these servers; returns the exit status."""
     try:
-        with serving as servers, web_page(servers.address) if with_page else nullcontext("") as page:
+        with serving as servers, web_page(servers.address, log=page_log) if with_page else nullcontext("") as page:
             demonstrate(servers, table, plan, page)
             if page and sys.stdin.isatty() and sys.stdout.isatty():
                 stay(table, page)
@@ -146,7 +154,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--recurrences", type=int, default=40, help="number of recurrences (default: 40)")
     parser.add_argument("--baseline-runs", type=int, default=8, help="runs of the default batch size (default: 8)")
     parser.add_argument("--seed", type=int, default=0, help="seed of data splits, weights and data order (default: 0)")
-    parser.add_argument("--keep", type=Path, help="folder for the server's database, which is kept; only with sqlite")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep the database and the logs in this folder; only with sqlite"
+    )
     parser.add_argument("--no-page", action="store_true", help="do not start the web page")
     parser.add_argument(
         "--database",
@@ -178,15 +188,25 @@ def main() -> int:
     if args.keep is None:
         with tempfile.TemporaryDirectory(prefix="wattwise-demo-") as name:
             status = run(table, one_on_sqlite(Path(name)), plan, with_page=not args.no_page)
-        table.say("The database was temporary; keep it with --keep FOLDER to inspect it with `wattwise jobs`.")
+        table.say("The database was temporary: `make demo KEEP=folder` keeps it, to look at it with `wattwise jobs`.")
         return status
-    args.keep.mkdir(parents=True, exist_ok=True)
-    status = run(table, one_on_sqlite(args.keep), plan, with_page=not args.no_page)
-    wattwise = Path(sys.executable).with_name("wattwise")
-    table.say(
-        f"Inspect the result: {wattwise} serve --database sqlite:///{args.keep / FILE}, then {wattwise} jobs list"
-    )
+    folder = args.keep.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    serving = one_on_sqlite(folder, log=folder / "server.log")
+    status = run(table, serving, plan, with_page=not args.no_page, page_log=folder / "web.log")
+    for line in kept(folder):
+        table.say(line)
     return status
+
+
+def kept(folder: Path) -> Iterator[str]:
+    """How to look at what a folder keeps."""
+    wattwise = shlex.quote(str(Path(sys.executable).with_name("wattwise")))
+    yield f"The database and the logs are kept in {folder}. To look at them, start the server again:"
+    yield f"  {wattwise} serve --database {shlex.quote(f'sqlite:///{folder / FILE}')}"
+    yield "and in another terminal:"
+    for command in (f"jobs show {PREFIX}-nightly", f"jobs trials {PREFIX}-nightly", "web"):
+        yield f"  {wattwise} {command}"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 HOUSE = Path(__file__).parents[2]
 PATIENCE_SECONDS = 15.0
@@ -33,7 +34,7 @@ def stop_on_signals() -> None:
 
 
 @contextmanager
-def child(module: str, *arguments: str, log: int | None = None) -> Iterator[subprocess.Popen[str]]:
+def child(module: str, *arguments: str, log: int | IO[str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """Runs a module within the block, with stdout on a pipe, and stderr in `log`.
 
     It runs in a new session: Ctrl-C reaches only the demo, which ends the trainer before the server.

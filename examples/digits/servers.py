@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from examples.digits.postgres import running_postgres
 from examples.digits.processes import child
@@ -34,10 +35,10 @@ class Servers:
 
 
 @contextmanager
-def one_on_sqlite(folder: Path) -> Iterator[Servers]:
-    """Runs a server with a new database in a folder."""
+def one_on_sqlite(folder: Path, *, log: Path | None = None) -> Iterator[Servers]:
+    """Runs a server with a new database in a folder, and a log if one is named."""
     with ExitStack() as stack:
-        yield _start(stack, f"sqlite:///{folder / FILE}", count=1)
+        yield _start(stack, f"sqlite:///{folder / FILE}", count=1, log=log)
 
 
 @contextmanager
@@ -49,20 +50,27 @@ def two_on_postgres() -> Iterator[Servers]:
 
 
 @contextmanager
-def web_page(address: str) -> Iterator[str]:
+def web_page(address: str, *, log: Path | None = None) -> Iterator[str]:
     """Runs the web page of servers; yields its URL."""
-    with child("wattwise_web", "--server", address, "--address", "127.0.0.1:0") as process:
-        if process.stdout is None or not (line := process.stdout.readline()):
-            raise RuntimeError("the web page did not start; see its output above")
-        yield line.split()[-1]
+    with ExitStack() as stack:
+        arguments = ("--server", address, "--address", "127.0.0.1:0")
+        process = stack.enter_context(child("wattwise_web", *arguments, log=_opened(stack, log)))
+        yield _address_of(process, "the web page", log)
 
 
-def _start(stack: ExitStack, url: str, count: int) -> Servers:
-    arguments = ("--address", "127.0.0.1:0", "--database", url, "--log-level", "warning")
-    processes = tuple(stack.enter_context(child("wattwise_server", *arguments)) for _ in range(count))
-    addresses = []
-    for process in processes:
-        if process.stdout is None or not (line := process.stdout.readline()):
-            raise RuntimeError("a server did not start; see its output above")
-        addresses.append(line.split()[-1])
-    return Servers(",".join(addresses), processes)
+def _start(stack: ExitStack, url: str, count: int, log: Path | None = None) -> Servers:
+    arguments = ("--address", "127.0.0.1:0", "--database", url, "--log-level", "info" if log else "warning")
+    file = _opened(stack, log)
+    processes = tuple(stack.enter_context(child("wattwise_server", *arguments, log=file)) for _ in range(count))
+    return Servers(",".join(_address_of(process, "a server", log) for process in processes), processes)
+
+
+def _opened(stack: ExitStack, log: Path | None) -> IO[str] | None:
+    return None if log is None else stack.enter_context(log.open("a", encoding="utf-8"))
+
+
+def _address_of(process: subprocess.Popen[str], what: str, log: Path | None) -> str:
+    """The address that a child prints once it answers."""
+    if process.stdout is None or not (line := process.stdout.readline()):
+        raise RuntimeError(f"{what} did not start; see {log or 'its output above'}")
+    return line.split()[-1]

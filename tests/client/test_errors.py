@@ -9,10 +9,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import wattwise
-from wattwise import Client, JobNotFoundError, ServerError, TrainFailError, Violation, WattwiseError, v1
+from wattwise import (
+    BatchSizeOptimizer,
+    Client,
+    EstimateMonitor,
+    JobNotFoundError,
+    ServerError,
+    ServerUnavailableError,
+    TrainFailError,
+    Violation,
+    WattwiseError,
+    v1,
+)
 from wattwise.rpc.statuses import BY_REASON
 
 from tests.client.training.script import job_spec
@@ -87,6 +99,71 @@ def test_traceback_ends_with_our_error(grpc_addr: str) -> None:
         assert text.count("Traceback") == 1, text
         assert text.splitlines()[-1].startswith(f"wattwise.errors.{name}")
         assert "grpc" not in text.splitlines()[-1]
+
+
+_TRAINER = """
+import sys
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor
+
+job = JobSpec(
+    job_id_prefix="trace", job_id="trace-job", batch_sizes=[8, 16], default_batch_size=8, target_metric={target},
+    max_epochs=1,
+)
+bso = BatchSizeOptimizer(sys.argv[1], job, monitor=EstimateMonitor(65), timeout=1)
+
+
+def train(attempt):
+    for _ in attempt.epochs():
+        attempt.on_evaluate({metric})
+
+
+{line}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "values"),
+    [
+        ("ServerUnavailableError", "bso.get_batch_size()", {"address": "127.0.0.1:1"}),
+        ("ServerUnavailableError", "for attempt in bso.attempts(): pass", {"address": "127.0.0.1:1"}),
+        ("InvalidAddressError", "bso.get_batch_size()", {"address": "http://x"}),
+        ("InvalidJobSpecError", "bso.get_batch_size()", {"target": "float('inf')"}),
+        ("JobDiffersError", "bso.get_batch_size()", {"target": 0.8}),
+        ("OperationOrderError", "bso.on_evaluate(0.5)", {}),
+        ("OperationOrderError", "bso.trial", {}),
+        ("TrainFailError", "for attempt in bso.attempts(max_tries=1): train(attempt)", {}),
+        ("MetricTypeError", "for attempt in bso.attempts(): train(attempt)", {"metric": "'x'", "own_lines": 2}),
+        ("NoDeviceError", "NvmlMonitor()", {}),
+    ],
+)
+def test_traceback_of_a_trainer(grpc_addr: str, tmp_path: Path, error: str, line: str, values: dict[str, Any]) -> None:
+    """The traceback has the trainer's own lines and one of ours, and ends with the message; no cause comes before."""
+    script = tmp_path / "trainer.py"
+
+    def run(text: str, address: object) -> str:
+        script.write_text(text)
+        command = [sys.executable, str(script), str(address)]
+        return subprocess.run(command, check=False, capture_output=True, text=True).stderr
+
+    run(_TRAINER.format(target=0.9, metric=0.1, line="bso.get_batch_size()"), grpc_addr)
+    settings = {"target": 0.9, "metric": 0.1} | values
+    shown = run(_TRAINER.format(line=line, **settings), values.get("address", grpc_addr))
+    traceback = shown[shown.index("Traceback") :].splitlines()
+    assert traceback[-1].startswith(f"wattwise.errors.{error}: "), shown
+    files = [each.split('"')[1] for each in traceback if each.startswith("  File ")]
+    assert files[:-1] == [str(script)] * values.get("own_lines", 1), shown
+    assert files[-1].endswith("wattwise/errors.py")
+    assert "Traceback" not in "\n".join(traceback[1:])
+
+
+def test_whole_traceback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """What a traceback leaves out is logged at level DEBUG: the frames of the error and of its callers."""
+    caplog.set_level(logging.DEBUG, "wattwise")
+    bso = BatchSizeOptimizer("127.0.0.1:1", job_spec(), monitor=EstimateMonitor(65), timeout=0.2)
+    with pytest.raises(ServerUnavailableError):
+        bso.get_batch_size()
+    assert "connection.py" in caplog.text
+    assert "in test_whole_traceback_is_logged" in caplog.text
 
 
 def test_grpc_error_is_logged(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:

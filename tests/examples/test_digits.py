@@ -46,6 +46,22 @@ def test_demo_prints_its_choices_and_what_it_measured(tmp_path: Path) -> None:
     assert estimated or "RAPL" in done.stdout
     assert (" J (estimate)" in done.stdout) == estimated
     assert (tmp_path / "wattwise.db").exists()
+    assert "trial dispatched job=digits-nightly" in (tmp_path / "server.log").read_text()
+    assert (tmp_path / "web.log").exists()
+    serve, show, *others = re.findall(r"^  \S+/wattwise (.*)$", done.stdout, re.MULTILINE)
+    assert (show, others) == ("jobs show digits-nightly", ["jobs trials digits-nightly", "web"])
+    assert serve == f"serve --database sqlite:///{tmp_path}/wattwise.db"
+    with LiveServer(tmp_path) as again:
+        again.start()
+        with Client(again.address) as client:
+            assert client.get_job("digits-nightly").num_trials > 3
+
+
+def test_make_keeps_the_demo() -> None:
+    """`make demo KEEP=folder` passes the folder on, with any characters; without KEEP nothing is kept."""
+    for words, passed in ((("KEEP=a folder",), "--keep 'a folder'"), ((), "--database sqlite \n")):
+        done = subprocess.run(["make", "-n", "demo", *words], capture_output=True, text=True, check=True, cwd=HOUSE)
+        assert passed in done.stdout
 
 
 @pytest.mark.timeout(300)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from functools import wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from wattwise import v1
+
+T = TypeVar("T")
 
 log = logging.getLogger("wattwise")
 """The logger of the whole client package."""
@@ -286,3 +290,48 @@ class TrainFailError(WattwiseError):
         if decision is None or not decision.stop_train or decision.target_reached:
             return None
         return cls(f"training is over and the target was not reached: {decision.message}", decision)
+
+
+_PUBLIC = ("__init__", "__enter__", "__exit__")
+_GENERATOR = 0x20
+"""The flag of a generator's code, as of `inspect.CO_GENERATOR`, whose module takes long to import."""
+
+
+def short_tracebacks(cls: type[T]) -> type[T]:
+    """A class whose public methods end the tracebacks of their errors: users see their own line and the message.
+
+    The frames below, with the errors that caused the error, are logged at level DEBUG.
+    """
+    for name, member in list(vars(cls).items()):
+        if name.startswith("_") and name not in _PUBLIC:
+            continue
+        if isinstance(member, FunctionType):
+            setattr(cls, name, _shortened(member))
+        elif isinstance(member, classmethod):
+            setattr(cls, name, classmethod(_shortened(member.__func__)))
+        elif isinstance(member, property) and member.fget is not None:
+            setattr(cls, name, property(_shortened(member.fget), member.fset, doc=member.__doc__))
+    return cls
+
+
+def _shortened(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except WattwiseError as error:
+            raise _without_frames(error) from None
+
+    @wraps(function)
+    def iterate(*args: Any, **options: Any) -> Any:
+        try:
+            return (yield from function(*args, **options))
+        except WattwiseError as error:
+            raise _without_frames(error) from None
+
+    return iterate if function.__code__.co_flags & _GENERATOR else call
+
+
+def _without_frames(error: WattwiseError) -> WattwiseError:
+    log.debug("raised to the trainer: %s", error, exc_info=error, stack_info=True)
+    return error.with_traceback(None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -281,10 +283,11 @@ def test_dry_run(runs: Runs) -> None:
     done = runs.run(job, "--dry-run")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert [line for line in lines if line.startswith("echo")] == [
-        "echo 16 0.1 100 'a b'",
-        "echo 8 0.05 100 'a b'",
-        "echo 32 0.2 100 'a b'",
+    echo = shutil.which("echo")
+    assert [line for line in lines if line.startswith(f"{echo} ")] == [
+        f"{echo} 16 0.1 100 'a b'",
+        f"{echo} 8 0.05 100 'a b'",
+        f"{echo} 32 0.2 100 'a b'",
     ]
     assert (lines.count("WATTWISE_RECURRENCE=1 \\"), lines.count("WATTWISE_TRY=1 \\")) == (3, 3)
     assert "next seed" in done.stderr
@@ -292,6 +295,12 @@ def test_dry_run(runs: Runs) -> None:
     assert "WATTWISE_LEARNING_RATE=0.05 \\" in lines
     assert f"WATTWISE_LOG_DIR={runs.path() / 'trial-N'} \\" in lines
     assert not (runs.folder / "runs").exists()
+
+
+def test_dry_run_shows_the_interpreter(runs: Runs) -> None:
+    """The program is the one that a run would start: the Python of the driver's own environment, not another one."""
+    done = runs.run(write_job(runs.folder, ["python", "{batch_size}"]), "--dry-run")
+    assert f"{Path(sys.prefix) / 'bin' / 'python'} 16" in done.stdout.splitlines()
 
 
 def test_help_describes_the_dry_run(runs: Runs) -> None:

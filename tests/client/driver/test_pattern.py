@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from wattwise import Client, v1
+from wattwise.driver.evaluations import fault_in
 
 from tests.client.driver.running import JOB_ID, PYTHON, Runs, ended, result, shell, with_client, write_job
 from tests.client.driver.test_kills import is_abandoned
@@ -265,3 +266,11 @@ def test_epochs_of_a_command_that_died_with_its_driver(runs: Runs, server: LiveS
         (v1.END_REASON_PREEMPTED, 0.5),
         (v1.END_REASON_TARGET_REACHED, 0.95),
     ]
+
+
+@pytest.mark.parametrize("pattern", [r"acc: (\d+", r"acc: \d+\.\d+"])
+def test_a_wrong_pattern_is_shown_as_it_was_written(pattern: str) -> None:
+    """The error has the pattern of the job file, with single backslashes."""
+    fault = fault_in(pattern, "metric")
+    assert fault is not None
+    assert f"is '{pattern}', which" in fault

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_dry_run_shows_the_defaults_of_the_server(runs: Runs, server: LiveServer
         job = JobSpec(job_id_prefix="a", batch_sizes=[8], default_batch_size=8, target_metric=0.9, gpu=GPU)
         spec = client.register_job(job).job.spec
     lines = done.stdout.splitlines()
-    assert lines.count(f"echo {spec.target_metric} {spec.max_epochs}") == 3
+    assert lines.count(f"{shutil.which('echo')} {spec.target_metric} {spec.max_epochs}") == 3
     assert f"WATTWISE_TARGET_METRIC={spec.target_metric} \\" in lines
     assert f"WATTWISE_MAX_EPOCHS={spec.max_epochs} \\" in lines
 
@@ -101,7 +102,7 @@ def test_dry_run_without_the_packages_of_a_server(runs: Runs) -> None:
     command = ["echo", "{target_metric}", "{max_epochs}"]
     done = runs.run(write_job(runs.folder, command, job={"max_epochs": None}), "--dry-run")
     assert done.returncode == 0
-    assert done.stdout.splitlines().count("echo 0.9 EPOCHS") == 3
+    assert done.stdout.splitlines().count(f"{shutil.which('echo')} 0.9 EPOCHS") == 3
     assert 'pip install "wattwise[run]"' in done.stderr
 
 

@@ -328,3 +328,23 @@ def test_deleted_job_ends_the_command(runs: Runs, server: LiveServer) -> None:
     assert JOB_ID in errors
     assert runs.run(write_job(runs.folder, shell(result()), job={"trial_lease_seconds": 1.0})).returncode == 0
     assert [line["end_reason"] for line in runs.history()] == ["preempted", "target reached", "target reached"]
+
+
+def test_another_server_than_before_is_said(runs: Runs, server: LiveServer) -> None:
+    """A run that goes on with another server than that of its trials says so, in both directions."""
+    job = write_job(runs.folder, shell(result()), run={"recurrences": 1})
+    first = runs.run(job)
+    assert (first.returncode, "WARNING" in first.stdout) == (0, False)
+    more = write_job(runs.folder, shell(result()), run={"recurrences": 2})
+    other = runs.run(more, "--server", server.address)
+    assert other.returncode == 0
+    (warning,) = (line for line in other.stdout.splitlines() if "WARNING" in line)
+    assert "reported to its own server so far" in warning
+    assert server.address in warning
+    assert "--fresh" in warning
+    again = runs.run(more, "--server", server.address.replace("127.0.0.1", "localhost"))
+    assert "WARNING" not in again.stdout
+    back = runs.run(more)
+    assert f"reported to {server.address} so far" in back.stdout
+    fresh = runs.run(more, "--fresh", "--server", server.address)
+    assert "WARNING" not in fresh.stdout

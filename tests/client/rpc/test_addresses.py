@@ -143,6 +143,12 @@ def test_malformed_address(address: str) -> None:
         BatchSizeOptimizer(address, job_spec(), monitor=StepMonitor()).get_batch_size()
 
 
+def test_empty_address() -> None:
+    """An empty address, as of a run that has ended, is called empty, and the way to its trials is named."""
+    with pytest.raises(InvalidAddressError, match=r"is empty; .*`wattwise serve`.*wattwise\.db"):
+        Client("")
+
+
 @pytest.mark.parametrize(
     "address",
     [

@@ -316,7 +316,7 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     for change in job.changes:
         if change.message not in warned:
             yield "changed", change.message
-    yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
+    yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)}): launches may get these"
     sign = "at least" if spec.higher_is_better_metric else "at most"
     yield "target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"

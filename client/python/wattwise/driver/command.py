@@ -12,7 +12,7 @@ from wattwise.commands.answer import answer
 from wattwise.commands.columns import print_text
 from wattwise.commands.main import complain
 from wattwise.commands.options import credentials_of
-from wattwise.driver.folder import RunFolder
+from wattwise.driver.folder import OWN_SERVER, RunFolder
 from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.jobfile import JobFile, JobFileError, read
 from wattwise.driver.launching import RecurringRun
@@ -103,6 +103,12 @@ def _drive(
     monitor_name = f"{'estimate, not measured' if monitor.kind == 'estimate' else monitor.kind}: {monitor!r}"
     with _server(server, folder, board) as address, board.shown():
         board.say(f"run {folder.job_id!r} in {folder.path}; server {address}; energy monitor {monitor_name}")
+        if before := folder.change_server(server or OWN_SERVER):
+            board.say(
+                f"WARNING: the trials of this run were reported to {before} so far, and {server or OWN_SERVER} knows "
+                "them only if both have one database: otherwise its search begins anew, and the run's history has "
+                "trials of both. Go back to the former server, or begin a new run with --fresh"
+            )
         if spec.has_prices:
             board.say(spec.eta_source())
         # The run's own server has another port each time.

@@ -76,10 +76,10 @@ def compiled(pattern: str, group: str) -> re.Pattern[str]:
             warnings.simplefilter("ignore")
             expression = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is {pattern!r}, which is not a regular expression: {error}") from None
+        raise ValueError(f"is '{pattern}', which is not a regular expression: {error}") from None
     if expression.groups != 1 and group not in expression.groupindex:
         raise ValueError(
-            f"is {pattern!r}, which has {expression.groups} groups; put the number, and nothing else, in parentheses, "
+            f"is '{pattern}', which has {expression.groups} groups; put the number, and nothing else, in parentheses, "
             f"as in '{group}: (\\S+)'; write other groups as (?:...), or name the one with the number (?P<{group}>...)"
         )
     return expression

@@ -1,7 +1,7 @@
 """A run's folder: which one it is, and which launch is next where several drivers share it.
 
     <log_dir>/<job id>/
-        run.json          the job id of this run, and the one in the job file
+        run.json          the job id of this run, the one in the job file, and the server
         history.jsonl     one line per ended trial
         launches/N.json   open launches: durable before the server is asked for the trial
         trial-N/          files of trial N: output.log, result.json, files that the command writes
@@ -24,6 +24,7 @@ from wattwise.driver.history import History, TrialRecord
 from wattwise.driver.interruption import uninterrupted
 from wattwise.errors import WattwiseError, log
 from wattwise.files import FileError, shown
+from wattwise.rpc.address import server_of
 from wattwise.rpc.client import new_request_id
 
 ADVICE = (
@@ -41,6 +42,8 @@ _STEPS = {
 
 _MAX_RUNS = 9_999
 _ABOUT = "run.json"
+OWN_SERVER = "its own server"
+"""The server that a run starts itself, in place of an address."""
 _UNREADABLE = ".unreadable"
 
 
@@ -118,6 +121,22 @@ class RunFolder:
                 return cls(*_newest_or_new(log_dir, job_id, fresh=fresh))
         except OSError as error:
             raise WattwiseError(f"log_dir {log_dir} cannot be used: {error.strerror}") from error
+
+    def change_server(self, server: str) -> str:
+        """Notes the server that the run uses from now on, its address or `OWN_SERVER`.
+
+        Returns:
+            The server that the run's trials were reported to so far, if it is another one; else empty.
+        """
+        path = self.path / _ABOUT
+        with uninterrupted(), locked(self.path / ".lock"):
+            about = read_object(path) or {}
+            # An older version noted none.
+            before = str(about.get("server") or (OWN_SERVER if (self.path / "wattwise.db").exists() else ""))
+            if server_of(before) == server_of(server):
+                return ""
+            write_json(path, {**about, "server": server})
+            return before if self.history.read() else ""
 
     def trial_folder(self, number: int) -> Path:
         """The folder of trial `number`."""

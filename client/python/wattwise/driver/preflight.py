@@ -121,10 +121,13 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
             log_dir=file.run.log_dir / folder_name(file.job_id) / "trial-N",
         )
         command = command_line(file, context)
+        program, *arguments = command.words
         print(f"# batch size {size}")  # noqa: T201 - the command's answer
         for name, value in sorted(command.variables.items()):
             print(f"{name}={shlex.quote(value)} \\")  # noqa: T201 - the command's answer
-        print(shlex.join(command.words))  # noqa: T201 - the command's answer
+        # As it is found at run time, where the driver's own environment comes before PATH.
+        found = program if "/" in program else shutil.which(program, path=search_path()) or program
+        print(shlex.join((found, *arguments)))  # noqa: T201 - the command's answer
     words = [
         "N",
         "ID",

@@ -12,7 +12,7 @@ from io import StringIO
 from operator import itemgetter
 from typing import Any
 
-from wattwise.errors import MonitorError, NoDeviceError, Remedy
+from wattwise.errors import MonitorError, NoDeviceError, Remedy, short_tracebacks
 from wattwise.monitor.gpu_monitor import GpuMonitor
 from wattwise.monitor.visible import chosen_devices, visible_devices
 
@@ -22,6 +22,7 @@ _UNKNOWN_WATTS = 0xFFFF
 _LOWEST_LIMIT_MICROWATTS = 10_000
 
 
+@short_tracebacks
 class AmdSmiMonitor(GpuMonitor):
     """Measures AMD GPUs: the sum of their energy counters.
 
@@ -208,7 +209,7 @@ def _load() -> Any:
     try:
         amdsmi.amdsmi_init()
     except amdsmi.AmdSmiException as error:
-        raise NoDeviceError(f"the AMD driver cannot be reached ({_info(error)})", Remedy.OTHER_MONITOR) from error
+        raise NoDeviceError(f"the AMD driver cannot be reached ({_info(error)})", Remedy.OTHER_MONITOR) from None
     return amdsmi
 
 
@@ -217,7 +218,7 @@ def _error_context(smi: Any, what: str, *remedies: Remedy) -> Iterator[None]:
     try:
         yield
     except smi.AmdSmiException as error:
-        raise MonitorError(f"{what} cannot be read: {_info(error)}", *remedies) from error
+        raise MonitorError(f"{what} cannot be read: {_info(error)}", *remedies) from None
 
 
 def _info(error: Exception) -> str:

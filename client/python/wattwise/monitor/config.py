@@ -37,7 +37,7 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
     except MonitorError as error:
         # Such a monitor may measure GPUs that no library of a vendor shows.
         remedies = dict.fromkeys([Remedy.GPU_CONFIG, *error.remedies])
-        raise MonitorError(f"the GPUs of {monitor!r} cannot be looked up: {error.problem}", *remedies) from error
+        raise MonitorError(f"the GPUs of {monitor!r} cannot be looked up: {error.problem}", *remedies) from None
     return gpu_config_of(gpus)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from wattwise.errors import MonitorError, NoDeviceError, Remedy, log
+from wattwise.errors import MonitorError, NoDeviceError, Remedy, log, short_tracebacks
 from wattwise.monitor.gpu_monitor import GpuMonitor
 from wattwise.monitor.visible import chosen_devices, visible_devices
 
 
+@short_tracebacks
 class NvmlMonitor(GpuMonitor):
     """Measures NVIDIA GPUs: the sum of their energy counters.
 
@@ -162,7 +163,7 @@ def _load() -> Any:
     except pynvml.NVMLError as error:
         absent = isinstance(error, pynvml.NVMLError_LibraryNotFound | pynvml.NVMLError_DriverNotLoaded)
         problem = f"the NVIDIA driver cannot be reached ({error})"
-        raise (NoDeviceError if absent else MonitorError)(problem, Remedy.OTHER_MONITOR) from error
+        raise (NoDeviceError if absent else MonitorError)(problem, Remedy.OTHER_MONITOR) from None
     return pynvml
 
 
@@ -180,4 +181,4 @@ def _error_context(nvml: Any, what: str, *remedies: Remedy) -> Iterator[None]:
     try:
         yield
     except nvml.NVMLError as error:
-        raise MonitorError(f"{what} cannot be read: {error}", *remedies) from error
+        raise MonitorError(f"{what} cannot be read: {error}", *remedies) from None

@@ -73,7 +73,7 @@ class GpuMonitor(WindowMonitor):
         except MonitorError as error:
             if len(gpus) < 2:
                 raise
-            raise MonitorError(error.problem, *dict.fromkeys([Remedy.SELECT_GPUS, *error.remedies])) from error
+            raise MonitorError(error.problem, *dict.fromkeys([Remedy.SELECT_GPUS, *error.remedies])) from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{gpu.name} ({gpu.uuid})' for gpu in self._measured)})"

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from wattwise.errors import ImplausibleError, MonitorError, Remedy
+from wattwise.errors import ImplausibleError, MonitorError, Remedy, short_tracebacks
 from wattwise.monitor.plausible import POWER_FACTOR, power_fault
 from wattwise.monitor.window import Reading, WindowMonitor
 from wattwise.spec import GpuConfig
@@ -26,6 +26,7 @@ _PACKAGE = re.compile(r"intel-rapl:\d+")
 _SUBZONE = re.compile(r"intel-rapl:\d+:\d+")
 
 
+@short_tracebacks
 class RaplMonitor(WindowMonitor):
     """Measures the processors (every package and its memory) for training that runs on them.
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.errors import MonitorError, OperationOrderError, log
+from wattwise.errors import MonitorError, OperationOrderError, log, short_tracebacks
 from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.monitor.plausible import CheckedMonitor
 from wattwise.power.calls import PowerLimitCalls
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+@short_tracebacks
 class PowerLimitOptimizer:
     """Trains at the cheapest GPU power limit: the one that the server knows, or the one that it finds while training.
 

@@ -25,6 +25,12 @@ def check_address(address: object) -> str:
     """
     if not isinstance(address, str):
         raise InvalidAddressError(f"invalid server address {address!r}: {_ADVICE}")
+    if not address:
+        raise InvalidAddressError(
+            "the server address is empty; if it was read from the server.address of a `wattwise run`, the run has "
+            "ended, and with it its server, which `wattwise serve` starts again on the run's wattwise.db. Otherwise "
+            f"{_ADVICE}"
+        )
     if fault := control_fault(address):
         raise InvalidAddressError(f"the server address {address!r} {fault}")
     if address.startswith(_WHOLE):

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.errors import OperationOrderError, log
+from wattwise.errors import OperationOrderError, log, short_tracebacks
 from wattwise.training.exits import end_reason
 from wattwise.training.running import RunningTrial
 from wattwise.training.trial import TrialInfo
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wattwise.training.optimizer import BatchSizeOptimizer
 
 
+@short_tracebacks
 class Attempt:
     """One trial of `BatchSizeOptimizer.attempts`, with the calls of the optimizer.
 

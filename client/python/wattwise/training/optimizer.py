@@ -19,6 +19,7 @@ from wattwise.errors import (
     TrialNotFoundError,
     announce,
     log,
+    short_tracebacks,
 )
 from wattwise.monitor import Monitor, default_monitor
 from wattwise.rpc.backoff import check_seconds
@@ -44,6 +45,7 @@ _newest: WeakValueDictionary[tuple[str, str], RunningTrial] = WeakValueDictionar
 """The newest trial of this process by server and job. A trial that runs is kept alive by the hooks for its end."""
 
 
+@short_tracebacks
 class BatchSizeOptimizer:
     """Gets the batch size to train with, and reports every epoch until the trial is decided.
 
