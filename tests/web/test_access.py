@@ -17,7 +17,9 @@ from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 from wattwise_web import live
 from wattwise_web.sessions import IDLE_SECONDS, MOST_OF_TOKEN, Sessions
+from wattwise_web.settings import Settings, SettingsError, listen
 
+from tests.client.test_files import SPECIAL
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.ports import hold_port, port_of
@@ -344,3 +346,12 @@ def test_https(site: LiveServer, tmp_path: Path) -> None:
         context = ssl.create_default_context(cafile=str(ca))
         with httpx.Client(base_url=page.url, verify=context) as web:
             assert web.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_certificate_that_is_no_file(tmp_path: Path, kind: str) -> None:
+    """The page does not wait for a pipe in place of its certificate."""
+    path = tmp_path / "file"
+    SPECIAL[kind](path)
+    with pytest.raises(SettingsError, match=str(path)):
+        listen(Settings("localhost:1", address="127.0.0.1:0", tls_cert=path, tls_key=path))
