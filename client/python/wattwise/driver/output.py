@@ -102,7 +102,10 @@ class Board:
                 self._live = None
 
     def say(self, text: str) -> None:
-        """Prints a line of text."""
+        """Prints a line of text, which may have names and sentences of others."""
+        self._print(printable(text))
+
+    def _print(self, text: str) -> None:
         if self._live is None:
             print(text, flush=True)  # noqa: T201 - the command's answer
         else:
@@ -136,7 +139,7 @@ class Board:
         self._offset += len(lines)
         for line in lines.decode(errors="replace").split("\n")[:-1]:
             # Of a progress bar, which overwrites itself, only its last state.
-            self.say(line.rstrip("\r").rpartition("\r")[2])
+            self._print(line.rstrip("\r").rpartition("\r")[2])
 
     def wait(self) -> None:
         """Shows that other drivers have all launches that are left."""
