@@ -138,21 +138,12 @@ class Board:
         # The command may have deleted or replaced its own log, of which reports are the reader's.
         with suppress(OSError, FileError), open_file(output, "rb", within=output.parent) as file:
             file.seek(self._offset)
-<<<<<<< HEAD
             new = file.read(_MOST_SHOWN)
             # A line that is longer than that is shown in parts.
             lines = new if len(new) == _MOST_SHOWN and b"\n" not in new else new[: new.rfind(b"\n") + 1]
             self._offset += len(lines)
             for line in lines.decode(errors="replace").removesuffix("\n").split("\n") if lines else ():
-                self.say(shown_line(line))
-=======
-            new = file.read()
-        lines = new[: new.rfind(b"\n") + 1]
-        self._offset += len(lines)
-        for line in lines.decode(errors="replace").split("\n")[:-1]:
-            # Of a progress bar, which overwrites itself, only its last state.
-            self._print(line.rstrip("\r").rpartition("\r")[2])
->>>>>>> h1
+                self._print(shown_line(line))
 
     def wait(self) -> None:
         """Shows that other drivers have all launches that are left."""

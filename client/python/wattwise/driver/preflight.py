@@ -130,15 +130,10 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
         program, *arguments = command.words
         print(f"# batch size {size}")  # noqa: T201 - the command's answer
         for name, value in sorted(command.variables.items()):
-<<<<<<< HEAD
-            print(f"{name}={shlex.quote(value)} \\")  # noqa: T201 - the command's answer
+            print(f"{name}={_shell_word(value)} \\")  # noqa: T201 - the command's answer
         # As it is found at run time, where the driver's own environment comes before PATH.
         found = program if "/" in program else shutil.which(program, path=search_path()) or program
-        print(shlex.join((found, *arguments)))  # noqa: T201 - the command's answer
-=======
-            print(f"{name}={_shell_word(value)} \\")  # noqa: T201 - the command's answer
-        print(" ".join(map(_shell_word, command.words)))  # noqa: T201 - the command's answer
->>>>>>> h1
+        print(" ".join(map(_shell_word, (found, *arguments))))  # noqa: T201 - the command's answer
     words = [
         "N",
         "ID",
