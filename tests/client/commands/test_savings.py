@@ -389,6 +389,21 @@ def test_trials_by_end_reason(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None
     assert ask(*words, "--reverse", "--limit", "2").split() == ["3", "2"]
 
 
+def test_trials_by_label(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub, old_server: str) -> None:
+    """--label chooses trials, several of them those with all labels; with an older server, too."""
+    trainer = Trainer(stub)
+    for host, commit in (("a", "5f0"), ("b", "5f0"), ("a", "9=b")):
+        launch = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, labels={"host": host, "commit": commit})
+        trainer.report(stub.GetNextBatchSize(launch).trial, 10.0)
+    words = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial")
+    assert ask(*words, "--label", "host=a").split() == ["1", "3"]
+    assert ask(*words, "--label", "host=a", "--label", "commit=9=b").split() == ["3"]
+    assert ask(*words, "--label", "host=c") == ""
+    assert ask(*words, "--label", "host=a", "--server", old_server).split() == ["1", "3"]
+    for bad in ("host", "=a"):
+        assert "KEY=VALUE" in refused(*words, "--label", bad, status=2)
+
+
 def test_events(ask: Ask, refused: Ask, saving: Trainer) -> None:
     """Events come newest first, by job and kind; without a job those of all have its id."""
     events = records(ask("jobs", "events", saving.job_id, "--format", "tsv"))

@@ -24,7 +24,8 @@ ACTIONS: Mapping[str, Entry] = {
         "wattwise.commands.savings:add_savings", "show what a job saved and what that rests on, or what all jobs saved"
     ),
     "watch": Entry(
-        "wattwise.commands.watch:add_watch", "watch the trials of a job, or the jobs that run, as they change"
+        "wattwise.commands.watch:add_watch",
+        "watch the trials of a job, or the jobs with running trials, as they change",
     ),
     "trials": Entry("wattwise.commands.listing:add_trials", "list a job's trials by number"),
     "trial": Entry("wattwise.commands.showing:add_trial", "show a trial: its facts, its epochs and its power profile"),

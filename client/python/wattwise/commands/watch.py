@@ -1,4 +1,4 @@
-"""`wattwise jobs watch`: the trials of a job, or the jobs that run, as they change.
+"""`wattwise jobs watch`: the trials of a job, or the jobs with running trials, as they change.
 
 A terminal shows a table that is drawn again; anything else, also a terminal that cannot move its cursor or a machine
 without `rich`, gets a line for each change.
