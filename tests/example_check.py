@@ -301,6 +301,13 @@ def sends_its_token(program: str, server: LiveServer) -> None:
     refused(program, "192.0.2.1:50051", "in clear text", WATTWISE_TOKEN=token)
     refused(program, server.address, "set both, a certificate and its key", **{**tls, "WATTWISE_TLS_KEY": ""})
     refused(program, server.address, "1 or 0", WATTWISE_TLS="perhaps")
+    for name in ("TOKEN", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "INSECURE"):
+        refused(program, server.address, f"WATTWISE_{name} has", **{f"WATTWISE_{name}": "1\r"})
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    for name in ("TOKEN_FILE", "TLS_CA"):
+        for path in (pipe, Path("/dev/zero")):
+            refused(program, server.address, str(path), **{f"WATTWISE_{name}": str(path)})
 
 
 def refused(program: str, address: str, why: str, **variables: str) -> None:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 _LARGEST_REQUEST = 2**20
+
+
+_asking = threading.Lock()
 
 
 class ForkedServer:
@@ -38,12 +42,13 @@ class ForkedServer:
         output, stdout = os.pipe()
         self._status, status = os.pipe()
         request = json.dumps([list(arguments), dict(environment), str(Path.cwd())]).encode()
-        parent = _parent()
-        socket.send_fds(parent, [request], [stdout, stderr.fileno(), status])
+        with _asking:
+            parent = _parent()
+            socket.send_fds(parent, [request], [stdout, stderr.fileno(), status])
+            self.pid = int(parent.recv(64))
         os.close(stdout)
         os.close(status)
         self.stdout = os.fdopen(output)
-        self.pid = int(parent.recv(64))
         self.returncode: int | None = None
 
     def poll(self) -> int | None:

@@ -10,6 +10,7 @@
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -17,6 +18,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -31,6 +33,7 @@ constexpr char kDomain[] = "wattwise.v1";
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{3'000};
 constexpr int kConnectMs = 2'000;
+constexpr std::uintmax_t kMostBytes = 16 << 20;
 
 // Detects a server that no longer answers within both times, which are shorter if there is another server.
 struct Pings {
@@ -42,7 +45,12 @@ constexpr Pings kFrequentPings{10'000, 3'000};
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+  const std::string text = value == nullptr ? "" : value;
+  if (std::any_of(text.begin(), text.end(), [](unsigned char letter) { return letter < ' ' || letter == 0x7f; })) {
+    throw std::invalid_argument(std::string(name) + " has a control character; remove it: files that were edited on "
+                                                    "Windows have one at the end of each line");
+  }
+  return text;
 }
 
 std::string lower(std::string text) {
@@ -58,6 +66,12 @@ bool flag(const char* name) {
 }
 
 std::string read_file(const std::string& path) {
+  // A pipe would block the trainer, and a device may never end.
+  std::error_code missing;
+  if (!std::filesystem::is_regular_file(path, missing) || std::filesystem::file_size(path, missing) > kMostBytes) {
+    throw std::invalid_argument("cannot read " + path + ": it is not a regular file of at most " +
+                                std::to_string(kMostBytes) + " bytes; choose a readable file");
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::invalid_argument("cannot read " + path + "; choose a readable file");
   return {std::istreambuf_iterator<char>(file), {}};

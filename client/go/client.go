@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"sync"
@@ -135,6 +136,9 @@ func (c *Client) Retrying(callers context.Context, call func(context.Context) er
 		err := FromStatus(call(ctx))
 		if err != nil && callers.Err() == context.Canceled {
 			return context.Canceled
+		}
+		if err == io.EOF {
+			err = invalidAnswer("a call", "it is empty")
 		}
 		refused, ok := err.(*Error)
 		if unavailable(err) {

@@ -5,13 +5,19 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
+	"syscall"
+	"unicode"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 )
+
+// mostBytes is the largest size of a file that is read.
+const mostBytes = 16 << 20
 
 // Credentials are a token and the files for TLS. The zero value has neither.
 type Credentials struct {
@@ -29,11 +35,17 @@ type Credentials struct {
 
 // CredentialsFromEnv reads WATTWISE_TOKEN, _TOKEN_FILE, _TLS, _TLS_CA, _TLS_CERT, _TLS_KEY and _INSECURE.
 func CredentialsFromEnv() (credentials Credentials, err error) {
-	credentials = Credentials{
-		Token:    os.Getenv("WATTWISE_TOKEN"),
-		CAFile:   os.Getenv("WATTWISE_TLS_CA"),
-		CertFile: os.Getenv("WATTWISE_TLS_CERT"),
-		KeyFile:  os.Getenv("WATTWISE_TLS_KEY"),
+	var file string
+	for name, value := range map[string]*string{
+		"WATTWISE_TOKEN":      &credentials.Token,
+		"WATTWISE_TOKEN_FILE": &file,
+		"WATTWISE_TLS_CA":     &credentials.CAFile,
+		"WATTWISE_TLS_CERT":   &credentials.CertFile,
+		"WATTWISE_TLS_KEY":    &credentials.KeyFile,
+	} {
+		if *value, err = variable(name); err != nil {
+			return Credentials{}, err
+		}
 	}
 	if credentials.TLS, err = flag("WATTWISE_TLS"); err != nil {
 		return credentials, err
@@ -41,18 +53,49 @@ func CredentialsFromEnv() (credentials Credentials, err error) {
 	if credentials.Insecure, err = flag("WATTWISE_INSECURE"); err != nil {
 		return credentials, err
 	}
-	if file := os.Getenv("WATTWISE_TOKEN_FILE"); credentials.Token == "" && file != "" {
-		text, err := os.ReadFile(file)
+	if credentials.Token == "" && file != "" {
+		text, err := readFile(file)
 		if err != nil {
 			return credentials, fmt.Errorf("cannot read the token file: %w", err)
 		}
-		credentials.Token = strings.TrimSpace(string(text))
+		credentials.Token = strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff"))
 	}
 	return credentials, nil
 }
 
+// variable returns the value of an environment variable; the error does not show the value.
+func variable(name string) (string, error) {
+	text := os.Getenv(name)
+	if strings.IndexFunc(text, unicode.IsControl) >= 0 {
+		return "", fmt.Errorf("%s has a control character; remove it: files that were edited on Windows have one at the "+
+			"end of each line", name)
+	}
+	return text, nil
+}
+
+// readFile reads a regular file of a limited size: a pipe would block the trainer, and a device may never end.
+func readFile(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	found, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !found.Mode().IsRegular() || found.Size() > mostBytes {
+		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", path, mostBytes)
+	}
+	return io.ReadAll(io.LimitReader(file, mostBytes))
+}
+
 func flag(name string) (bool, error) {
-	switch text := strings.ToLower(os.Getenv(name)); text {
+	text, err := variable(name)
+	if err != nil {
+		return false, err
+	}
+	switch text = strings.ToLower(text); text {
 	case "1", "true", "yes", "on":
 		return true, nil
 	case "", "0", "false", "no", "off":
@@ -84,7 +127,7 @@ func (c Credentials) dialOption(address destination) (grpc.DialOption, error) {
 func (c Credentials) tlsConfig() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
+		pem, err := readFile(c.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read CAFile: %w; choose a readable file", err)
 		}
@@ -101,7 +144,7 @@ func (c Credentials) tlsConfig() (*tls.Config, error) {
 		if c.CertFile == "" {
 			return nil, errors.New("KeyFile is set without CertFile: set both, a certificate and its key")
 		}
-		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		pair, err := loadPair(c.CertFile, c.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("%s (CertFile) and %s (KeyFile) are not a certificate and its key (%w): both must be "+
 				"PEM files, must belong together, and the key must have no passphrase", c.CertFile, c.KeyFile, err)
@@ -109,6 +152,18 @@ func (c Credentials) tlsConfig() (*tls.Config, error) {
 		config.Certificates = []tls.Certificate{pair}
 	}
 	return config, nil
+}
+
+func loadPair(certFile, keyFile string) (tls.Certificate, error) {
+	cert, err := readFile(certFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := readFile(keyFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
 }
 
 // isLoopback returns whether all traffic stays on this machine.

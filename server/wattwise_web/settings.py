@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from wattwise.errors import WattwiseError
-from wattwise.files import open_regular
+from wattwise.files import read_bytes
 from wattwise.rpc.credentials import Credentials
 
 OWN_PATHS = frozenset(
@@ -133,7 +133,7 @@ def _uses_tls(settings: Settings) -> bool:
     try:
         for path in (cert, key):
             # OpenSSL would wait for a pipe.
-            os.close(open_regular(path))
+            read_bytes(path)
         # The empty password prevents a prompt at the terminal for a key that has a passphrase.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except OSError as error:

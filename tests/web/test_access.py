@@ -18,7 +18,9 @@ from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 from wattwise_web import live
 from wattwise_web.sessions import IDLE_SECONDS, MOST_OF_TOKEN, Sessions
+from wattwise_web.settings import Settings, SettingsError, listen
 
+from tests.client.test_files import SPECIAL
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.ports import hold_port, port_of
@@ -373,3 +375,12 @@ def test_taken_port(site: LiveServer, page: WebPage, options: tuple[str, ...]) -
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         assert f"cannot listen on {taken}: another process uses the port" in done.stderr
         assert "--address" in done.stderr
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_certificate_that_is_no_file(tmp_path: Path, kind: str) -> None:
+    """The page does not wait for a pipe in place of its certificate."""
+    path = tmp_path / "file"
+    SPECIAL[kind](path)
+    with pytest.raises(SettingsError, match=str(path)):
+        listen(Settings("localhost:1", address="127.0.0.1:0", tls_cert=path, tls_key=path))

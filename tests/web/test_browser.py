@@ -513,6 +513,8 @@ def test_an_export_is_one_file_that_needs_nothing(
     drawn(tab)
     assert tab.locator("main a").count() == 0
     assert violations(tab, faults) == []
+    tab.get_by_role("radio", name="by date").check()
+    expect(tab.get_by_text("date (UTC)", exact=True)).to_have_count(2)
     context.close()
 
 
@@ -525,4 +527,5 @@ def test_a_thousand_trials_are_a_thousand_marks(show: Opener, tmp_path: Path) ->
             trainer.run(5.0 + number % 7)
         with WebPage(live.address, tmp_path / "web.log") as page:
             tab = drawn(show(f"{page.url}/job?id=long"))
+            assert len(tab.request.get(tab.url).body()) <= 200_000
             assert tab.locator("#plot-cost .mark-symbol.role-mark path").count() == 1_000

@@ -25,6 +25,8 @@ export interface CredentialOptions {
   insecure?: boolean | undefined;
 }
 
+const MOST_BYTES = 2 ** 24;
+
 /** The credentials of a client. Files are read when `channel` or `token` is called; nothing of them appears in logs. */
 export class Credentials {
   readonly #options: CredentialOptions;
@@ -37,7 +39,16 @@ export class Credentials {
 
   /** Reads `WATTWISE_TOKEN`, `_TOKEN_FILE`, `_TLS`, `_TLS_CA`, `_TLS_CERT`, `_TLS_KEY` and `_INSECURE`. */
   static fromEnv(variables: NodeJS.ProcessEnv = process.env): Credentials {
-    const variable = (name: string): string | undefined => variables[`WATTWISE_${name}`] || undefined;
+    const variable = (name: string): string | undefined => {
+      const text = variables[`WATTWISE_${name}`] || undefined;
+      if (text !== undefined && /\p{Cc}/u.test(text)) {
+        throw new ConfigurationError(
+          `WATTWISE_${name} has a control character; remove it: files that were edited on Windows have one at the end ` +
+            "of each line",
+        );
+      }
+      return text;
+    };
     return new Credentials({
       token: variable("TOKEN"),
       tokenFile: variable("TOKEN_FILE"),
@@ -152,8 +163,18 @@ function validToken(token: string, source: string): string {
 
 function read(file: string, what: string): Buffer {
   try {
+    // A pipe would block the process, and a device may never end.
+    const found = statSync(file);
+    if (!found.isFile() || found.size > MOST_BYTES) {
+      throw new ConfigurationError(
+        `cannot read ${file} (${what}): it is not a regular file of at most ${MOST_BYTES} bytes; choose another file`,
+      );
+    }
     return readFileSync(file);
   } catch (error) {
+    if (error instanceof ConfigurationError) {
+      throw error;
+    }
     const code = (error as NodeJS.ErrnoException).code ?? "";
     throw new ConfigurationError(`cannot read ${file} (${what}): ${code}; choose a readable file`);
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ pytest.importorskip("transformers", reason="needs Transformers: make test-traine
 
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from wattwise import BatchSizeOptimizer, Client, TrainerSetupError
-from wattwise.integrations.huggingface import WattwiseCallback
+from wattwise.integrations.huggingface import WattwiseCallback, saved_state
 
 from tests.client.integrations.conformance import Listener, TrainerConformance
 from tests.client.integrations.ranks import two_ranks
 from tests.client.integrations.script import EXAMPLES, Script
 from tests.client.integrations.with_huggingface import DATA, fit, trainer
+from tests.client.test_files import SPECIAL
 from tests.client.training.script import StepMonitor, epochs, job_spec
 from tests.live_server import LiveServer
 
@@ -122,3 +124,28 @@ class TestHuggingFace(TrainerConformance):
         with pytest.raises(TrainerSetupError, match=r"torch.distributed.init_process_group\(\)"):
             WattwiseCallback(BatchSizeOptimizer(grpc_server.address, spec, monitor=StepMonitor()), "eval_accuracy")
         assert spec.job_id not in [job.spec.job_id for job in client.list_jobs()]
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_checkpoint_that_is_none(tmp_path: Path, kind: str) -> None:
+    """A training does not wait for a pipe in place of a checkpoint's state."""
+    SPECIAL[kind](tmp_path / "trainer_state.json")
+    with pytest.raises(TrainerSetupError, match=str(tmp_path)):
+        saved_state(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "{", '{"a": 1, "a": 2}'])
+def test_checkpoint_that_cannot_be_read(tmp_path: Path, content: str) -> None:
+    """Malformed JSON is a fault of the checkpoint."""
+    (tmp_path / "trainer_state.json").write_text(content)
+    with pytest.raises(TrainerSetupError, match=str(tmp_path)):
+        saved_state(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", '{"stateful_callbacks": []}', '{"stateful_callbacks": {"wattwise": 1}}', '{"log_history": [NaN]}']
+)
+def test_checkpoint_without_a_trial(tmp_path: Path, content: str) -> None:
+    """A state of other types than ours has no trial."""
+    (tmp_path / "trainer_state.json").write_text(content)
+    assert saved_state(tmp_path) is None

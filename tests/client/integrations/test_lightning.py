@@ -23,12 +23,13 @@ pytest.importorskip("lightning", reason="needs Lightning: make test-trainers")
 
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from wattwise import BatchSizeOptimizer, Client, TrainerSetupError, v1
-from wattwise.integrations.lightning import WattwiseCallback
+from wattwise.integrations.lightning import WattwiseCallback, saved_state
 
 from tests.client.integrations.conformance import Listener, TrainerConformance
 from tests.client.integrations.ranks import last_lines, processes, two_ranks
 from tests.client.integrations.script import EXAMPLES, Script
 from tests.client.integrations.with_lightning import Model, fit, loader, trainer
+from tests.client.test_files import SPECIAL
 from tests.client.training.script import epochs, read_line
 from tests.live_server import LiveServer
 
@@ -145,3 +146,17 @@ class TestLightning(TrainerConformance):
         assert (trial.converged, trial.last_epoch) == (True, 3)
         # A second of the process that was killed, and the first of the resumed one.
         assert client.get_trial(trial.id).measurements[1].time_seconds >= 2
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_checkpoint_that_is_none(tmp_path: Path, kind: str) -> None:
+    """A training does not wait for a pipe in place of a checkpoint."""
+    SPECIAL[kind](tmp_path / "last.ckpt")
+    with pytest.raises(TrainerSetupError, match=str(tmp_path)):
+        saved_state(tmp_path / "last.ckpt")
+
+
+@pytest.mark.parametrize("content", [{"callbacks": []}, {"callbacks": {"wattwise": 1}}, {}])
+def test_checkpoint_without_a_trial(content: dict[str, Any]) -> None:
+    """A checkpoint of other types than ours has no trial."""
+    assert saved_state(content) is None

@@ -83,7 +83,7 @@ def command_line(file: JobFile, context: LaunchContext) -> CommandLine:
         "PROFILE_STEP_WATTS": run.step_watts,
     }
     return CommandLine(
-        tuple(substitute(word, values) for word in file.train.command),
+        substitute(file.train.command, values),
         {f"WATTWISE_{name}": str(value) for name, value in variables.items() if value not in ("", None)},
     )
 

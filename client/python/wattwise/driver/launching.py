@@ -118,7 +118,9 @@ class Launcher:
             InterruptedRunError: a signal; the command and its trial have been ended.
         """
         request_id = claim.launch.request_id
-        answer = self.client.get_next_batch_size(self.job.job_id, request_id=request_id, labels=launch_labels())
+        answer = self.client.get_next_batch_size(
+            self.job.job_id, request_id=request_id, labels=launch_labels(), spec=self.job
+        )
         trial = answer.trial
         folder = self._folder_of(claim, trial.id)
         output = self._output_of(trial.id, folder)

@@ -105,7 +105,10 @@ class Board:
                 self._live = None
 
     def say(self, text: str) -> None:
-        """Prints a line of text."""
+        """Prints a line of text, which may have names and sentences of others."""
+        self._print(printable(text))
+
+    def _print(self, text: str) -> None:
         if self._live is None:
             print(text, flush=True)  # noqa: T201 - the command's answer
         else:
@@ -140,7 +143,7 @@ class Board:
             lines = new if len(new) == _MOST_SHOWN and b"\n" not in new else new[: new.rfind(b"\n") + 1]
             self._offset += len(lines)
             for line in lines.decode(errors="replace").removesuffix("\n").split("\n") if lines else ():
-                self.say(shown_line(line))
+                self._print(shown_line(line))
 
     def wait(self) -> None:
         """Shows that other drivers have all launches that are left."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 
 PLACEHOLDERS = (
     "batch_size",
@@ -16,6 +18,10 @@ PLACEHOLDERS = (
     "max_epochs",
     "log_dir",
 )
+
+_SHELLS = ("sh", "ash", "bash", "dash", "ksh", "mksh", "zsh")
+_QUOTES = re.compile(r"\\.|\\\Z|['\"]|`|<<|\$(?:['\"({]|\Z)|(?<!\S)#", re.DOTALL)
+"""What quotes in the beginning of a shell's script, and what may have quotes of its own or changes what follows."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
@@ -37,6 +43,62 @@ def faults_in(word: str) -> Iterator[str]:
             yield f"{word!r}: {match[0]} is unknown; {hint} Write {{{{ and }}}} for literal braces"
 
 
-def substitute(word: str, values: Mapping[str, str]) -> str:
-    """An argument without faults, with its placeholders replaced by their values."""
-    return _TOKEN.sub(lambda match: match[0][0] if match[1] is None else values[match[1]], word)
+def substitute(command: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """A command without faults, with its placeholders replaced by their values.
+
+    Raises:
+        ValueError: if the script of a shell has a value that cannot be quoted where it stands; names its placeholder.
+    """
+    script = _script_of(command)
+    return tuple(_substituted(word, values, of_shell=place == script) for place, word in enumerate(command))
+
+
+def _script_of(command: Sequence[str]) -> int | None:
+    """The place of the script in a command that starts a shell, such as `sh -c SCRIPT`; None without one."""
+    in_shell = asked = of_option = False
+    for place, word in enumerate(command):
+        if of_option:
+            of_option = False
+        elif in_shell and word.startswith(("-", "+")):
+            short = not word.startswith("--")
+            # `-o` takes a word, as in `bash -eo pipefail -c SCRIPT`.
+            asked, of_option = asked or (short and "c" in word), short and "o" in word.lower()
+        elif in_shell and asked:
+            return place
+        else:
+            in_shell, asked = PurePath(word).name in _SHELLS, False
+    return None
+
+
+def _substituted(word: str, values: Mapping[str, str], *, of_shell: bool) -> str:
+    done, end = "", 0
+    for match in _TOKEN.finditer(word):
+        done += word[end : match.start()]
+        end = match.end()
+        if match[1] is None:
+            done += match[0][0]
+        else:
+            value = values[match[1]]
+            done += _quoted(value, match[1], done) if of_shell else value
+    return done + word[end:]
+
+
+def _quoted(value: str, name: str, script: str) -> str:
+    """A value as it has to stand behind the beginning of a script, so that the shell takes it as it is."""
+    if not value or shlex.quote(value) == value:
+        return value
+    quote = ""
+    for match in _QUOTES.finditer(script):
+        found = match[0]
+        if quote == "'":
+            quote = "" if found[-1] == "'" else quote
+        elif found in ("'", '"'):
+            quote = "" if found == quote else quote or found
+        elif (found[0] != "\\" or len(found) == 1) and not (quote and found in ("#", "<<", "$'")):
+            raise ValueError(
+                f"{{{name}}} is {value!r}, which a shell would evaluate, and its place in the script is too intricate "
+                f'to quote it: write "$WATTWISE_{name.upper()}" instead'
+            )
+    if quote == "'":
+        return value.replace("'", "'\\''")
+    return re.sub(r'([\\"$`])', r"\\\1", value) if quote else shlex.quote(value)

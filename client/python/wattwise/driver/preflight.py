@@ -16,6 +16,7 @@ from wattwise.driver.folder import folder_name
 from wattwise.driver.jobfile import JobFile, JobFileError
 from wattwise.driver.launch_context import LaunchContext, command_line, search_path
 from wattwise.driver.own_server import OwnServer, OwnServerError
+from wattwise.driver.placeholders import PLACEHOLDERS, substitute
 from wattwise.errors import InvalidJobSpecError, JobDiffersError, MonitorError, Remedy, Violation
 from wattwise.monitor import gpu_config
 from wattwise.monitor.named import named_monitor
@@ -65,6 +66,11 @@ def open_monitor(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
 
 
 def _program_faults(file: JobFile) -> Iterator[Violation]:
+    numbers = dict.fromkeys(PLACEHOLDERS, "0")
+    try:
+        substitute(file.train.command, {**numbers, "log_dir": str(file.run.log_dir / folder_name(file.job_id))})
+    except ValueError as error:
+        yield Violation("train.command", str(error))
     program, workdir = file.train.command[0], file.train.workdir
     path = program if "/" not in program else str(workdir / program)
     if "{" in program or shutil.which(path, path=search_path()) is not None:
@@ -124,10 +130,10 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
         program, *arguments = command.words
         print(f"# batch size {size}")  # noqa: T201 - the command's answer
         for name, value in sorted(command.variables.items()):
-            print(f"{name}={shlex.quote(value)} \\")  # noqa: T201 - the command's answer
+            print(f"{name}={_shell_word(value)} \\")  # noqa: T201 - the command's answer
         # As it is found at run time, where the driver's own environment comes before PATH.
         found = program if "/" in program else shutil.which(program, path=search_path()) or program
-        print(shlex.join((found, *arguments)))  # noqa: T201 - the command's answer
+        print(" ".join(map(_shell_word, (found, *arguments))))  # noqa: T201 - the command's answer
     words = [
         "N",
         "ID",
@@ -141,6 +147,13 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
         f"the next seed{note}",
         file=sys.stderr,
     )
+
+
+def _shell_word(word: str) -> str:
+    """A word for a shell that a terminal shows as it is; one that it would not show in the form of Bash."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'{}'".format(word.encode("unicode_escape").decode().replace("'", "\\'"))
 
 
 def _try_to_register(job: JobSpec) -> v1.JobSpec:

@@ -86,7 +86,15 @@ def _is_list(value: object, accepts: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and value != [] and all(map(accepts, value))
 
 
-_STRING: Condition = ("a string that is not empty", lambda value: isinstance(value, str) and value != "")
+def _is_string(value: object) -> bool:
+    # No argument, variable or path can have the character NUL.
+    return isinstance(value, str) and "\0" not in value
+
+
+_STRING: Condition = (
+    "a string that is not empty, without the character NUL",
+    lambda value: value != "" and _is_string(value),
+)
 _TYPES: Mapping[str, Condition] = {
     "str": _STRING,
     "Path": ("a path without control characters", lambda value: _STRING[1](value) and not control_fault(value)),
@@ -99,12 +107,12 @@ _TYPES: Mapping[str, Condition] = {
         lambda value: _is_list(value, lambda item: _is_integer(item) and item > 0),
     ),
     "Sequence[str]": (
-        'a list of strings, such as ["mnist-a40"]',
-        lambda value: _is_list(value, lambda item: isinstance(item, str)),
+        'a list of strings without the character NUL, such as ["mnist-a40"]',
+        lambda value: _is_list(value, _is_string),
     ),
     "tuple[str, ...]": (
-        'a list of strings, one for each argument, such as ["python", "train.py"]',
-        lambda value: _is_list(value, lambda item: isinstance(item, str)),
+        'a list of strings without the character NUL, one for each argument, such as ["python", "train.py"]',
+        lambda value: _is_list(value, _is_string),
     ),
 }
 """By annotation."""

@@ -165,6 +165,7 @@ class Client:
         resume: bool = False,
         unconnected_ranks: int = 0,
         labels: Mapping[str, str] | None = None,
+        spec: v1.JobSpec | None = None,
         timeout: float | None = None,
     ) -> v1.GetNextBatchSizeResponse:
         """Dispatches the next trial of a job.
@@ -176,6 +177,8 @@ class Client:
             unconnected_ranks: the number of processes of the launch if they are not connected to each other; the trial
                 then has a warning.
             labels: what the launch says about itself, for people who look at the trial.
+            spec: the job as it was registered, of which the trial must be; None is what this client has registered, if
+                it did.
             timeout: seconds; None is the client's.
 
         Raises:
@@ -189,12 +192,12 @@ class Client:
             unconnected_ranks=unconnected_ranks,
             labels=labels,
         )
-        spec = self._specs.get(job_id)
+        known = self._specs.get(job_id) if spec is None else spec
 
         def check(answer: v1.GetNextBatchSizeResponse) -> None:
             answers.check_trial(answer.trial, job_id, request.request_id)
-            if spec is not None:
-                answers.check_dispatched(answer.trial, spec)
+            if known is not None:
+                answers.check_dispatched(answer.trial, known)
             answer.reason = answers.shown(answer.reason)
 
         return self._call(lambda link: link.optimizer.GetNextBatchSize, request, timeout, check)
