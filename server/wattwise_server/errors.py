@@ -239,6 +239,16 @@ class StorageUnavailableError(ServiceError):
     retryable = True
 
 
+class StateFormatError(StorageUnavailableError, ValueError):
+    """A job's search was stored by another version of its policy; nothing of it is read as something else."""
+
+    def __init__(self, policy: str, found: object, known: object) -> None:
+        super().__init__(
+            f"the state of {policy} has format {found}; this version reads {known}: use the server version that wrote "
+            "it, or start the search again with `wattwise jobs reset`"
+        )
+
+
 class ShuttingDownError(ServiceError):
     """The server is shutting down."""
 

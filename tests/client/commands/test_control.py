@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import grpc
 import pytest
@@ -11,6 +14,7 @@ from wattwise.commands.tables import print_jobs
 
 from tests.client.commands.conftest import Ask, row
 from tests.jobs import Trainer, monitor_of, result
+from tests.live_server import LiveServer
 from tests.terminal import on_terminal, wattwise
 
 
@@ -36,6 +40,25 @@ def test_reset_revives_an_exhausted_job(ask: Ask, trainer: Trainer) -> None:
     assert row(ask("jobs", "trials", trainer.job_id), "2")[4] == "failed, before reset"
     assert trainer.next().id.trial_number == 3
     assert len(json.loads(ask("jobs", "trials", trainer.job_id, "--json"))) == 3
+
+
+def test_reset_of_a_job_that_another_version_has_stored(tmp_path: Path, ask: Ask, refused: Ask) -> None:
+    """A search in a format of another version is refused with what to do; a reset begins it again."""
+    with LiveServer(tmp_path) as server:
+        server.start()
+        trainer = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+        trainer.run(10)
+        server.stop()
+        with closing(sqlite3.connect(server.database)) as database, database:
+            database.execute("""UPDATE jobs SET notes = replace(notes, '"format":', '"format":9')""")
+        server.start()
+        to = ("--server", server.address)
+        error = refused("jobs", "show", trainer.job_id, *to, status=1)
+        assert "format 92; this version reads 2" in error
+        assert "`wattwise jobs reset`" in error
+        assert trainer.job_id in ask("jobs", "list", *to)
+        assert "without its 1 earlier trial" in ask("jobs", "reset", trainer.job_id, "--yes", *to)
+        assert row(ask("jobs", "show", trainer.job_id, *to), "job") == ["job", trainer.job_id]
 
 
 def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:

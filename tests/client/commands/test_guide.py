@@ -60,7 +60,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Ask) -> Iterat
 def test_outputs_are_those_of_the_commands(ask: Ask) -> None:
     """Each command prints what the guide shows below it, times aside."""
     actions = [command.split()[2] for command, _ in outputs()]
-    assert actions == ["show", "list", "trials", "savings", "watch", "events"]
+    assert actions == ["show", "list", "trials", "trial", "savings", "watch", "events"]
     for command, shown in outputs():
         if command == "wattwise jobs watch example | cat":
             printed = watched(ask)

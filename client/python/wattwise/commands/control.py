@@ -31,6 +31,7 @@ from wattwise.commands.tables import (
     stuck,
     with_status,
 )
+from wattwise.errors import ServerUnavailableError
 from wattwise.rpc.client import Client
 
 _POLICIES = {
@@ -148,7 +149,7 @@ def _outlook(job: v1.Job) -> str:
 
 
 def _reset(client: Client, args: argparse.Namespace) -> int:
-    before = client.get_job(args.job_id)
+    before = _before_reset(client, args.job_id)
     trials = "trial" if before.num_trials == 1 else "trials"
 
     def question() -> str:
@@ -163,6 +164,17 @@ def _reset(client: Client, args: argparse.Namespace) -> int:
     trials = "earlier trial" if job.reset_after == 1 else "earlier trials"
     without = f"without its {job.reset_after} {trials}" if job.reset_after else "and it had no trials yet"
     return _answer(args, job, job, f"Reset {args.job_id}: its search begins again, {without}.{_withdrawn(before, job)}")
+
+
+def _before_reset(client: Client, job_id: str) -> v1.Job:
+    """The job; of one whose search this server cannot read, which a reset is for, only what lists have."""
+    try:
+        return client.get_job(job_id)
+    except ServerUnavailableError:
+        listed = client.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, page_size=1)
+        if (job := next(listed, None)) is None or job.spec.job_id != job_id:
+            raise
+        return job
 
 
 def _set_excluded(client: Client, args: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattwise_server.domain import Change, Moments, Quantity
+from wattwise_server.errors import StateFormatError
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -277,10 +278,7 @@ def _loaded(notes: str) -> dict[str, Any]:
     state: dict[str, Any] = json.loads(notes)
     found = state.pop("format", None) if isinstance(state, dict) else None
     if found != _FORMAT:
-        raise ValueError(
-            f"the state of POLICY_KNOWLEDGE_GRADIENT has format {found}; this version reads {_FORMAT}: "
-            "use the server version that wrote it, or start again with `wattwise jobs reset`"
-        )
+        raise StateFormatError("POLICY_KNOWLEDGE_GRADIENT", found, _FORMAT)
     return state
 
 
