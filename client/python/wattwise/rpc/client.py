@@ -736,13 +736,9 @@ class Client:
         timeout: float | None,
     ) -> Iterator[Page]:
         """The pages of a list."""
-        seen = {request.page_token}
-
-        def check(page: Page) -> None:
-            answers.check_next_page(page.next_page_token, seen)
-
+        pages = answers.Pages(request.page_token)
         while True:
-            page = self._call(method, request, timeout, check)
+            page = self._call(method, request, timeout, pages.check)
             yield page
             request.page_token = page.next_page_token
             if not page.next_page_token:
