@@ -25,7 +25,7 @@ from wattwise.commands.humanize import percent
 from wattwise.commands.tables import JobTrial, uncounted
 from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import monitor_text
-from wattwise.rpc.answers import check_next_page
+from wattwise.rpc.answers import Pages
 from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, facts, savings
@@ -441,7 +441,7 @@ class FilteredTrials(NamedTuple):
 
     async def rows(self) -> AsyncIterator[JobTrial]:
         """The trials, in the order of their numbers."""
-        page, seen = self.first, {""}
+        page, pages = self.first, Pages()
         while True:
             for trial in page.trials:
                 if self.filter.start and trial.id.trial_number > self.filter.start:
@@ -449,7 +449,7 @@ class FilteredTrials(NamedTuple):
                 yield JobTrial(self.job, trial)
             if not page.next_page_token:
                 return
-            check_next_page(page.next_page_token, seen)
+            pages.check(page)
             self.request.page_token = page.next_page_token
             page = await self.reader.list_trials(self.visitor, self.request)
 
