@@ -160,6 +160,7 @@ def test_money_and_carbon(priced: LiveServer, ask: Ask) -> None:
     assert row(shown, "8", "mean money")[-2:] == ["0.000501 EUR", "0.00150 g"]
     assert row(shown, "factors")[1].endswith("PUE 1.5; source: tariff of 2026")
     assert row(totals, "money")[-1] == "0.0232 EUR"
+    assert row(totals, trainer.job_id)[1:4] == ["not certain", "0.000501 EUR", "0.000515 EUR"]
 
 
 def test_a_model_has_its_price(priced: LiveServer, ask: Ask) -> None:
