@@ -247,7 +247,7 @@ class Statistics:
             ranges,
             points,
             [Profile(*profile) for profile in await self._store.profiles(key)],
-            self._months(await self._of_ended(versions[0], self._store.days), versions[0].num_gpus),
+            self._months(await self._days(versions[0], ended), versions[0].num_gpus),
         )
 
     async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[Summary | None]:
@@ -470,8 +470,17 @@ class Statistics:
         per_joule = self.factors.grams_per_joule
         return Amount(usage, money, None if per_joule is None else per_joule * usage.energy_joules)
 
+    async def _days(self, version: JobVersion, ended: Sequence[TrialGroup]) -> Sequence[Day]:
+        """The days of the months that a trend shows."""
+        newest = max((group.newest_end for group in ended if group.newest_end), default=None)
+        if newest is None:
+            return ()
+        year, month = divmod(newest.year * 12 + newest.month - MONTHS, 12)
+        since = newest.replace(year=year, month=month + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
+        return await self._of_ended(version, self._store.days, since)
+
     def _months(self, days: Sequence[Day], num_gpus: int) -> Sequence[Month]:
-        """The last months with trials."""
+        """The months with trials."""
         found = []
         for start, group in groupby(days, key=lambda day: day.start.replace(day=1)):
             of_month = list(group)
@@ -486,7 +495,7 @@ class Statistics:
                     self._priced(usage, num_gpus),
                 )
             )
-        return found[-MONTHS:]
+        return found
 
     def _by_batch_size(self, groups: Sequence[TrialGroup], num_gpus: int) -> Sequence[TrialStatistics]:
         ordered = sorted(groups, key=lambda group: (group.batch_size, group.type.value))

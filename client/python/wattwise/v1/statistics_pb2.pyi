@@ -819,7 +819,7 @@ class JobStatistics(_message.Message):
 
     @_builtins.property
     def months(self) -> _containers.RepeatedCompositeFieldContainer[Global___MonthStatistics]:
-        """The newest twelve calendar months in which trials ended, ascending. Empty: none has ended."""
+        """Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has ended."""
 
     def __init__(
         self,

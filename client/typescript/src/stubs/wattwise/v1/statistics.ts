@@ -459,7 +459,7 @@ export interface JobStatistics {
    * from an older server, whose `savings` has it.
    */
   numDeliveries: number;
-  /** The newest twelve calendar months in which trials ended, ascending. Empty: none has ended. */
+  /** Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has ended. */
   months: MonthStatistics[];
 }
 
