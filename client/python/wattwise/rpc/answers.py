@@ -14,7 +14,8 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise import v1
-from wattwise.errors import InvalidAnswerError, printable
+from wattwise.errors import InvalidAnswerError
+from wattwise.streams import printable
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
