@@ -301,7 +301,7 @@ def test_edges_are_answered_as_by_sqlite(server: LiveServer, postgres_url: str, 
         for each in (server, other):
             for spec in (BASE_SPEC, VICTIM_SPEC):
                 each.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
-        begun = v1.GetNextBatchSizeRequest(job_id=BASE)
+        begun = v1.GetNextBatchSizeRequest(job_id=BASE, request_id="begun")
         trial, same = (each.trainer.GetNextBatchSize(begun).trial.id for each in (server, other))
         assert trial == same
         by_type = seeds(trial)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 from wattwise_server.commands.options import FILE, add_option, whole_number
 from wattwise_server.errors import StartError
+from wattwise_server.observability.logs import printable
 from wattwise_server.security.token_file import add_token, read_tokens, remove_token
 from wattwise_server.security.tokens import Role, Token, new_token, prefix_fault
 
@@ -77,7 +78,8 @@ def _list(args: argparse.Namespace) -> None:
     row = "{:12}  {:8}  {:20}  {:20}  {}".format
     lines = [_cells(token) for token in read_tokens(args.tokens).values()]
     for line in (("id", "role", "created", "expires", "prefix"), *lines):
-        print(row(*line).rstrip())  # noqa: T201 - the command's answer
+        # The file may have prefixes of other people.
+        print(printable(row(*line).rstrip()))  # noqa: T201 - the command's answer
 
 
 def _revoke(args: argparse.Namespace) -> None:
@@ -101,4 +103,4 @@ def _lifetime(text: str) -> timedelta:
 
 
 def _note(message: str) -> None:
-    print(f"wattwise token: {message}", file=sys.stderr)  # noqa: T201 - the command's answer
+    print(f"wattwise token: {printable(message)}", file=sys.stderr)  # noqa: T201 - the command's answer

@@ -183,9 +183,9 @@ class HumanFormatter(_Formatter):
         """The line."""
         ours = record.name.partition(".")[0] == "wattwise_server"
         words = [self._time(record), f"{record.levelname:7}", "" if ours else f"{record.name}:"]
-        words.append(_printable(record.getMessage()))
+        words.append(printable(record.getMessage()))
         words += [f"{key}={_quoted(value)}" for key, value in self._fields(record).items()]
-        trace = [f"    | {_printable(line)}" for line in self._exception(record).splitlines()]
+        trace = [f"    | {printable(line)}" for line in self._exception(record).splitlines()]
         return "\n".join([" ".join(word for word in words if word), *trace])
 
 
@@ -231,7 +231,8 @@ def _short(value: object) -> object:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """The text with characters escaped that a terminal does not show, such as those that reverse text or erase it."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
@@ -240,7 +241,7 @@ def _printable(text: str) -> str:
 def _quoted(value: object) -> str:
     text = str(value)
     plain = text and text.isprintable() and not any(char in text for char in ' "=\\')
-    return text if plain else f'"{_printable(text.translate(_QUOTED))}"'
+    return text if plain else f'"{printable(text.translate(_QUOTED))}"'
 
 
 _QUOTED = str.maketrans({'"': '\\"', "\\": "\\\\"})

@@ -52,12 +52,12 @@ def test_headline_is_the_lower_bound(ask: Ask, saving: Trainer) -> None:
     shown = ask("jobs", "savings", saving.job_id)
     document = json.loads(ask("jobs", "savings", saving.job_id, "--json"))
     cost = document["statistics"]["savings"]["cost"]
-    assert shown.startswith("A launch costs 10.0 J now, 100 J with the default, 16: 90% less. Saved at least 2.58 kJ")
+    assert shown.startswith("A model costs 10.0 J now, 100 J with the default, 16: 90% less. Saved at least 2.58 kJ")
     assert (round(cost["at_least"], -1), cost["spent"]) == (2580, 1000)
     assert cost["saved"] > cost["at_least"]
     assert row(shown, "cost") == ["cost", "10.0 J", "100 J", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
     assert row(shown, "compared with")[1].startswith("6 deliveries of the default batch size 16, ")
-    assert row(shown, "break-even")[1].startswith("has saved since trial 8,")
+    assert row(shown, "break-even")[1].startswith("at trial 8, ")
     assert row(shown, "16", "mean cost") == ["16", "6", "6", "0", "0", "100 J", "100 J", "1.0 s"]
 
 
@@ -154,7 +154,7 @@ def test_money_and_carbon(priced: LiveServer, ask: Ask) -> None:
     totals = ask("jobs", "savings", "--prefix", trainer.job_id, "--server", priced.address)
     assert row(shown, "CO2") == ["CO2", "0.00150 g", "0.0150 g", "0.388 g", "0.481 g", "0.150 g"]
     assert row(shown, "money")[-1] == "0.0232 EUR"
-    assert shown.startswith("A launch costs 0.000501 EUR now, 0.000515 EUR with the default, 16: 3% less. ")
+    assert shown.startswith("A model costs 0.000501 EUR now, 0.000515 EUR with the default, 16: 3% less. ")
     amounts = [line.split()[0] for line in shown.splitlines() if line.startswith(("cost ", "money ", "energy "))]
     assert amounts[0] == "money"
     assert row(shown, "8", "mean money")[-2:] == ["0.000501 EUR", "0.00150 g"]
@@ -387,6 +387,21 @@ def test_trials_by_end_reason(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None
     words = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial")
     assert ask(*words, "--end-reason", "error").split() == ["2"]
     assert ask(*words, "--reverse", "--limit", "2").split() == ["3", "2"]
+
+
+def test_trials_by_label(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub, old_server: str) -> None:
+    """--label chooses trials, several of them those with all labels; with an older server, too."""
+    trainer = Trainer(stub)
+    for host, commit in (("a", "5f0"), ("b", "5f0"), ("a", "9=b")):
+        launch = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, labels={"host": host, "commit": commit})
+        trainer.report(stub.GetNextBatchSize(launch).trial, 10.0)
+    words = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial")
+    assert ask(*words, "--label", "host=a").split() == ["1", "3"]
+    assert ask(*words, "--label", "host=a", "--label", "commit=9=b").split() == ["3"]
+    assert ask(*words, "--label", "host=c") == ""
+    assert ask(*words, "--label", "host=a", "--server", old_server).split() == ["1", "3"]
+    for bad in ("host", "=a"):
+        assert "KEY=VALUE" in refused(*words, "--label", bad, status=2)
 
 
 def test_events(ask: Ask, refused: Ask, saving: Trainer) -> None:

@@ -314,6 +314,12 @@ def test_line_for_a_terminal() -> None:
     assert len(shown_line("x" * 2_000_000)) == 500
 
 
+def test_reason_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a server says cannot move the cursor."""
+    Board("test-run", 1).say("a reason\x1b[2J")
+    assert capsys.readouterr().out == "a reason\\x1b[2J\n"
+
+
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_terminal_of_an_output_that_is_no_file(tmp_path: Path, kind: str) -> None:
     """A driver on a terminal shows nothing of what has replaced the output."""

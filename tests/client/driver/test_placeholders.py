@@ -70,6 +70,15 @@ def test_shell_takes_values_as_they_are(shell: str, script: str, path: str) -> N
         'echo "$(ls "{log_dir}")"',
         "cat <<END\n{log_dir}\nEND",
         "true # don't\necho {log_dir}",
+        *(f"true{end}# don't\necho {{log_dir}}" for end in (";", "&", "|\n", ";(true)")),
+        "eval 'echo {log_dir}'",
+        "eval \"echo '{log_dir}'\"",
+        "bash -c 'echo {log_dir}'",
+        "/bin/dash x.sh '{log_dir}'",
+        "python -c 'open(\"{log_dir}\")'",
+        "su u -c 'echo {log_dir}'",
+        "trap 'echo {log_dir}' EXIT",
+        "sbatch --wrap='echo {log_dir}'",
         "echo $'{log_dir}'",
         'echo ${{HOME}} "{log_dir}"',
         "echo \\{log_dir}",
@@ -90,6 +99,7 @@ def test_value_that_cannot_be_quoted(script: str) -> None:
         ["/bin/bash", "-lc"],
         ["bash", "-euo", "pipefail", "-c"],
         ["bash", "-x", "+o", "posix", "--norc", "-c", "--"],
+        ["bash", "--rcfile", "/dev/null", "-c"],
         ["nice", "-n", "5", "sh", "-c"],
         ["srun", "bash", "wrapper.sh", "zsh", "-c"],
     ],
@@ -99,16 +109,43 @@ def test_scripts_of_shells_are_found(words: list[str]) -> None:
     assert substitute([*words, "x {log_dir}", "{log_dir}"], values("/a b"))[-2:] == ("x '/a b'", "/a b")
 
 
-@pytest.mark.parametrize("name", ["a b;'\"$(touch pwned)`touch pwned`\\", "a\nb\x1b[2J"])
-def test_folder_with_any_name(runs: Runs, name: str) -> None:
-    """A shell's command runs in a folder whose name a shell would evaluate; the name is printed without controls."""
-    folder = runs.folder / name
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sbatch", "--wrap", "train {log_dir}"],
+        ["sbatch", "--wrap=train\t{log_dir}"],
+        ["python", "-c", "open('{log_dir}')"],
+        ["fish", "-c", "{log_dir}/train"],
+        ["su", "user", "-c", "{log_dir}/train"],
+        ["ssh", "host", "train", "{log_dir}"],
+        ["bash", "--unknown", "option", "-c", "x;{log_dir}"],
+        ["ssh", "host", "sh", "-c", "x {log_dir}"],
+    ],
+)
+def test_scripts_of_other_programs(words: list[str]) -> None:
+    """A value that needs quotes is refused where another program may evaluate it, and any other is taken."""
+    with pytest.raises(ValueError, match="WATTWISE_LOG_DIR"):
+        substitute(words, values("/a;touch pwned"))
+    assert any("/ab" in word for word in substitute(words, values("/ab")))
+
+
+def test_folder_with_any_name(runs: Runs) -> None:
+    """A shell's command runs in a folder whose name a shell would evaluate."""
+    folder = runs.folder / "a b;'\"$(touch pwned)`touch pwned`\\"
     folder.mkdir()
     script = 'echo \'{{"metric": 0.95, "epochs": 2}}\' > {log_dir}/result.json; ls "{log_dir}"'
     job = write_job(folder, ["sh", "-c", script], train={"workdir": str(folder)}, run={"recurrences": 1})
     done = runs.run(job)
     assert done.returncode == 0, done.stderr
     assert not list(runs.folder.rglob("pwned"))
+
+
+def test_folder_with_control_characters(runs: Runs) -> None:
+    """A folder whose name has control characters is refused, and printed without them."""
+    folder = runs.folder / "a\nb\x1b[2J"
+    folder.mkdir()
+    done = runs.run(write_job(folder, ["true"]))
+    assert (done.returncode, list(folder.iterdir())) == (2, [folder / "job.toml"])
     assert "\x1b" not in done.stdout + done.stderr
 
 
@@ -127,7 +164,7 @@ def test_nul(runs: Runs, table: dict[str, object]) -> None:
     done = runs.run(write_job(runs.folder, ["true"], train=table))
     assert done.returncode == 2
     assert f"train.{next(iter(table))}" in done.stderr
-    assert "NUL" in done.stderr
+    assert "\0" not in done.stderr
 
 
 def test_dry_run_shows_no_control_characters(runs: Runs) -> None:
@@ -135,5 +172,5 @@ def test_dry_run_shows_no_control_characters(runs: Runs) -> None:
     word = "it's\x1b[2J\\"
     done = runs.run(write_job(runs.folder, ["printf", "%s", word]), "--dry-run")
     assert "\x1b" not in done.stdout
-    (line,) = {line for line in done.stdout.splitlines() if line.startswith("printf")}
+    (line,) = {line for line in done.stdout.splitlines() if line.partition(" ")[0].endswith("/printf")}
     assert subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout == word

@@ -20,6 +20,7 @@ from wattwise import (
     ServerUnavailableError,
     UnsupportedCallError,
 )
+from wattwise.rpc.address import check_address
 
 from tests.client.training.script import StepMonitor, begun, epochs, job_spec
 from tests.live_server import LiveServer
@@ -147,6 +148,17 @@ def test_empty_address() -> None:
     """An empty address, as of a run that has ended, is called empty, and the way to its trials is named."""
     with pytest.raises(InvalidAddressError, match=r"is empty; .*`wattwise serve`.*wattwise\.db"):
         Client("")
+
+
+@pytest.mark.parametrize("address", ["localhost:50051\r", "unix:/run/wattwise\n", "local\x00host:1"])
+def test_control_character_in_an_address(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """The character is shown, and the variable that the address most likely comes from."""
+    with pytest.raises(InvalidAddressError, match="control character"):
+        check_address(address)
+    if "\x00" not in address:
+        monkeypatch.setenv("WATTWISE_SERVER", address)
+        with pytest.raises(InvalidAddressError, match="WATTWISE_SERVER"):
+            check_address(address)
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,10 @@ def test_folder_of_others_within_the_spool(
     assert Spool.from_env().paths() == [other.path]
     assert Spool.from_env().paths(server.address, JOB_ID) == []
     assert Spool.from_env().path_of(server.address, JOB_ID, "forged") is None
-    assert Spool.from_env().journal(record("new", server.address, JOB_ID)).path is None
+    before = sorted(each for each in folder.resolve().rglob("*"))
+    for job_id in (JOB_ID, "test-other") if level == 0 else (JOB_ID,):
+        assert Spool.from_env().journal(record("new", server.address, job_id)).path is None
+    assert sorted(each for each in folder.resolve().rglob("*")) == before
     assert sum(str(folder) in message for message in caplog.messages if "not delivered" in message) == 1
 
 

@@ -19,6 +19,7 @@ from wattwise_server.errors import StartError
 from wattwise_server.store.sqlite.backup import restore
 from wattwise_server.store.sqlite.migrate import migrations
 
+from tests.client.test_files import SPECIAL
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 
@@ -100,6 +101,15 @@ def test_backup_of_nothing_and_to_nowhere(server: LiveServer, tmp_path: Path) ->
     assert "cannot write beside" in wattwise(server, "backup", tmp_path / "no" / "x", fails=True)
     assert "sqlite:///" in wattwise(server, "backup", tmp_path / "x", "--database", "mysql://x", fails=True)
     assert [path.name for path in tmp_path.iterdir()] == ["server"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to a device"])
+def test_backup_replaces_files_alone(server: LiveServer, tmp_path: Path, kind: str) -> None:
+    """A pipe or a device is not replaced by a backup, even with --force."""
+    SPECIAL[kind](tmp_path / "copy.db")
+    before = (tmp_path / "copy.db").lstat().st_ino
+    assert "regular file" in wattwise(server, "backup", tmp_path / "copy.db", "--force", fails=True)
+    assert (tmp_path / "copy.db").lstat().st_ino == before
 
 
 def test_backup_of_postgres_is_for_its_own_tools(server: LiveServer, tmp_path: Path) -> None:

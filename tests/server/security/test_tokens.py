@@ -362,6 +362,15 @@ def test_prefix_that_is_not_utf_8_is_refused(token: Type, file: Path) -> None:
     assert (status, printed, "UTF-8" in error, file.exists()) == (1, "", True, False)
 
 
+def test_prefixes_are_shown_escaped(token: Type) -> None:
+    """A prefix cannot reverse what a terminal shows."""
+    _, _, error = token("create", "--role", "trainer", "--prefix", "team-\u202ea-")
+    _, listed, _ = token("list")
+    for shown in (error, listed):
+        assert "team-\\u202ea-" in shown
+        assert all(line.isprintable() for line in shown.splitlines())
+
+
 def test_duplicate_id_is_refused(file: Path) -> None:
     """Two lines with the same id are refused."""
     line = _line()

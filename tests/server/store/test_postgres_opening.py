@@ -323,9 +323,9 @@ async def test_timeouts_of_a_database_do_not_apply(major: int, monkeypatch: pyte
         async with open_postgres_store(url) as store:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job())
-            writing = store._saver._connection
-            assert writing is not None
-            async with store.queries._pool.acquire() as reading:
+            async with store._saver._using, store.queries._pool.acquire() as reading:
+                writing = store._saver._connection
+                assert writing is not None
                 for connection in (writing, reading):
                     shown = {name: await connection.fetchval(f"SHOW {name}") for name in names}
                     own_limit = shown.pop("idle_in_transaction_session_timeout")
@@ -351,9 +351,10 @@ async def test_tables_are_in_one_schema(own: PostgresServer) -> None:
     async with open_postgres_store(url.replace("postgres@", "maker@")):
         pass
     async with open_postgres_store(url.replace("postgres@", "server@")) as store:
-        writing = store._saver._connection
-        assert writing is not None
-        await writing.execute("CREATE TEMP TABLE jobs (n int)")
+        async with store._saver._using:
+            writing = store._saver._connection
+            assert writing is not None
+            await writing.execute("CREATE TEMP TABLE jobs (n int)")
         async with store.transaction("j") as tx:
             tx.save_job(a_job())
     found = own.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'wattwise_schema'", url)

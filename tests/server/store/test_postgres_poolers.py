@@ -123,15 +123,16 @@ async def test_pooler_that_keeps_sessions_is_used(
                     tx.save_job(a_job())
                 await asyncio.wait_for(changes.wait(), 20)
             assert len(await second.jobs(JobList(), 0, 10)) == 1
-            writing = first._saver._connection
-            assert writing is not None
-            async with second.queries._pool.acquire() as reading:
+            # The server notes each second that it is there.
+            async with first._saver._using, second.queries._pool.acquire() as reading:
+                writing = first._saver._connection
+                assert writing is not None
                 for connection in (writing, reading):
                     assert await connection.fetchval("SHOW search_path") == '"public", pg_temp'
                     assert await connection.fetchval("SHOW statement_timeout") == "0"
                     assert await connection.fetchval("SHOW application_name") == "wattwise"
-            # A pooler knows its clients by numbers of its own.
-            assert first._saver._processes == [await writing.fetchval("SELECT pg_backend_pid()")]
+                # A pooler knows its clients by numbers of its own.
+                assert first._saver._processes == [await writing.fetchval("SELECT pg_backend_pid()")]
 
 
 async def test_old_version_is_named(postgres_server: PostgresServer, postgres_url: str, refusal: Refusal) -> None:

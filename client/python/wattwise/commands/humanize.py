@@ -73,7 +73,9 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """The two largest units: "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h"; "-8.2 s" is a negative one."""
+    """The two largest units: "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h"; "-8.2 s", or "unknown" if not finite."""
+    if not math.isfinite(seconds):
+        return "unknown"
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 59.95:

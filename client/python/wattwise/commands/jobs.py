@@ -24,7 +24,8 @@ ACTIONS: Mapping[str, Entry] = {
         "wattwise.commands.savings:add_savings", "show what a job saved and what that rests on, or what all jobs saved"
     ),
     "watch": Entry(
-        "wattwise.commands.watch:add_watch", "watch the trials of a job, or the jobs that run, as they change"
+        "wattwise.commands.watch:add_watch",
+        "watch the trials of a job, or the jobs with running trials, as they change",
     ),
     "trials": Entry("wattwise.commands.listing:add_trials", "list a job's trials by number"),
     "trial": Entry("wattwise.commands.showing:add_trial", "show a trial: its facts, its epochs and its power profile"),
@@ -103,6 +104,7 @@ class JobsCommand:
         """
         from wattwise.commands.actions import near_ids  # noqa: PLC0415 - imported with the action anyway
         from wattwise.commands.columns import unused_options  # noqa: PLC0415 - likewise
+        from wattwise.rpc.answers import shown_from  # noqa: PLC0415 - likewise
         from wattwise.rpc.client import Client  # noqa: PLC0415 - `wattwise jobs --help` calls no server
 
         if wrong := unused_options(args):
@@ -111,7 +113,7 @@ class JobsCommand:
         # A user is waiting: no retries, so that a server that is away is reported at once.
         with Client(args.server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials_of(args)) as client:
             handler: Handler = args.handler
-            with near_ids(client, getattr(args, "job_id", None)):
+            with near_ids(client, getattr(args, "job_id", None)), shown_from(client.address):
                 return handler(client, args)
 
 

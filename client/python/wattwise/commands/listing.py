@@ -36,7 +36,23 @@ def add_trials(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--status", choices=TRIAL_STATUSES, help="only trials with this status")
     parser.add_argument("--batch-size", type=positive, default=0, metavar="N", help="only trials with this batch size")
     parser.add_argument("--end-reason", choices=END_REASONS, help="only trials that ended for this reason")
+    parser.add_argument(
+        "--label",
+        dest="labels",
+        type=_label,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only trials of launches with this label, such as host=node-7; of several labels, with all of them",
+    )
     add_table_options(parser, TRIAL_COLUMNS)
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label; write KEY=VALUE, such as host=node-7")
+    return key, value
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
@@ -50,18 +66,21 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 def _trials(client: Client, args: argparse.Namespace) -> int:
     job, options = client.get_job(args.job_id), table_options(args)
-    end_reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
+    end_reason, labels = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED), dict(args.labels)
     backwards = options.reverse and options.sort is None
     found = client.list_trials(
         args.job_id,
         status=TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED),
         end_reason=end_reason,
         batch_size=args.batch_size,
+        labels=labels,
         newest_first=backwards,
         page_size=0 if options.limit is None else min(options.limit + 1, PAGE),
     )
     # An older server ignores what it does not know.
-    trials: Iterable[v1.Trial] = (trial for trial in found if end_reason in (trial.end_reason, 0))
+    trials: Iterable[v1.Trial] = (
+        trial for trial in found if end_reason in (trial.end_reason, 0) and labels.items() <= trial.labels.items()
+    )
     if backwards:
         trials, options = _newest_first(trials), replace(options, reverse=False)
     if args.json:

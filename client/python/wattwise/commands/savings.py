@@ -15,6 +15,7 @@ from wattwise.commands.answer import (
     main_quantity,
     measured_part,
     number_of,
+    shown_saving,
     since_trial,
     spent_by_month,
     spent_per_model,
@@ -158,7 +159,7 @@ class _Amount(NamedTuple):
     text: Callable[[float], str]
     saving: v1.Saving | None
 
-    def of(self, name: Literal["spent", "in_use", "baseline"]) -> str:
+    def of(self, name: Literal["spent", "in_use", "with_default"]) -> str:
         if self.saving is None or not (name == "spent" or self.saving.HasField(name)):
             return "not measured" if name == "spent" else ""
         return self.text(getattr(self.saving, name))
@@ -167,14 +168,10 @@ class _Amount(NamedTuple):
         if self.saving is None or not self.saving.HasField("at_least"):
             return "no claim"
         # Below 0 it is no loss, but says that a saving is not proven.
-        return self.text(self.saving.at_least) if self.saving.at_least > 0 else "not certain"
+        return shown_saving(self.saving, self.text)[0] or "not certain"
 
     def estimate(self) -> str:
-        if self.saving is None or not self.saving.HasField("saved"):
-            return ""
-        if self.saving.verdict == v1.SAVINGS_VERDICT_LOSS:
-            return f"lost {self.text(-self.saving.uncorrected)}"
-        return self.text(self.saving.saved) if self.saving.saved > 0 else "not certain"
+        return "" if self.saving is None else shown_saving(self.saving, self.text)[1]
 
 
 def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
@@ -187,8 +184,8 @@ def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
     ]
     if savings.batch_size_in_use:
         columns[1:1] = [
-            Column("per model now", lambda row: row.of("in_use"), right=True, priority=2),
-            Column("with the default", lambda row: row.of("baseline"), right=True, priority=3),
+            Column("a model now", lambda row: row.of("in_use"), right=True, priority=2),
+            Column("with the default", lambda row: row.of("with_default"), right=True, priority=3),
         ]
     notes = [_BOUND] if savings.cost.HasField("saved") else []
     if savings.compared_from_trial:
@@ -236,7 +233,8 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     yield "compared with", f"{runs} of the default batch size {spec.default_batch_size}{newest}"
     yield from _arithmetic(savings, factors, running=bool(running))
     if savings.HasField("break_even_trial"):
-        yield "break-even", f"has saved since trial {savings.break_even_trial}, also by the lower bound"
+        of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
+        yield "break-even", f"at trial {savings.break_even_trial}, by the lower bound{of_cost}"
     if statistics.num_excluded:
         yield "left out", f"{number_of(statistics.num_excluded, 'trial')} that a person has excluded"
     if job.monitor.kinds:
@@ -382,7 +380,7 @@ def _lost(job: v1.Job) -> float | None:
     return -savings.cost.uncorrected if savings.verdict == v1.SAVINGS_VERDICT_LOSS else None
 
 
-def _per_model(job: v1.Job, name: Literal["in_use", "baseline"]) -> float | None:
+def _per_model(job: v1.Job, name: Literal["in_use", "with_default"]) -> float | None:
     cost = job.summary.savings.cost
     return float(getattr(cost, name)) if cost.HasField(name) else None
 
@@ -395,8 +393,8 @@ def _last_activity(job: v1.Job, text: Callable[[float], str]) -> str:
 JOB_SAVINGS_COLUMNS: Sequence[Column[v1.Job]] = (
     Column("job", lambda job: job.spec.job_id),
     Column("savings", lambda job: _VERDICTS.get(job.summary.savings.verdict, "no claim"), priority=1),
-    numbers("per model now", lambda job: _per_model(job, "in_use"), joules, priority=2),
-    numbers("with the default", lambda job: _per_model(job, "baseline"), joules, priority=3),
+    numbers("a model now", lambda job: _per_model(job, "in_use"), joules, priority=2),
+    numbers("with the default", lambda job: _per_model(job, "with_default"), joules, priority=3),
     numbers("saved at least", lambda job: _claim(job, "at_least"), joules, priority=1),
     numbers("lost", _lost, joules, priority=2),
     numbers("estimate", lambda job: _claim(job, "saved"), joules, priority=4),

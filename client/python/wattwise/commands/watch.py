@@ -1,4 +1,4 @@
-"""`wattwise jobs watch`: the trials of a job, or the jobs that run, as they change.
+"""`wattwise jobs watch`: the trials of a job, or the jobs with running trials, as they change.
 
 A terminal shows a table that is drawn again; anything else, also a terminal that cannot move its cursor or a machine
 without `rich`, gets a line for each change.
@@ -289,7 +289,7 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         "state": job_state(job),
         "batch_size": batch_size_in_use(job),
         "trials": job.num_trials,
-        "min_cost_j": job.min_cost if job.HasField("min_cost") else None,
+        "expected_cost_j": job.best_known_cost if job.HasField("best_known_cost") else None,
         "estimate": _estimate(mark_of(job)),
         "advice": job.advice or None,
         "warning": _newest_warning(job) or None,
@@ -300,7 +300,7 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         facts["running"] = summary.num_running_trials
         facts["deliveries"] = summary.num_deliveries
         facts["spent_j"] = summary.spent.cost
-        facts["saved_at_least_j"] = cost.at_least if cost.HasField("at_least") else None
+        facts["saved_at_least_j"] = cost.at_least if cost.at_least > 0 else None
         facts["since_trial"] = summary.savings.compared_from_trial or None
         facts["attention"] = "yes" if summary.needs_attention else None
     return facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 PLACEHOLDERS = (
@@ -20,7 +20,18 @@ PLACEHOLDERS = (
 )
 
 _SHELLS = ("sh", "ash", "bash", "dash", "ksh", "mksh", "zsh")
-_QUOTES = re.compile(r"\\.|\\\Z|['\"]|`|<<|\$(?:['\"({]|\Z)|(?<!\S)#", re.DOTALL)
+_WITH_VALUE = ("--rcfile", "--init-file")
+"""Long options of shells that take the next word."""
+_EVALUATING = ("fish", "csh", "tcsh", "su", "ssh", "rsh", "pdsh", "parallel", "watch")
+"""Other programs that have a shell evaluate their arguments."""
+_SHELL_TEXT = re.compile(r"[\s;&|()<>\"'`$\\*?!#~]")
+"""What a word has only if something evaluates it."""
+_NESTED = re.compile(
+    rf"(?<![\w.-])(?:eval|trap|alias|xargs|{'|'.join((*_SHELLS, *_EVALUATING))})(?![\w.-])"
+    r"|(?<!\S)(?:-\w*c|--wrap|--command)(?!\w)"
+)
+"""What may evaluate a part of a script once more."""
+_QUOTES = re.compile(r"\\.|\\\Z|['\"]|`|<<|\$(?:['\"({]|\Z)|(?<![^\s;&|()<>])#", re.DOTALL)
 """What quotes in the beginning of a shell's script, and what may have quotes of its own or changes what follows."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -47,10 +58,19 @@ def substitute(command: Sequence[str], values: Mapping[str, str]) -> tuple[str, 
     """A command without faults, with its placeholders replaced by their values.
 
     Raises:
-        ValueError: if the script of a shell has a value that cannot be quoted where it stands; names its placeholder.
+        ValueError: if a shell may evaluate a value that cannot be quoted where it stands; names its placeholder.
     """
     script = _script_of(command)
-    return tuple(_substituted(word, values, of_shell=place == script) for place, word in enumerate(command))
+    evaluating = any(PurePath(word).name in _EVALUATING for word in command)
+    words = []
+    for place, word in enumerate(command):
+        beside = _TOKEN.sub(lambda token: "" if token[1] else token[0], word)
+        if evaluating or _SHELL_TEXT.search(beside) or place == script:
+            plain = place == script and not evaluating and not _NESTED.search(beside)
+            words.append(_substituted(word, values, _quoted if plain else _harmless))
+        else:
+            words.append(_substituted(word, values, lambda value, _name, _before: value))
+    return tuple(words)
 
 
 def _script_of(command: Sequence[str]) -> int | None:
@@ -62,7 +82,7 @@ def _script_of(command: Sequence[str]) -> int | None:
         elif in_shell and word.startswith(("-", "+")):
             short = not word.startswith("--")
             # `-o` takes a word, as in `bash -eo pipefail -c SCRIPT`.
-            asked, of_option = asked or (short and "c" in word), short and "o" in word.lower()
+            asked, of_option = asked or (short and "c" in word), word in _WITH_VALUE or (short and "o" in word.lower())
         elif in_shell and asked:
             return place
         else:
@@ -70,22 +90,33 @@ def _script_of(command: Sequence[str]) -> int | None:
     return None
 
 
-def _substituted(word: str, values: Mapping[str, str], *, of_shell: bool) -> str:
+def _substituted(word: str, values: Mapping[str, str], put: Callable[[str, str, str], str]) -> str:
+    """A word with its placeholders replaced by `put(value, name, text before it)`."""
     done, end = "", 0
     for match in _TOKEN.finditer(word):
         done += word[end : match.start()]
         end = match.end()
-        if match[1] is None:
-            done += match[0][0]
-        else:
-            value = values[match[1]]
-            done += _quoted(value, match[1], done) if of_shell else value
+        done += match[0][0] if match[1] is None else put(values[match[1]], match[1], done)
     return done + word[end:]
+
+
+def _is_plain(value: str) -> bool:
+    return not value or shlex.quote(value) == value
+
+
+def _harmless(value: str, name: str, _before: str) -> str:
+    """A value that a shell takes as it is without quotes."""
+    if not _is_plain(value):
+        raise ValueError(
+            f"{{{name}}} is {value!r}, which a shell may evaluate in this argument: let the command read the variable "
+            f'WATTWISE_{name.upper()} instead, in a shell as "$WATTWISE_{name.upper()}"'
+        )
+    return value
 
 
 def _quoted(value: str, name: str, script: str) -> str:
     """A value as it has to stand behind the beginning of a script, so that the shell takes it as it is."""
-    if not value or shlex.quote(value) == value:
+    if _is_plain(value):
         return value
     quote = ""
     for match in _QUOTES.finditer(script):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 
@@ -32,7 +33,8 @@ def check_address(address: object) -> str:
             f"{_ADVICE}"
         )
     if fault := control_fault(address):
-        raise InvalidAddressError(f"the server address {address!r} {fault}")
+        where = "WATTWISE_SERVER" if address == os.environ.get("WATTWISE_SERVER") else "the server's address"
+        raise InvalidAddressError(f"{where}, {address!r}, {fault}")
     if address.startswith(_WHOLE):
         return address
     entries = _entries(address)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise import v1
-from wattwise.errors import InvalidAnswerError
+from wattwise.errors import InvalidAnswerError, WattwiseError
 from wattwise.streams import printable
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 MOST_WARNINGS = 20
 """Of one trial; there are fewer reasons for them."""
 
+MOST_PAGES = 100_000
+"""Of one list."""
 _LONGEST_TEXT = 8_192
 """In characters; servers cut their texts to fit into the headers of an answer, which are not larger."""
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
@@ -43,6 +48,39 @@ def require(holds: bool, fault: str) -> None:
     """
     if not holds:
         raise InvalidAnswerError(fault)
+
+
+@contextmanager
+def naming(server: str, call: str) -> Iterator[None]:
+    """Within the block, the error of an invalid answer names the server and the call.
+
+    Raises:
+        InvalidAnswerError: that of the block.
+    """
+    try:
+        yield
+    except InvalidAnswerError as fault:
+        raise InvalidAnswerError(f"the server at {server} gave an invalid answer to {call}: {fault}") from None
+
+
+@contextmanager
+def shown_from(server: str) -> Iterator[None]:
+    """Within the block, values of an answer that cannot be shown, such as a missing list, are a fault of the server.
+
+    Raises:
+        InvalidAnswerError: with the place in this program, since the fault may be its own.
+    """
+    try:
+        yield
+    except (WattwiseError, UnicodeError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = f"{type(error).__name__} in line {last.lineno} of {Path(last.filename).name}"
+        raise InvalidAnswerError(
+            f"the server at {server} gave an answer that cannot be shown ({where}: {shown(str(error))}); is it of "
+            "another version, or another program?"
+        ) from error
 
 
 def check_times(message: Message) -> None:
@@ -78,14 +116,30 @@ def _has_times(kind: Descriptor, above: Sequence[Descriptor]) -> bool:
     )
 
 
-def check_next_page(token: str, seen: set[str]) -> None:
-    """Checks that a list goes on with a page that was not asked for before, and notes it.
+class Pages:
+    """Checks that a list which comes in pages ends.
 
-    Raises:
-        InvalidAnswerError: if the pages would never end.
+    Args:
+        token: the page token of the first request.
     """
-    require(not token or token not in seen, "its next page is one of those before")
-    seen.add(token)
+
+    def __init__(self, token: str = "") -> None:
+        self._seen = {token}
+
+    def check(self, page: Message) -> None:
+        """Checks that the list goes on with a page that was not asked for before, and notes that page.
+
+        Raises:
+            InvalidAnswerError: if the pages may never end.
+        """
+        token: str = page.next_page_token  # type: ignore[attr-defined]
+        if not token:
+            return
+        require(len(token) <= _LONGEST_TEXT, "its page token is too long")
+        require(any(not isinstance(value, str | int) for _, value in page.ListFields()), "it is an empty page of more")
+        require(token not in self._seen, "its next page is one of those before")
+        require(len(self._seen) < MOST_PAGES, f"it has more than {MOST_PAGES:,} pages")
+        self._seen.add(token)
 
 
 def check_job(job: v1.Job, job_id: str) -> None:
@@ -107,8 +161,9 @@ def check_registered(job: v1.Job, sent: v1.JobSpec) -> None:
     require(job.HasField("spec"), "it has no job")
     known = {field.name for field, _ in spec.ListFields()}
     for field, value in sent.ListFields():
-        # An older server does not know every optional field.
-        if field.name != "policy" and (field.name in known or not field.has_presence):
+        # An older server does not know every field; it has always known the batch sizes, the one list that is required.
+        optional = field.has_presence or (not isinstance(value, str | int | float) and field.name != "batch_sizes")
+        if field.name != "policy" and (field.name in known or not optional):
             same = _plain(getattr(spec, field.name)) == _plain(value)
             require(same, f"its job has another {field.name} than the job that was registered")
     least, most = _LEASES
@@ -157,12 +212,11 @@ def check_dispatched(trial: v1.Trial, spec: v1.JobSpec) -> None:
     """Checks that a trial is one of its job.
 
     Raises:
-        InvalidAnswerError: if the job does not list its batch size, or it has more epochs than the job allows.
+        InvalidAnswerError: if it has no number, or the job does not list its batch size.
     """
+    require(trial.id.trial_number >= 1, f"its trial has the number {trial.id.trial_number}")
     size, sizes = trial.id.batch_size, sorted(spec.batch_sizes)
     require(size in sizes, f"its trial has the batch size {size}, which is not one of {', '.join(map(str, sizes))}")
-    last = spec.max_epochs
-    require(not last or trial.last_epoch <= last, f"its trial has epoch {trial.last_epoch} of {last}")
 
 
 def checked_decision(answer: v1.ReportResultResponse | v1.HeartbeatResponse | v1.StreamResultsResponse) -> v1.Decision:

@@ -38,7 +38,7 @@ from wattwise.training.trial import StartedTrial, TrialInfo
 from wattwise.variables import read_variable
 
 _REQUIRED = (*DRIVER_VARIABLES, "SERVER", "BATCH_SIZE")
-_OPTIONAL = ("LOG_DIR", "JOB_FILE_ID", "MONITOR")
+_OPTIONAL = ("LOG_DIR", "SERVER_NAME", "JOB_FILE_ID", "MONITOR")
 
 
 class DriverLaunch:

@@ -114,8 +114,9 @@ class Spool:
                 _make(folder)
             for folder in (self.folder, path.parent.parent, path.parent):
                 _make(folder, 0o700)
-            if fault := self._fault_above(path):
-                raise PermissionError(fault)
+                # Before anything is made in it.
+                if fault := _fault_of(folder, of_user=folder == self.folder):
+                    raise PermissionError(fault)
             journal = self._opened_or_created(record, path)
         except JournalInUseError:
             log.warning(
@@ -124,12 +125,12 @@ class Spool:
                 *(path, _holder(path)),
             )
             return Journal(record)
-        except ValueError as error:
+        except FileError as error:
             log.warning(
                 "%s cannot be read (%s) and stays as it is: this process keeps no journal of the trial, so that what "
                 "the server has not received when it is killed is lost; move the file away, or drop it with "
                 "`wattwise spool drop`",
-                *(path, error),
+                *(shown(path), error.fault),
             )
             return Journal(record)
         except OSError as error:

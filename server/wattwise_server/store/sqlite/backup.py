@@ -101,6 +101,8 @@ def must_exist(path: Path, example: str) -> None:
 
 
 def _must_be_free(path: Path, *, overwrite: bool) -> None:
+    if path.exists() and not path.is_file():
+        raise StartError(f"{path} is not a regular file, which alone can be replaced: name another file")
     if path.exists() and not overwrite:
         raise StartError(f"{path} exists: name another file, or replace it with --force")
 
