@@ -330,7 +330,7 @@ def test_hostile_ids_are_text_and_their_links_work(web: httpx.Client, job_id: st
 
 
 def test_a_trial_says_why(web: httpx.Client, site: LiveServer) -> None:
-    """Its page has the reason of the choice, that of the end, and its neighbours."""
+    """Its page has the reason of the choice, that of the end, its neighbours, and the command that shows the same."""
     request = v1.GetTrialRequest(trial=v1.TrialId(job_id="resnet-nightly", trial_number=3))
     trial = site.admin.GetTrial(request).trial
     answer = web.get("/trial", params={"job": "resnet-nightly", "number": "3"})
@@ -339,6 +339,7 @@ def test_a_trial_says_why(web: httpx.Client, site: LiveServer) -> None:
     assert trial.decision_message.lower() in shown
     assert "number=2" in answer.text
     assert "number=4" in answer.text
+    assert "wattwise jobs trial 'resnet-nightly' 3 --server" in html.unescape(answer.text)
 
 
 def test_trials_are_paged_by_number_and_filtered(web: httpx.Client) -> None:

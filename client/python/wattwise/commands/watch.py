@@ -34,10 +34,11 @@ from wattwise.commands.tables import (
     next_launch,
     seconds_since,
 )
-from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError, printable
+from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
+from wattwise.streams import printable
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp

@@ -17,7 +17,8 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise import v1
-from wattwise.errors import InvalidAnswerError, WattwiseError, printable
+from wattwise.errors import InvalidAnswerError, WattwiseError
+from wattwise.streams import printable
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
