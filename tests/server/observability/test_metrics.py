@@ -210,7 +210,7 @@ def test_clients_cannot_add_series(watched: WatchedServer) -> None:
 
 @pytest.mark.parametrize("callers", [100, pytest.param(2_500, marks=pytest.mark.soak)])
 def test_series_do_not_follow_callers(tmp_path: Path, callers: int) -> None:
-    """However many jobs, labels, agents, tokens and methods callers name, the series stay, and memory holds jobs only."""
+    """However many jobs, labels, agents, tokens and methods callers name, the series stay, and memory is of jobs."""
 
     def calls(first: int) -> None:
         trainer, admin, channel = watched.trainer, watched.admin, watched.channel
