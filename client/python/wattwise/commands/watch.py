@@ -50,6 +50,10 @@ _MOST_LOOKUPS = 50
 _FIRST_TRIALS = 10
 """Ended trials that a table begins with."""
 _KEPT_ROWS = 200
+_MOST_RUNNING = 10_000
+"""Running trials that are remembered; a server lets a job have a tenth of them, unless its operator says otherwise."""
+_MOST_WAITING = 100
+"""Changes that wait to be shown; then the server has to wait."""
 """Rows that are kept for a table: more than any terminal shows."""
 _REFRESHES_PER_SECOND = 2
 
@@ -121,6 +125,8 @@ def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v
         for trial in (*ended, *answer.trials):
             number = trial.id.trial_number
             (running.add if trial.status == v1.TRIAL_STATUS_DISPATCHED else running.discard)(number)
+            if len(running) > _MOST_RUNNING:
+                running.pop()
             yield trial
 
 
@@ -164,7 +170,7 @@ def _changes_of(streams: Sequence[Callable[[], Iterator[v1.Job | v1.Trial | Dele
     Raises:
         WattwiseError: a stream ended with an error, such as that its job was deleted.
     """
-    changes: queue.SimpleQueue[Change | WattwiseError] = queue.SimpleQueue()
+    changes: queue.Queue[Change | WattwiseError] = queue.Queue(_MOST_WAITING)
     stopped = threading.Event()
 
     def follow(opened: Callable[[], Iterator[v1.Job | v1.Trial | Deleted]]) -> None:
@@ -248,7 +254,7 @@ class _Lines:
             return False
         self._known[key] = value
         ended = isinstance(value, v1.Trial) and value.HasField("end_time")
-        if ended and len(self._known) > _KEPT_ROWS:
+        if len(self._known) > (_KEPT_ROWS if ended else _MOST_RUNNING):
             self._known.pop(next(iter(self._known)))
         return True
 
