@@ -23,6 +23,7 @@ import numpy as np
 from wattwise import Client, v1
 from wattwise.commands.humanize import end_reason
 from wattwise.driver.history import History, TrialRecord
+from wattwise.spec import enum_constant
 from wattwise_server.domain import EndReason
 
 from wattwise_replay.errors import ReplayError
@@ -139,7 +140,7 @@ def _recorded(record: TrialRecord) -> EndedTrial:
 
 
 def _listed(trial: v1.Trial, spec: v1.JobSpec, power_limit_watts: float | None) -> EndedTrial:
-    name = v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_")
+    name = enum_constant(v1.EndReason, trial.end_reason).removeprefix("END_REASON_")
     reason = EndReason(name) if name in EndReason.__members__ else None
     metric, target = trial.last_metric, spec.target_metric
     near = metric >= target if spec.higher_is_better_metric else metric <= target

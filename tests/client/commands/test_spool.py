@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.commands.main import main
 from wattwise.commands.spool import COMMAND
 from wattwise.training.journal import Journal
 from wattwise.training.spool import Spool
@@ -122,6 +123,28 @@ def test_send_to_another_address(server: LiveServer, capsys: pytest.CaptureFixtu
     with Client(server.address) as client:
         assert [job.spec.job_id for job in client.list_jobs()] == ["test-0", "test-1", "test-2"]
     assert spool.paths() == []
+
+
+@pytest.mark.parametrize("address", ["", "[::1", "host:99999", "host:1\r", "sqlite:///\x1b[2J", "x" * 5000])
+def test_server_that_is_no_address(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    """A journal that names no address is unreadable, and the trials of other journals are sent."""
+    monkeypatch.setenv("WATTWISE_SERVER", server.address)
+    bad = Spool.from_env().journal(record("bad"))
+    Spool.from_env().journal(record("good", server.address)).release()
+    bad.release()
+    assert bad.path is not None
+    head, *others = bad.path.read_text().splitlines()
+    bad.path.write_text("\n".join((json.dumps(json.loads(head) | {"server": address}), *others, "")))
+    assert main(["spool", "send"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "Delivered: 1; refused: 0; left: 1.\n"
+    assert str(bad.path) in captured.err
+    assert Spool.from_env().paths() == [bad.path]
+    for words in (["list"], ["list", "--json"], ["drop", "--yes"]):
+        assert main(["spool", *words]) == 0
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_list_of_a_killed_process(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from wattwise.rpc.address import check_address, server_of
 from wattwise.rpc.client import Client
 from wattwise.streams import FAILED, MISUSED
 from wattwise.training.delivery import deliver_files
-from wattwise.training.journal import Journal, TrialRecord, read_record
+from wattwise.training.journal import DATABASE, Journal, TrialRecord, read_record
 from wattwise.training.spool import Spool, drop, safe_name
 
 _TIMEOUT_SECONDS = 10.0
@@ -276,4 +276,4 @@ def _server_of(trial: SpooledTrial) -> str:
 
 def _is_database(server: str) -> bool:
     """Whether a trial's server was that of its `wattwise run`."""
-    return server.startswith("sqlite:")
+    return server.startswith(DATABASE)

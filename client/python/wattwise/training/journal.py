@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wattwise import v1
-from wattwise.errors import log
+from wattwise.errors import InvalidAddressError, log
 from wattwise.files import (
     FileError,
     foreign,
@@ -35,12 +35,16 @@ from wattwise.files import (
     read_descriptor,
     sync_folder,
 )
+from wattwise.rpc.address import check_address
 from wattwise.rpc.client import new_request_id
 from wattwise.training.resume import carry_on
 from wattwise.training.rules import own_decision
+from wattwise.variables import control_fault
 
 SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
 """Of no other program: the folder of the spool may hold other files."""
+DATABASE = "sqlite:"
+"""What the name of the server of a `wattwise run` begins with."""
 _VERSION = 1
 _MAX_RESULTS = 5_000
 """Epochs that a record keeps, the newest ones; about as many as the server keeps of a trial at most."""
@@ -117,7 +121,7 @@ class TrialRecord:
     def _from_head(cls, head: Mapping[str, Any]) -> TrialRecord:
         if head.get("version") != _VERSION:
             raise ValueError("has another version")
-        server, request_id = _text(head["server"]), _text(head["request_id"])
+        server, request_id = _server(head["server"]), _text(head["request_id"])
         number, size = _within(head["trial_number"], 0, _MOST), _within(head["batch_size"], 1, _MOST)
         record = cls(server, _message(head["job"], v1.JobSpec()), request_id, number, size, _time(head["start_time"]))
         if "base" in head:
@@ -565,6 +569,20 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"has {value!r:.80} in place of a text")  # noqa: TRY004 - of a file, not of a caller
     return value
+
+
+def _server(value: object) -> str:
+    """A server's address, or the database of the server of a `wattwise run`."""
+    server = _text(value)
+    fault = control_fault(server) if server.startswith(DATABASE) else ""
+    try:
+        if not server.startswith(DATABASE):
+            check_address(server)
+    except InvalidAddressError:
+        fault = "is no address"
+    if fault:
+        raise ValueError(f"has the server {server!r:.80}, which {fault}")
+    return server
 
 
 def _within(value: object, least: int, most: int) -> int:

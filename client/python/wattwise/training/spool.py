@@ -245,7 +245,7 @@ class Spool:
             for _, bytes_of_file, path in found:
                 if trials <= max_trials and size <= max_bytes:
                     break
-                if drop(path):
+                if drop(path, unreadable=False):
                     log.warning(
                         "the spool is full, and the undelivered trial in %s is dropped: deliver the others with "
                         "`wattwise spool send`, or drop them with `wattwise spool drop`",
@@ -254,11 +254,18 @@ class Spool:
                     trials, size = trials - 1, size - bytes_of_file
 
 
-def drop(path: Path) -> bool:
-    """Deletes a journal unless its trial is running; returns whether it did."""
+def drop(path: Path, *, unreadable: bool = True) -> bool:
+    """Deletes a journal unless its trial is running; returns whether it did.
+
+    Args:
+        path: the journal.
+        unreadable: whether a file that cannot be read is deleted, too.
+    """
     try:
         journal = Journal.open(path)
     except FileError as error:
+        if not unreadable:
+            return False
         try:
             path.unlink(missing_ok=True)
         except OSError as fault:
