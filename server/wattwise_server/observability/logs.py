@@ -15,6 +15,8 @@ from contextvars import Context
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TextIO
 
+from wattwise.streams import printable
+
 from wattwise_server.errors import StorageUnavailableError, UnauthenticatedError
 from wattwise_server.observability.call import current_call, current_trace
 
@@ -229,13 +231,6 @@ def _short(value: object) -> object:
         return f"{value[:_MAX_VALUE]}…"
     # JSON has no infinity.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def printable(text: str) -> str:
-    """The text with characters escaped that a terminal does not show, such as those that reverse text or erase it."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def _quoted(value: object) -> str:
