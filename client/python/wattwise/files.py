@@ -67,6 +67,23 @@ def shown(path: Path) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def resolved(path: Path) -> Path:
+    """Resolves the links of a path that a user has named; the file need not exist.
+
+    Raises:
+        FileError: links lead in a circle, or the path cannot be one, such as a name that is too long.
+    """
+    try:
+        found = path.resolve()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            found.stat()
+    except (RuntimeError, OSError, ValueError) as error:
+        # Up to Python 3.12 a loop of links is a RuntimeError, later it is found by stat().
+        fault = getattr(error, "strerror", None) or str(error)
+        raise FileError(path, f"cannot be used: {fault}", "name another one") from None
+    return found
+
+
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, within: Path | None = None, mode: int = 0o666) -> int:
     """Opens a regular file without blocking; returns its descriptor.
 

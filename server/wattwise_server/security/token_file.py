@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from wattwise.files import FileError, read_text
+from wattwise.files import FileError, read_text, resolved
 
 from wattwise_server.errors import StartError
 from wattwise_server.files import replacing
@@ -92,7 +92,10 @@ def _parsed(path: Path, lines: Sequence[str]) -> dict[str, Token]:
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
     """Excludes other writers; turns errors of the file into StartErrors."""
-    real = path.resolve()
+    try:
+        real = resolved(path)
+    except FileError as error:
+        raise StartError(str(error)) from None
     # FileLock would create a missing folder, even a mistyped one.
     if not real.parent.is_dir():
         raise StartError(f"there is no folder {real.parent} for {path}: create it, or name another file")
