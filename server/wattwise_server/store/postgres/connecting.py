@@ -356,6 +356,12 @@ class Connector:
                 f'GRANT USAGE ON SCHEMA "{schema}"'
             )
         others = [row["nspname"] for row in found if row["has_tables"]]
+        if len(others) > 1 and not self._schema:
+            named = ", ".join(f'"{name}"' for name in others)
+            raise StartError(
+                f"{self.shown} has the tables of Wattwise in the schemas {named}: add options=-csearch_path%3D and one "
+                "of these names to the URL"
+            )
         if others and schema not in others and not self._schema:
             there, here = (f"options=-csearch_path%3D%22{quote(name)}%22" for name in (others[0], schema))
             raise StartError(

@@ -59,9 +59,7 @@ async def check_sessions(first: Connection, second: Connection) -> None:
         raise
     except ERRORS as error:
         if isinstance(error, asyncpg.PostgresError) and error.sqlstate in _LOST_SESSION:
-            raise pooler(
-                "changes the session of a connection, as in transaction or statement pooling", error
-            ) from error
+            raise pooler(_CHANGES, error) from error
         if check.stalled and not check.pooled:
             raise DatabaseAwayError("no answer in time", "no answer in time", answered=True) from error
         if check.stalled:
