@@ -46,7 +46,7 @@ GROUPS = f"""
            max(end_time) AS newest, {_LOGS}
     FROM ended GROUP BY job_key, batch_size, type, own, delivered, doubtful, later
 """  # noqa: S608 - names of this module
-"""By job, batch size, type, and whether trials are own, delivered, doubtful and later than where their job is split.
+"""The sums by job, batch size, type, and whether trials are own, delivered, doubtful and later than the job's split.
 {{jobs}} limits the jobs; $1 and $2 are the prices of a joule and of a second of one GPU."""
 
 RUNNING = """
@@ -130,7 +130,7 @@ DAYS = f"""
     {_ENDED.format(jobs="t.job_key = $1 AND")} AND t.end_time IS NOT NULL AND {_OWN}
     GROUP BY t.end_time / {_MICROS_OF_A_DAY} ORDER BY day
 """
-"""By day in UTC, the ended own trials of the job $1."""
+"""The ended own trials of the job $1 by day in UTC."""
 
 PROFILES = """
     SELECT t.trial_number, t.batch_size, s.samples FROM jobs j

@@ -371,7 +371,7 @@ def test_output_that_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_output_that_is_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an output that has grown too fast the end is read, which is said."""
+    """The end of an output that has grown too fast is read, and the user is notified."""
     monkeypatch.setattr(evaluations, "_MOST_BEHIND", 1000)
     output = Output(tmp_path)
     assert output.read(f"acc: 0.5\n{'x' * 10_000}\nacc: 0.75\n", to_end=True) == [(1, 0.75)]

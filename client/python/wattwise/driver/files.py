@@ -142,7 +142,7 @@ _READ: Mapping[str, Read] = {
     "str": lambda value: value if isinstance(value, str) else None,
     "MonitorKinds": MonitorKinds.from_json,
 }
-"""By the annotation of a field."""
+"""The readers by the annotation of a field."""
 
 
 def _opened(path: Path) -> int:

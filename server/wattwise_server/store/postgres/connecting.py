@@ -34,10 +34,10 @@ OLDEST = 14
 """The oldest version of PostgreSQL that has what servers use."""
 
 _NAME = "wattwise"
-"""By which `wattwise copy` finds the connections of servers."""
+"""The name by which `wattwise copy` finds the connections of servers."""
 
 _CONNECT_SECONDS = 2.0
-"""For each host: one that does not answer must not keep the others from being asked."""
+"""The time for each host: one that does not answer must not keep the others from being asked."""
 
 # From the first statement on, whatever the role and the database have. After a wait, a statement has to see what others
 # have committed. Timeouts are off, because servers have limits of their own. The search_path, which is added, has one

@@ -26,7 +26,7 @@ _NOTICE_SECONDS = 3.0
 # Another host may have a process of the same number.
 _SESSION = "SELECT pg_backend_pid(), pg_postmaster_start_time()"
 _LOST_SESSION = ("08P01", "0A000", "26000", "42P05")
-"""Of a statement that a pooler does not allow, and of one that was prepared in another session."""
+"""The errors of a statement that a pooler does not allow, and of one that was prepared in another session."""
 
 _CHANGES = "changes the session of a connection, as in transaction or statement pooling"
 _REMEDY = "use the host and port of PostgreSQL itself, or session pooling as docs/operations.md shows"

@@ -10,10 +10,9 @@ from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from wattwise.files import FileError, resolved
+from wattwise.files import FileError, replacing, resolved
 
 from wattwise_server.errors import StartError
-from wattwise_server.files import replacing
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.database_file import owned
 from wattwise_server.store.sqlite.migrate import check, file_error
@@ -135,7 +134,8 @@ def new_file(target: Path) -> Iterator[Path]:
     """A file beside the target to fill; it becomes the target, durably, unless the block raises."""
     fresh: Path | None = None
     try:
-        with replacing(target) as fresh:
+        with replacing(target, f".{{}}.{os.getpid()}.part", mode=0o600) as file:
+            fresh = Path(file.name)
             yield fresh
     except OSError as error:
         where = "cannot write beside" if fresh is None else "cannot write"
