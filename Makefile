@@ -164,7 +164,9 @@ lock-check: $(VENV)/.dev ## check that requirements/server.lock is what pyprojec
 
 sbom: $(VENV)/.dev ## write build/server.cdx.json, a CycloneDX bill of what a server and the web page need
 	@mkdir -p build
-	@PYTHONWARNINGS=ignore $(BIN)/uvx --quiet --from '$(SBOM_TOOL)' cyclonedx-py requirements --pyproject pyproject.toml \
+	@# The tool reads no version from a module.
+	@sed "s/^dynamic = .*/version = \"$$($(BIN)/python -c 'import wattwise; print(wattwise.__version__)')\"/" pyproject.toml > build/pyproject.toml
+	@PYTHONWARNINGS=ignore $(BIN)/uvx --quiet --from '$(SBOM_TOOL)' cyclonedx-py requirements --pyproject build/pyproject.toml \
 	  --output-file build/server.cdx.json requirements/server.lock
 
 audit: $(VENV)/.dev ## look for known vulnerabilities in what a server and the web page need (asks pypi.org)

@@ -486,11 +486,6 @@ class Job:
         """Trials that were dispatched."""
         return self.search.num_trials
 
-    @property
-    def batch_size_in_use(self) -> int:
-        """What a launch gets unless something is tried: the pinned batch size, the best known one or the default."""
-        return self.pinned or self.search.best_known or self.spec.default_batch_size
-
     def power_limit(self, batch_size: int) -> PowerLimitState:
         """What is known about the power limits of a batch size."""
         known = (state for state in self.power_limits if state.batch_size == batch_size)

@@ -29,6 +29,7 @@ from wattwise.commands.tables import JobTrial
 from wattwise.errors import (
     CredentialsError,
     DeadlineError,
+    InvalidAnswerError,
     InvalidRequestError,
     JobNotFoundError,
     PermissionDeniedError,
@@ -38,6 +39,7 @@ from wattwise.errors import (
     UnsupportedCallError,
     WattwiseError,
 )
+from wattwise.rpc.answers import shown_from
 
 from wattwise_web import live
 from wattwise_web.backend import Backend, is_token
@@ -71,6 +73,7 @@ _STATUS: tuple[tuple[type[WattwiseError], int, str], ...] = (
     (TrialNotFoundError, 404, "There is no such trial"),
     (PermissionDeniedError, 403, "Your token does not reach this"),
     (InvalidRequestError, 400, "The address of this page is invalid"),
+    (InvalidAnswerError, 502, "The server's answer cannot be shown"),
     (UnsupportedCallError, 502, "The server is too old for this page"),
     (CredentialsError, 502, "The token is not sent"),
     (DeadlineError, 504, "The server takes too long"),
@@ -173,14 +176,15 @@ class Page:
                 return self._to_login(request)
             view: View = getattr(self._reader, name)
             try:
-                values = await view(visitor, request.query_params)
+                with shown_from(self._settings.server):
+                    values = await view(visitor, request.query_params)
+                    answer = self._render(request, template, values | {"here": name})
             except UnauthenticatedError:
                 return self._to_login(request)
             except WattwiseError as error:
                 if isinstance(error, InvalidRequestError) and is_old_page(error) and "after" in request.query_params:
                     return self._redirect(_without(request, "after"))
                 return self._failed(request, error)
-            answer = self._render(request, template, values | {"here": name})
             if FRAGMENT in request.headers:
                 answer.headers["x-wattwise-pause"] = f"{self._pace.pause_after(time.monotonic() - begun):.3f}"
             return answer

@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 from wattwise import v1
 from wattwise.errors import CredentialsError, DeadlineError, ServerUnavailableError, WattwiseError
 from wattwise.rpc.address import check_address, is_loopback, may_be_several, servers_of
+from wattwise.rpc.answers import check_times, naming
 from wattwise.rpc.connection import channel_options
 from wattwise.rpc.credentials import Credentials, Metadata
 from wattwise.rpc.statuses import from_rpc_error
 
-Answer = TypeVar("Answer")
+Answer = TypeVar("Answer", bound=Message)
 
 _SECONDS = 15.0
 _SECONDS_OF_ONE = 5.0
@@ -74,6 +76,17 @@ class _Link:
             await channel.close()
 
 
+def _checked(answer: Answer, link: _Link) -> Answer:
+    """An answer without invalid times, which could not be shown.
+
+    Raises:
+        InvalidAnswerError: it has one.
+    """
+    with naming(link.server, type(answer).__name__.removesuffix("Response")):
+        check_times(answer)
+    return answer
+
+
 class Backend:
     """The servers of an address. Made in the event loop that uses it.
 
@@ -127,14 +140,14 @@ class Backend:
         *first, last = self._links
         for link in first:
             try:
-                return await method(link.admin)(request, metadata=metadata, timeout=_SECONDS_OF_ONE)
+                return _checked(await method(link.admin)(request, metadata=metadata, timeout=_SECONDS_OF_ONE), link)
             except grpc.RpcError as failed:  # noqa: PERF203 - a few servers
                 error = from_rpc_error(failed, link.server)
                 if not isinstance(error, (ServerUnavailableError, DeadlineError)):
                     raise error from None
                 self._put_last(link)
         try:
-            return await method(last.admin)(request, metadata=metadata, timeout=_SECONDS)
+            return _checked(await method(last.admin)(request, metadata=metadata, timeout=_SECONDS), last)
         except grpc.RpcError as failed:
             raise from_rpc_error(failed, last.server) from None
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from wattwise import v1
+from wattwise.commands.answer import main_quantity, shown_saving
 from wattwise.commands.tables import baseline_waits, has_stages, policy, with_status
 from wattwise.monitor.kind import monitor_text
 
 from wattwise_web import amounts
-from wattwise_web.batch_sizes import beliefs
+from wattwise_web.batch_sizes import Belief, beliefs
 
 LOG_URL = "log_url"
 """The label whose value leads to the log of a trial."""
@@ -55,7 +56,9 @@ def by_people(job: v1.Job, statistics: v1.JobStatistics) -> list[Held]:
         )
         found.append(Held("baseline", f"{when}."))
     if job.baseline_every:
-        text = f"One launch in {job.baseline_every} gets the default batch size, {spec.default_batch_size}."
+        waits = baseline_waits(job)
+        what = f"One launch in {job.baseline_every} gets the default batch size, {spec.default_batch_size}"
+        text = f"{what}, but not {waits}." if waits else f"{what}."
         found.append(Held("baselines", text, f"wattwise jobs baseline {job_id} --every 0"))
     if banned := with_status(job, v1.BATCH_SIZE_STATUS_BANNED):
         sizes = ", ".join(map(str, banned))
@@ -112,6 +115,8 @@ def job_facts(job: v1.Job) -> list[tuple[str, str]]:
 
 def _used(job: v1.Job) -> str:
     size = job.batch_size_in_use
+    if not size:
+        return "none: no batch size is left to try"
     notes = [
         *(["pinned"] if job.HasField("pinned_batch_size") else []),
         *(["the default"] if size == job.spec.default_batch_size else []),
@@ -127,11 +132,14 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
         spec, spent, deliveries, cost = job.spec, of.spent, of.num_deliveries, of.savings.cost
         epochs = [(each.mean_epochs, each.num_deliveries) for each in of.trials if each.num_deliveries]
         delivered = sum(count for _, count in epochs)
-        used = beliefs(job)[job.batch_size_in_use].mean
-        money = spent.money / deliveries if spent.HasField("money") and deliveries else None
+        used = beliefs(job).get(job.batch_size_in_use, Belief()).mean
+        quantity = main_quantity(of.savings, factors)
+        told = quantity.name == "money"
+        money = spent.money / deliveries if told and deliveries else None
+        at_least, lost = shown_saving(quantity.saving, quantity.text)
         columns.append(
             {
-                "used now": str(job.batch_size_in_use),
+                "used now": str(job.batch_size_in_use or dash),
                 "default": str(spec.default_batch_size),
                 "expected cost of a model, used now": dash if used is None else amounts.cost(used),
                 "mean cost of a delivery, default": amounts.cost(cost.baseline) if cost.HasField("baseline") else dash,
@@ -140,12 +148,12 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
                 "cost per delivery so far": amounts.cost(spent.cost / deliveries) if deliveries else dash,
                 **(
                     {"money per delivery so far": dash if money is None else amounts.money(money, factors.currency)}
-                    if spent.HasField("money")
+                    if told
                     else {}
                 ),
                 "energy so far": amounts.energy(spent.energy_joules) if spent.energy_joules > 0 else dash,
                 "time so far": amounts.span(spent.time_seconds),
-                "saved at least": amounts.cost(cost.at_least) if cost.at_least > 0 else "not shown yet",
+                "saved at least": at_least or lost or "not shown yet",
                 "mean epochs of a delivery": amounts.number(sum(mean * count for mean, count in epochs) / delivered)
                 if delivered
                 else dash,

@@ -29,6 +29,8 @@ LONGEST_PAUSE = 30.0
 _SHORTEST_PAUSE = 1.0
 _PACE = 40
 _PING_SECONDS = 15.0
+_LEAST_SECONDS = 0.5
+"""Between two messages of a watch, of which the server sends one a second at most."""
 _PAUSES = (1.0, 2.0, 5.0)
 
 
@@ -98,6 +100,8 @@ class _Watch:
                 async for message in backend.watch_jobs(token):
                     failures, self._up = 0, True
                     self._say("change", None if message.all_jobs else message.job_ids)
+                    # A server that sends more must not take this process from its visitors.
+                    await asyncio.sleep(_LEAST_SECONDS)
             except UnauthenticatedError:
                 self._end("login")
                 return

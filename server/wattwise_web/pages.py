@@ -25,6 +25,7 @@ from wattwise.commands.humanize import percent
 from wattwise.commands.tables import JobTrial, uncounted
 from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import monitor_text
+from wattwise.rpc.answers import Pages
 from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, facts, savings
@@ -440,7 +441,7 @@ class FilteredTrials(NamedTuple):
 
     async def rows(self) -> AsyncIterator[JobTrial]:
         """The trials, in the order of their numbers."""
-        page = self.first
+        page, pages = self.first, Pages()
         while True:
             for trial in page.trials:
                 if self.filter.start and trial.id.trial_number > self.filter.start:
@@ -448,6 +449,7 @@ class FilteredTrials(NamedTuple):
                 yield JobTrial(self.job, trial)
             if not page.next_page_token:
                 return
+            pages.check(page)
             self.request.page_token = page.next_page_token
             page = await self.reader.list_trials(self.visitor, self.request)
 

@@ -7,7 +7,15 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from wattwise import v1
 from wattwise.commands import savings as claims
-from wattwise.commands.answer import Answer, has_prices, main_quantity, measured_part, spent_by_month, spent_per_model
+from wattwise.commands.answer import (
+    Answer,
+    has_prices,
+    main_quantity,
+    measured_part,
+    shown_saving,
+    spent_by_month,
+    spent_per_model,
+)
 from wattwise.monitor.kind import monitor_text
 
 from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, plural, span
@@ -22,7 +30,7 @@ class Row(NamedTuple):
     Attributes:
         name: Its name.
         now: What a model takes with the batch size in use.
-        default: The mean of what a delivery of the default batch size takes.
+        default: What a model takes with the default batch size.
         at_least: The lower bound of what was saved, if a saving is shown.
         estimate: The estimate of what was saved; of a loss, what was lost.
         spent: Everything that was spent.
@@ -97,15 +105,15 @@ def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
 
 
 def _row(name: str, saving: v1.Saving, text: Format) -> Row:
-    saves, loses = (saving.verdict == each for each in (v1.SAVINGS_VERDICT_SAVING, v1.SAVINGS_VERDICT_LOSS))
+    at_least, estimate = shown_saving(saving, text)
     return Row(
         name,
         text(saving.in_use) if saving.HasField("in_use") else "",
-        text(saving.baseline) if saving.HasField("baseline") else "",
-        text(saving.at_least) if saves else "",
-        f"lost {text(-saving.uncorrected)}" if loses else text(saving.saved) if saves else "",
+        text(saving.with_default) if saving.HasField("with_default") else "",
+        at_least,
+        estimate,
         text(saving.spent),
-        loses,
+        saving.verdict == v1.SAVINGS_VERDICT_LOSS,
     )
 
 
@@ -120,7 +128,7 @@ def card(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors, found: 
         _LEADS[found.kind],
         "" if figure is None else text(figure),
         rows_of(savings, factors),
-        _facts(job, savings),
+        _facts(job, savings, factors),
         moment(savings.newest_baseline_time) if savings.HasField("newest_baseline_time") else None,
         [*spending, *filter(None, [spent_by_month(statistics, factors)])],
     )
@@ -135,7 +143,7 @@ def mean_moneys(statistics: v1.JobStatistics, factors: v1.Factors) -> dict[int, 
     }
 
 
-def _facts(job: v1.Job, savings: v1.Savings) -> list[str]:
+def _facts(job: v1.Job, savings: v1.Savings, factors: v1.Factors) -> list[str]:
     facts = []
     if since := savings.compared_from_trial:
         why = "; ".join(change.message for change in job.changes if change.since_trial == since)
@@ -143,9 +151,10 @@ def _facts(job: v1.Job, savings: v1.Savings) -> list[str]:
         facts.append(f"Only trials from {since} on are compared: {text}")
     if savings.num_baseline_trials:
         trials = plural(savings.num_baseline_trials, "delivery", "deliveries")
-        facts.append(f"Compared with the mean of {trials} with the default, {job.spec.default_batch_size}")
+        facts.append(f"The default, {job.spec.default_batch_size}, has {trials}")
     if savings.HasField("break_even_trial"):
-        facts.append(f"Broke even at trial {savings.break_even_trial}")
+        of_cost = "" if main_quantity(savings, factors).name == "cost" else ", by cost"
+        facts.append(f"Broke even at trial {savings.break_even_trial}{of_cost}")
     if job.monitor.kinds:
         mark = ", an estimate rather than a measurement" if job.monitor.estimated and not job.monitor.partly else ""
         facts.append(f"Energy by the monitor {monitor_text(job.monitor)}{mark}")

@@ -41,7 +41,7 @@ def test_demo_prints_its_choices_and_what_it_measured(tmp_path: Path) -> None:
     assert not re.search("bandit|exploration|pruning", done.stdout)
     assert re.search(r"recurrence baseline, trial \d+, batch size 16", done.stdout)
     assert "Wattwise, all 3 recurrences:" in done.stdout
-    assert re.search(r"^digits-nightly: A launch costs .* now", done.stdout, re.MULTILINE)
+    assert re.search(r"^digits-nightly: A model costs .* now", done.stdout, re.MULTILINE)
     estimated = "not measured" in done.stdout
     assert estimated or "RAPL" in done.stdout
     assert (" J (estimate)" in done.stdout) == estimated

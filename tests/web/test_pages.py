@@ -149,7 +149,7 @@ def test_a_saving_job_says_at_least_how_much(web: httpx.Client) -> None:
     answer = job_page(web, "resnet-nightly")
     shown = text_of(answer)
     assert 'class="saving k-saving"' in answer.text
-    assert re.search(r"A launch costs [\d.]+ EUR now, [\d.]+ EUR with the default, 256: \d+% less\.", shown)
+    assert re.search(r"A model costs [\d.]+ EUR now, [\d.]+ EUR with the default, 256: \d+% less\.", shown)
     assert re.search(r"Batch size \d+ is used now, because its expected cost is the lowest", shown)
     assert re.search(r"Saved at least [\d.]+ EUR in \d+ deliveries, \d+% of what the default would have cost\.", shown)
     assert re.search(r"Compared with the mean of \d+ deliveries with the default, 256", shown)
@@ -217,7 +217,7 @@ def test_a_loss_is_shown_like_a_gain(web: httpx.Client) -> None:
     """A job that cost more than its default has the same headline, with the loss and what to do."""
     answer = job_page(web, "bert-weekly")
     assert re.search(r'class="saving k-loss".*?Lost about <span class="big">[\d.]+ EUR</span>', answer.text, re.DOTALL)
-    assert re.search(r"A launch costs [\d.]+ EUR now, with the default, 256\.", text_of(answer))
+    assert re.search(r"A model costs [\d.]+ EUR now, with the default, 256\.", text_of(answer))
     assert "wattwise jobs pin bert-weekly 256" in text_of(answer)
 
 
@@ -330,7 +330,7 @@ def test_hostile_ids_are_text_and_their_links_work(web: httpx.Client, job_id: st
 
 
 def test_a_trial_says_why(web: httpx.Client, site: LiveServer) -> None:
-    """Its page has the reason of the choice, that of the end, and its neighbours."""
+    """Its page has the reason of the choice, that of the end, its neighbours, and the command that shows the same."""
     request = v1.GetTrialRequest(trial=v1.TrialId(job_id="resnet-nightly", trial_number=3))
     trial = site.admin.GetTrial(request).trial
     answer = web.get("/trial", params={"job": "resnet-nightly", "number": "3"})
@@ -339,6 +339,7 @@ def test_a_trial_says_why(web: httpx.Client, site: LiveServer) -> None:
     assert trial.decision_message.lower() in shown
     assert "number=2" in answer.text
     assert "number=4" in answer.text
+    assert "wattwise jobs trial 'resnet-nightly' 3 --server" in html.unescape(answer.text)
 
 
 def test_trials_are_paged_by_number_and_filtered(web: httpx.Client) -> None:

@@ -43,6 +43,22 @@ def test_unmeasured_energy_has_no_money(tmp_path: Path) -> None:
     assert "EUR" not in total.figure
 
 
+def test_several_jobs_have_the_verdict_of_a_single_one(tmp_path: Path) -> None:
+    """A gain, a loss, and jobs that only ran their default, which is no loss; alone each has its own verdict."""
+    with LiveServer(tmp_path) as server, Client(server.start()) as client:
+        job(server, "gain", [100.0] * 6, [10.0] * 40)
+        job(server, "loss", [10.0] * 6, [100.0] * 10)
+        job(server, "same", [10.0] * 12, [])
+        found = {name: client.get_totals(job_id_prefix=name) for name in ("gain", "loss", "same", "none")}
+        alone = {name: client.get_job_statistics(name).savings.verdict for name in ("gain", "loss", "same")}
+    shown = {name: total_answer(each, v1.Factors()) for name, each in found.items()}
+    assert {name: found[name].savings.verdict for name in alone} == alone
+    assert (shown["gain"].kind, shown["gain"].figure) == ("saving", "2.58 kJ")
+    assert (shown["loss"].kind, shown["loss"].figure) == ("loss", "900 J")
+    assert (shown["same"].kind, shown["same"].figure) == ("uncertain", "")
+    assert (shown["none"].kind, found["none"].savings.verdict) == ("none", v1.SAVINGS_VERDICT_NO_DELIVERY)
+
+
 def test_months_have_a_chart() -> None:
     """In money where there are prices; a month without a delivery has a row and no bar; one month is no trend."""
     statistics = v1.JobStatistics(savings=v1.Savings(money=v1.Saving(), energy=v1.Saving(spent=1.0)))

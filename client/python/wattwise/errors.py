@@ -62,13 +62,6 @@ def warn_once(message: str) -> None:
         log.warning("%s", message, stacklevel=2)
 
 
-def printable(text: str) -> str:
-    """The text with characters escaped that a terminal does not show, such as those that reverse text or erase it."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 class Violation(NamedTuple):
     """A fault in one field of a request."""
 

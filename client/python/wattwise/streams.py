@@ -92,6 +92,13 @@ def write_line(line: str) -> None:
         print(line, file=sys.stderr)  # noqa: T201 - the command's answer
 
 
+def printable(text: str) -> str:
+    """The text with characters escaped that a terminal does not show, such as those that reverse text or erase it."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def _is_open(descriptor: int) -> bool:
     try:
         os.fstat(descriptor)

@@ -140,6 +140,7 @@ class Savings:
         default_mean: The plain mean of the default's deliveries, also where nothing is claimed; None without one.
         running: The part of S that running trials have spent, whose deliveries may still come.
         in_use: What a model costs with the batch size in use, missed and failed trials included; None without one.
+        with_default: The same with the default, to compare with.
         settling: What would show a saving; None if it is shown, or if nothing that was looked at would show it.
     """
 
@@ -150,6 +151,7 @@ class Savings:
     default_mean: float | None = None
     running: float = 0.0
     in_use: float | None = None
+    with_default: float | None = None
     settling: Settling | None = None
 
     @property
@@ -194,6 +196,7 @@ class Savings:
             default_mean=None if self.default_mean is None else self.default_mean * factor,
             running=self.running * factor,
             in_use=None if self.in_use is None else self.in_use * factor,
+            with_default=None if self.with_default is None else self.with_default * factor,
         )
 
 
@@ -206,6 +209,7 @@ def savings(
     launches: int,
     running: float = 0.0,
     in_use: float | None = None,
+    with_default: float | None = None,
 ) -> Savings:
     """What a job has saved of one quantity.
 
@@ -217,6 +221,7 @@ def savings(
         launches: The ended ones among them.
         running: What the running ones of them took. It counts against a saving, but is no loss before they end.
         in_use: What a model takes with the batch size in use.
+        with_default: What a model takes with the default.
 
     Raises:
         ValueError: a number is negative or not finite, or more logarithms than trials were counted.
@@ -231,7 +236,7 @@ def savings(
     spread = _spread(default, reached.values())
     known = _baseline(default, spread) if default.count >= LEAST_RUNS else None
     mean = default.mean if default.count else None
-    found = Savings(deliveries, spent, Verdict.NO_BASELINE, known, mean, running, in_use)
+    found = Savings(deliveries, spent, Verdict.NO_BASELINE, known, mean, running, in_use, with_default)
     verdict = _verdict(found, launches)
     way = None if verdict is Verdict.SAVING else settling(default, spread, found)
     return replace(found, verdict=verdict, settling=way)
@@ -294,12 +299,12 @@ def settling(default: Delivered, spread: float, found: Savings) -> Settling | No
     With k more runs of the default and m more launches of the batch size in use, the bound is
     (D + k + m)·L(n + k) − (S + k·x̄ + m·c), where c is what a model takes with the batch size in use.
     """
-    if found.default_mean is None or found.in_use is None:
+    if found.baseline is None or found.in_use is None:
         return None
     ways = []
-    for runs in range(max(0, LEAST_RUNS - default.count), _FURTHER_RUNS + 1):
+    for runs in range(_FURTHER_RUNS + 1):
         least = _least(default.logs.mean, spread, default.count + runs)
-        missing = found.spent + runs * found.default_mean - (found.deliveries + runs) * least
+        missing = found.spent + runs * default.mean - (found.deliveries + runs) * least
         gain = least - found.in_use
         if missing < 0:
             launches = 0
@@ -325,32 +330,10 @@ def total_verdict(verdicts: Collection[Verdict], at_least: float | None, at_most
     if len(delivered) <= 1 and delivered <= {Verdict.EXPLORING}:
         return Verdict.EXPLORING if delivered else Verdict.NO_DELIVERY
     if at_most is None:
-        return Verdict.NO_BASELINE if delivered & {Verdict.NO_BASELINE, Verdict.EXPLORING} else Verdict.NOT_MEASURED
+        unclaimed = delivered <= {Verdict.NO_BASELINE, Verdict.EXPLORING, Verdict.NOT_MEASURED}
+        few = unclaimed and delivered & {Verdict.NO_BASELINE, Verdict.EXPLORING}
+        return Verdict.NO_BASELINE if few else Verdict.NOT_MEASURED
     return Verdict.LOSS if at_most < 0 else Verdict.UNCERTAIN
-
-
-class Progress(NamedTuple):
-    """Sums over a job's trials up to one of them."""
-
-    trial_number: int
-    spent: float
-    deliveries: int
-
-
-def break_even(per_delivery: float, course: Iterable[Progress]) -> int | None:
-    """The trial from which on a job has saved; None if it has not by the last one.
-
-    Args:
-        per_delivery: What a delivery costs with the default: `Baseline.least` for the same answer as `at_least`.
-        course: The sums after each trial, in order.
-    """
-    since = None
-    for trial_number, spent, deliveries in course:
-        if deliveries * per_delivery <= spent:
-            since = None
-        elif since is None:
-            since = trial_number
-    return since
 
 
 def advice(

@@ -428,6 +428,7 @@ def _saving(known: Claim | None) -> v1.Saving | None:
         uncorrected=known.uncorrected,
         verdict=_verdict(known.verdict),
         in_use=known.in_use,
+        with_default=known.with_default,
         baselines_to_settle=None if way is None else way.runs,
         launches_to_settle=None if way is None else way.launches,
     )
@@ -651,11 +652,16 @@ def _job(known: Job, surviving: Sequence[int]) -> v1.Job:
         baseline_every=known.baseline_every,
         best_known_batch_size=search.best_known,
         best_known_cost=search.best_known_cost,
-        batch_size_in_use=known.batch_size_in_use,
+        batch_size_in_use=known.pinned or search.best_known or _nearest(surviving, known.spec.default_batch_size),
         warnings=map(_warning, known.warnings),
         reset_after=known.reset_after,
         reset_time=timestamp(known.reset_time),
     )
+
+
+def _nearest(surviving: Sequence[int], default: int) -> int:
+    """The batch size that may be chosen and is nearest to the default; 0 if none may."""
+    return min(surviving, key=lambda size: (abs(size - default), size), default=0)
 
 
 def _spec(spec: JobSpec) -> v1.JobSpec:

@@ -122,15 +122,17 @@ DELIVERIES_SINCE = f"""
 the primary key, which reads every trial since the reset."""
 
 _MICROS_OF_A_DAY = 86_400_000_000
+# The sign keeps SQLite from the primary key, which reads every trial since the reset.
+_DAYS_ENDED = _ENDED.format(jobs="t.job_key = $1 AND").replace("t.trial_number >", "+t.trial_number >")
 DAYS = f"""
     SELECT t.end_time / {_MICROS_OF_A_DAY} AS day, count(*) AS num_trials,
            sum(CASE WHEN t.target_reached THEN 1 ELSE 0 END) AS num_deliveries,
            sum(coalesce(t.cost, 0.0)) AS cost, sum(coalesce(t.last_energy_joules, 0.0)) AS joules,
            sum(coalesce(t.last_time_seconds, 0.0)) AS seconds
-    {_ENDED.format(jobs="t.job_key = $1 AND")} AND t.end_time IS NOT NULL AND {_OWN}
+    {_DAYS_ENDED} AND t.end_time >= $2 AND {_OWN}
     GROUP BY t.end_time / {_MICROS_OF_A_DAY} ORDER BY day
 """
-"""The ended own trials of the job $1 by day in UTC."""
+"""Sums over the own trials of the job $1 that ended since $2, by day in UTC."""
 
 PROFILES = """
     SELECT t.trial_number, t.batch_size, s.samples FROM jobs j

@@ -501,8 +501,8 @@ class Store(Protocol):
     async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
         """The compared trial from which the deliveries times `baseline` have exceeded the cost; None: not yet."""
 
-    async def days(self, key: int) -> Sequence[Day]:
-        """The days on which own trials of a job ended that count, ascending."""
+    async def days(self, key: int, since: datetime) -> Sequence[Day]:
+        """The days since a time on which own trials of a job ended that count, ascending."""
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size, ascending: trial number, batch size and samples."""

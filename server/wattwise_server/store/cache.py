@@ -378,9 +378,9 @@ class CachedStore(ABC):
         """The trial from which the deliveries have been worth more than they cost."""
         return await self.queries.break_even(key, baseline, compared_from)
 
-    async def days(self, key: int) -> Sequence[Day]:
-        """The days on which trials ended."""
-        return await self.queries.days(key)
+    async def days(self, key: int, since: datetime) -> Sequence[Day]:
+        """The days since a time on which trials ended."""
+        return await self.queries.days(key, since)
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size."""

@@ -337,9 +337,9 @@ class Queries(ABC):
         ((found,),) = await self._figures(aggregates.BREAK_EVEN, key, 0, 1, baseline, compared_from)
         return None if found is None else int(found)
 
-    async def days(self, key: int) -> Sequence[Day]:
-        """The days on which trials ended."""
-        return [aggregates.read_day(row) for row in await self._figures(aggregates.DAYS, key)]
+    async def days(self, key: int, since: datetime) -> Sequence[Day]:
+        """The days since a time on which trials ended."""
+        return [aggregates.read_day(row) for row in await self._figures(aggregates.DAYS, key, to_micros(since))]
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """The newest profile of each batch size."""

@@ -511,7 +511,7 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         paused=bool(row["paused"]),
         pinned=row["pinned"],
         baseline_requested=bool(row["baseline_requested"]),
-        baseline_every=row["baseline_every"],
+        baseline_every=row["baseline_every"] or 0,
         warnings=_read_warnings(row),
     )
 

@@ -45,8 +45,8 @@ CACHED_JOBS = 2_000
 CLAIMED_JOBS = 50_000
 """Jobs without running trials whose figures are kept for totals: about a kilobyte each."""
 
-_KEPT_ANSWERS = 48
-"""Answers about ended trials that are kept, three for each of the jobs that people look at."""
+_KEPT_ANSWERS = 80
+"""Answers about ended trials that are kept, up to five for each of the jobs that people look at."""
 
 _JOBS_AT_A_TIME = 200
 _JOBS_AT_A_STRETCH = 20
@@ -247,7 +247,7 @@ class Statistics:
             ranges,
             points,
             [Profile(*profile) for profile in await self._store.profiles(key)],
-            self._months(await self._of_ended(versions[0], self._store.days), versions[0].num_gpus),
+            self._months(await self._days(versions[0], ended), versions[0].num_gpus),
         )
 
     async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[Summary | None]:
@@ -330,8 +330,8 @@ class Statistics:
             _claimed(savings, "saved"),
             int(savings.cost.saved is not None),
             _claimed(savings, "at_least"),
-            _at_most(savings),
-            _claimed(savings, "uncorrected"),
+            _without_exploring(savings, "at_most"),
+            _without_exploring(savings, "uncorrected"),
             {savings.verdict: 1},
             int(version.needs_attention),
         )
@@ -410,9 +410,14 @@ class Statistics:
         running = self._spent((group for group in groups if group.running), version.num_gpus)
         num_deliveries = _num_deliveries(delivered)
         of_default = [group for group in delivered if group.batch_size == default]
-        launches = sum(group.num_trials for group in groups if group.own and not group.running)
-        of_in_use = [group for group in groups if group.batch_size == in_use and not group.running]
+        launches = sum(group.num_trials for group in every if group.own and not group.running)
         num_in_use = sum(group.num_trials for group in delivered if group.batch_size == in_use)
+
+        def model(batch_size: int, place: int) -> float | None:
+            """What a model takes: what all ended trials of a batch size took, by its deliveries."""
+            ended = [group for group in groups if group.batch_size == batch_size and not group.running]
+            number = sum(group.num_trials for group in ended if group.delivered and not group.doubtful)
+            return sum(_quantities(group)[place] for group in ended) / number if number else None
 
         def saved(place: int, value: float, unfinished: float) -> Claim:
             reached = _delivered(delivered, place)
@@ -429,7 +434,8 @@ class Statistics:
                 deliveries=num_deliveries,
                 spent=value,
                 launches=launches,
-                in_use=sum(_quantities(group)[place] for group in of_in_use) / num_in_use if num_in_use else None,
+                in_use=model(in_use, place),
+                with_default=model(default, place),
                 # Sums of floats: the part may exceed the whole by a rounding.
                 running=min(unfinished, value),
             )
@@ -464,8 +470,17 @@ class Statistics:
         per_joule = self.factors.grams_per_joule
         return Amount(usage, money, None if per_joule is None else per_joule * usage.energy_joules)
 
+    async def _days(self, version: JobVersion, ended: Sequence[TrialGroup]) -> Sequence[Day]:
+        """The days of the months that a trend shows."""
+        newest = max((group.newest_end for group in ended if group.newest_end), default=None)
+        if newest is None:
+            return ()
+        year, month = divmod(newest.year * 12 + newest.month - MONTHS, 12)
+        since = newest.replace(year=year, month=month + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
+        return await self._of_ended(version, self._store.days, since)
+
     def _months(self, days: Sequence[Day], num_gpus: int) -> Sequence[Month]:
-        """The last months with trials."""
+        """The months with trials."""
         found = []
         for start, group in groupby(days, key=lambda day: day.start.replace(day=1)):
             of_month = list(group)
@@ -480,7 +495,7 @@ class Statistics:
                     self._priced(usage, num_gpus),
                 )
             )
-        return found[-MONTHS:]
+        return found
 
     def _by_batch_size(self, groups: Sequence[TrialGroup], num_gpus: int) -> Sequence[TrialStatistics]:
         ordered = sorted(groups, key=lambda group: (group.batch_size, group.type.value))
@@ -553,8 +568,8 @@ def _claimed(savings: Savings, figure: Literal["saved", "at_least", "at_most", "
     return Quantities(*(None if each is None else getattr(each, figure) for each in claims))
 
 
-def _at_most(savings: Savings) -> Quantities:
-    found = _claimed(savings, "at_most")
+def _without_exploring(savings: Savings, figure: Literal["at_most", "uncorrected"]) -> Quantities:
+    found = _claimed(savings, figure)
     if savings.verdict is not Verdict.EXPLORING:
         return found
     # A job that explores has not lost yet.

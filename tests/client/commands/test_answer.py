@@ -20,8 +20,11 @@ def said(verdict: v1.SavingsVerdict.ValueType, runs: int = 3, job: dict[str, Any
     """The answer about a job with the default 64 that uses 16 now, in 20 deliveries that took 500 J."""
     known: dict[str, Any] = {"best_known_batch_size": 16, "best_known_cost": 16.4, "batch_size_in_use": 16}
     known |= {"num_trials": 25, "surviving_batch_sizes": [16, 32, 64]}
+    known["batch_size_states"] = [
+        v1.BatchSizeState(batch_size=size, status=v1.BATCH_SIZE_STATUS_ALLOWED) for size in (16, 32, 64)
+    ]
     shown = v1.Job(spec=v1.JobSpec(job_id="a job", default_batch_size=64), **known | (job or {}))
-    amounts = {"spent": 500.0, "in_use": 16.4, "baseline": 29.4} | cost
+    amounts = {"spent": 500.0, "in_use": 16.4, "baseline": 29.4, "with_default": 29.4} | cost
     savings = v1.Savings(
         verdict=verdict,
         cost=v1.Saving(verdict=verdict, **{name: value for name, value in amounts.items() if value is not None}),
@@ -38,7 +41,7 @@ def said(verdict: v1.SavingsVerdict.ValueType, runs: int = 3, job: dict[str, Any
 def test_a_saving_has_what_a_launch_costs_and_what_was_saved_at_least() -> None:
     """Both are in the first line, with the batch size that is used and the next one."""
     found = said(SAVING, at_least=100.0)
-    assert found.now == "A launch costs 16.4 J now, 29.4 J with the default, 64: 44% less."
+    assert found.now == "A model costs 16.4 J now, 29.4 J with the default, 64: 44% less."
     assert found.saved == "Saved at least 100 J in 20 deliveries, 17% of what the default would have cost."
     assert (found.kind, found.settle) == ("saving", "")
     assert found.used == "Batch size 16 is used now, because its expected cost is the lowest, 16.4 J per model."
@@ -46,17 +49,27 @@ def test_a_saving_has_what_a_launch_costs_and_what_was_saved_at_least() -> None:
 
 
 def test_nothing_is_compared_with_few_runs_of_the_default() -> None:
-    """One run tells no percentage; what is missing, what it costs and how to request it is told."""
-    found = said(NO_BASELINE, runs=1, baselines_to_settle=2, launches_to_settle=5)
-    assert found.now == "A launch costs 16.4 J now, 29.4 J with the default, 64, in its only run."
+    """One run tells no percentage and promises nothing; what is missing, its price and the commands are told."""
+    found = said(NO_BASELINE, runs=1)
+    assert found.now == "A model costs 16.4 J now, 29.4 J with the default, 64 (one delivery)."
     assert found.kind == "none"
     assert "1 of the 3 deliveries" in found.saved
-    assert found.settle.startswith("2 more runs of the default, followed by about 5 launches, would prove a saving")
-    assert "cost about 26.0 J more than with 16" in found.settle
+    assert found.settle.startswith(
+        "2 more runs of the default would allow a comparison, and cost about 26.0 J more than"
+    )
     assert "`wattwise jobs baseline 'a job'`" in found.settle
     assert "--every" in found.settle
-    unknown = said(NO_BASELINE, runs=0, baseline=None)
+    unknown = said(NO_BASELINE, runs=0, baseline=None, with_default=None)
     assert unknown.settle.startswith("3 more runs of the default would allow a comparison; ")
+
+
+def test_a_default_that_may_not_be_chosen_is_allowed_first() -> None:
+    """Without it no baseline is accepted; a request waits, as long as the job is paused as well."""
+    states = [v1.BatchSizeState(batch_size=64, status=v1.BATCH_SIZE_STATUS_BANNED)]
+    banned = said(NO_BASELINE, runs=1, job={"batch_size_states": states, "surviving_batch_sizes": [16, 32]})
+    assert banned.settle.endswith("; `wattwise jobs allow 'a job' 64` allows it first.")
+    paused = said(NO_BASELINE, runs=1, job={"paused": True, "baseline_every": 9})
+    assert paused.settle.endswith("; one launch in 9 is one, but waits until the search is resumed.")
 
 
 @pytest.mark.parametrize(
@@ -65,27 +78,34 @@ def test_nothing_is_compared_with_few_runs_of_the_default() -> None:
 )
 def test_what_is_requested_is_not_advised_again(job: dict[str, Any], text: str) -> None:
     """The sentence ends with what is known of the request."""
-    assert said(NO_BASELINE, runs=1, job=job, baselines_to_settle=2, launches_to_settle=0).settle.endswith(f"; {text}.")
+    assert said(NO_BASELINE, runs=1, job=job).settle.endswith(f"; {text}.")
 
 
 def test_exploration_is_no_loss() -> None:
-    """What the first launches cost more is said as usual, whether there is a claim or not."""
-    for runs in (1, 3):
-        found = said(EXPLORING, runs=runs, spent=682.0, saved=-100.0, at_least=-200.0, uncorrected=-94.0)
-        assert found.kind == "exploring"
-        expected = "Exploring: 16% more so far than with the default, which is usual in the first 10 launches."
-        assert found.saved == expected
-    assert "usually costs more than it saves" in said(EXPLORING, spent=500.0).saved
+    """What the first launches cost more is said as usual; without a claim there is no percentage."""
+    found = said(EXPLORING, spent=682.0, saved=-100.0, at_least=-200.0, uncorrected=-94.0)
+    assert found.kind == "exploring"
+    assert found.saved == "Exploring: 16% more so far than with the default, which is usual in the first 10 launches."
+    assert "usually costs more than it saves" in said(EXPLORING, runs=1, spent=682.0).saved
+    for held in ({"paused": True}, {"pinned_batch_size": 16}):
+        assert "xploring" not in said(EXPLORING, job=held).saved
 
 
 def test_an_uncertain_claim_has_no_negative_numbers() -> None:
     """It says what would settle it."""
     way: dict[str, Any] = {"baselines_to_settle": 0, "launches_to_settle": 20}
     found = said(UNCERTAIN, saved=-100.0, at_least=-7e6, uncorrected=-94.0, **way)
-    assert "is not certain yet. About 20 more launches would prove a saving. Batch size 16 is used now" in found.brief
+    assert (
+        "not certain yet. About 20 more launches would prove a saving, if they go on to cost the same. " in found.brief
+    )
+    assert "Batch size 16 is used now" in found.brief
     assert "-" not in found.brief
     same = said(UNCERTAIN, job={"batch_size_in_use": 64}, saved=-1.0, at_least=-2.0)
     assert same.settle == "Nothing is saved while the default is the best known batch size."
+    pinned = said(UNCERTAIN, job={"batch_size_in_use": 64, "pinned_batch_size": 64}, saved=-1.0, at_least=-2.0)
+    assert pinned.settle == "Nothing is saved while the default is pinned."
+    assert said(UNCERTAIN, saved=-1.0, at_least=-2.0).settle.startswith("So small a saving takes more than 20 ")
+    assert said(UNCERTAIN, saved=-1.0, at_least=-2.0, in_use=30.0).settle.startswith("A model costs no less ")
 
 
 def test_a_loss_is_said() -> None:
@@ -97,17 +117,32 @@ def test_a_loss_is_said() -> None:
 def test_states_of_a_job_are_told() -> None:
     """New, pinned and paused jobs, and one without a batch size left."""
     unknown = v1.Job(spec=v1.JobSpec(job_id="a", default_batch_size=64), batch_size_in_use=64)
-    nothing = v1.Savings(verdict=NO_DELIVERY, batch_size_in_use=64)
+    nothing = v1.Savings(verdict=NO_DELIVERY, cost=v1.Saving(verdict=NO_DELIVERY), batch_size_in_use=64)
     stuck = answer(unknown, nothing, v1.Factors(), [])
     assert (stuck.used, stuck.upcoming) == ("No batch size is used now, since none is left to try.", "")
     unknown.surviving_batch_sizes.append(64)
     new = answer(unknown, nothing, v1.Factors(), [v1.PreviewedChoice(batch_size=64, probability=1.0)])
     assert new.now == "No launch yet: the first one begins the search."
     assert new.used.startswith("Batch size 64, the default, is used now")
+    unknown.batch_size_in_use = 32
+    assert "the nearest to the default, 64, is used now" in answer(unknown, nothing, v1.Factors()).used
     unknown.num_trials = 1
     assert answer(unknown, nothing, v1.Factors()).now == "No launch has reached the target yet."
+    unknown.reset_after = 50
+    after = answer(unknown, nothing, v1.Factors())
+    assert after.now == "No launch has reached the target since the reset after trial 50."
+    assert after.saved == "Nothing was saved since then."
     assert said(SAVING, at_least=1.0, job={"pinned_batch_size": 16}).used.endswith("because it is pinned.")
     assert said(SAVING, at_least=1.0, job={"paused": True}).used.endswith("; the search is paused.")
+
+
+def test_choices_that_are_not_named_are_said() -> None:
+    """Three are named with their shares."""
+    job = v1.Job(spec=v1.JobSpec(job_id="a", default_batch_size=64), batch_size_in_use=64)
+    choices = [v1.PreviewedChoice(batch_size=size, probability=0.25) for size in (8, 16, 32, 64)]
+    found = answer(job, v1.Savings(), v1.Factors(), choices)
+    assert found.upcoming == "The next launch gets one of 8 (25%), 16 (25%), 32 (25%) or another one."
+    assert "another" not in answer(job, v1.Savings(), v1.Factors(), choices[:3]).upcoming
 
 
 def test_a_single_job_has_the_verdict_of_its_totals(
@@ -132,6 +167,6 @@ def test_months_are_compared() -> None:
     for month, deliveries, spent in ((10, 10, 39.0), (11, 12, 31.8)):
         added = statistics.months.add(num_deliveries=deliveries, spent=v1.Usage(cost=spent))
         added.start_time.FromJsonString(f"2026-{month}-01T00:00:00Z")
-    text = "November 2026: 12 deliveries for 31.8 J, 2.65 J each; 32% less than the 3.90 J each of October 2026."
+    text = "November 2026: 12 deliveries for 31.8 J, 2.65 J each; October 2026 had 3.90 J each: 32% less."
     assert spent_by_month(statistics, v1.Factors()) == text
     assert spent_by_month(v1.JobStatistics(), v1.Factors()) == ""

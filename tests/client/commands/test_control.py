@@ -207,7 +207,7 @@ def test_allowing_says_what_launches_get(ask: Ask, trainer: Trainer) -> None:
     """A job that was stuck is told what it launches, not that it must be reset."""
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
-    assert row(ask("jobs", "show", trainer.job_id), "next launch")[1] == "No batch size is left to try."
+    assert row(ask("jobs", "list", "--prefix", trainer.job_id), trainer.job_id)[1] == "stuck"
     answer = ask("jobs", "allow", trainer.job_id, "8")
     assert answer.endswith("The next launch gets batch size 8, as the search chooses.\n")
 

@@ -52,12 +52,12 @@ def test_headline_is_the_lower_bound(ask: Ask, saving: Trainer) -> None:
     shown = ask("jobs", "savings", saving.job_id)
     document = json.loads(ask("jobs", "savings", saving.job_id, "--json"))
     cost = document["statistics"]["savings"]["cost"]
-    assert shown.startswith("A launch costs 10.0 J now, 100 J with the default, 16: 90% less. Saved at least 2.58 kJ")
+    assert shown.startswith("A model costs 10.0 J now, 100 J with the default, 16: 90% less. Saved at least 2.58 kJ")
     assert (round(cost["at_least"], -1), cost["spent"]) == (2580, 1000)
     assert cost["saved"] > cost["at_least"]
     assert row(shown, "cost") == ["cost", "10.0 J", "100 J", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
     assert row(shown, "compared with")[1].startswith("6 deliveries of the default batch size 16, ")
-    assert row(shown, "break-even")[1].startswith("has saved since trial 8,")
+    assert row(shown, "break-even")[1].startswith("at trial 8, ")
     assert row(shown, "16", "mean cost") == ["16", "6", "6", "0", "0", "100 J", "100 J", "1.0 s"]
 
 
@@ -154,12 +154,13 @@ def test_money_and_carbon(priced: LiveServer, ask: Ask) -> None:
     totals = ask("jobs", "savings", "--prefix", trainer.job_id, "--server", priced.address)
     assert row(shown, "CO2") == ["CO2", "0.00150 g", "0.0150 g", "0.388 g", "0.481 g", "0.150 g"]
     assert row(shown, "money")[-1] == "0.0232 EUR"
-    assert shown.startswith("A launch costs 0.000501 EUR now, 0.000515 EUR with the default, 16: 3% less. ")
+    assert shown.startswith("A model costs 0.000501 EUR now, 0.000515 EUR with the default, 16: 3% less. ")
     amounts = [line.split()[0] for line in shown.splitlines() if line.startswith(("cost ", "money ", "energy "))]
     assert amounts[0] == "money"
     assert row(shown, "8", "mean money")[-2:] == ["0.000501 EUR", "0.00150 g"]
     assert row(shown, "factors")[1].endswith("PUE 1.5; source: tariff of 2026")
     assert row(totals, "money")[-1] == "0.0232 EUR"
+    assert row(totals, trainer.job_id)[1:4] == ["not certain", "0.000501 EUR", "0.000515 EUR"]
 
 
 def test_a_model_has_its_price(priced: LiveServer, ask: Ask) -> None:

@@ -1,75 +1,135 @@
-"""Checks of what a server answers."""
+"""What the client does with answers that are incomplete, unusable or about something else."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
 import pytest
-from wattwise import InvalidAnswerError, v1
-from wattwise.rpc import answers
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
+from wattwise import Client, InvalidAnswerError, ServerError, ServerUnavailableError, v1
+from wattwise.rpc.answers import check_registered, shown
 
-SPEC = v1.JobSpec(job_id="job", batch_sizes=[16, 32], default_batch_size=16, max_epochs=10)
-
-
-def trial(number: int = 1, last_epoch: int = 0) -> v1.Trial:
-    """A trial of the job."""
-    return v1.Trial(id=v1.TrialId(job_id="job", batch_size=16, trial_number=number), last_epoch=last_epoch)
-
-
-def test_epochs_above_the_limit() -> None:
-    """A server decides a trial at or above the last epoch, so that an answer may have more epochs than the job."""
-    answers.check_dispatched(trial(last_epoch=12), SPEC)
+from tests.client.training.script import job_spec
+from tests.hostile.behaviours import ESCAPES, reason, refusing, setting
+from tests.hostile.server import Answer, Behaviour, Call, HostileServer
+from tests.live_server import LiveServer
 
 
-@pytest.mark.parametrize("number", [0, -1, -(2**31)])
-def test_trial_without_a_number(number: int) -> None:
-    """Trials are counted from 1."""
-    with pytest.raises(InvalidAnswerError):
-        answers.check_dispatched(trial(number), SPEC)
+def answering(answer: Any) -> Answer:
+    """The same answer to every call."""
+
+    async def answered(_call: Call) -> Any:
+        return answer
+
+    return answered
 
 
-def test_list_of_a_newer_client() -> None:
-    """A list that an older server does not know differs no more than another field that it does not know."""
-    sent = v1.JobSpec()
-    sent.CopyFrom(SPEC)
-    sent.prior_job_ids.append("before")
-    answers.check_registered(v1.Job(spec=SPEC), sent)
+TRIAL = v1.TrialId(job_id="test-answers", batch_size=16, trial_number=1)
+SAMPLE = v1.PowerSample(power_limit_watts=200, time_seconds=1, energy_joules=100, steps=10)
+CALLS: dict[str, Callable[[Client], object]] = {
+    "RegisterJob": lambda client: client.register_job(job_spec()),
+    "GetNextBatchSize": lambda client: client.get_next_batch_size("test-answers"),
+    "ReportResult": lambda client: client.report_result(v1.TrainingResult(trial=TRIAL, metric=0.5)),
+    "Heartbeat": lambda client: client.heartbeat(TRIAL),
+    "EndTrial": lambda client: client.end_trial(TRIAL, v1.END_REASON_ERROR),
+    "ImportTrial": lambda client: client.import_trial(v1.ImportTrialRequest(job_id="test-answers")),
+    "ReportPowerProfile": lambda client: client.report_power_profile(TRIAL, [SAMPLE]),
+    "GetJob": lambda client: client.get_job("test-answers"),
+    "GetTrial": lambda client: client.get_trial(TRIAL),
+    "SetJobPaused": lambda client: client.set_job_paused("test-answers", paused=True),
+    "WatchJob": lambda client: next(client.watch_job("test-answers")),
+}
 
 
-@pytest.mark.parametrize("change", [{"batch_sizes": []}, {"batch_sizes": [16]}, {"prior_job_ids": ["other"]}])
-def test_lists_that_differ(change: dict[str, list[object]]) -> None:
-    """Another list is refused, and a job without batch sizes."""
-    sent, found = v1.JobSpec(), v1.JobSpec()
-    sent.CopyFrom(SPEC)
-    sent.prior_job_ids.append("before")
-    found.CopyFrom(sent)
-    for name, values in change.items():
-        found.ClearField(name)  # type: ignore[arg-type]
-        getattr(found, name).extend(values)
-    with pytest.raises(InvalidAnswerError):
-        answers.check_registered(v1.Job(spec=found), sent)
+@pytest.mark.parametrize("method", CALLS)
+def test_empty_answer(grpc_server: LiveServer, method: str) -> None:
+    """An answer with nothing in it is an error that names the server and the call."""
+
+    async def stream(call: Call) -> Any:
+        yield call.empty()
+
+    behaviour = Behaviour("empty", answers={method: answering(b"")}, streams={method: stream})
+    with (
+        HostileServer(behaviour, grpc_server.address) as server,
+        Client(server.address) as client,
+        pytest.raises(InvalidAnswerError, match=f"{server.address} gave an invalid answer to {method}"),
+    ):
+        CALLS[method](client)
 
 
 @pytest.mark.parametrize(
-    "page",
+    "answer",
     [
-        v1.ListJobsResponse(next_page_token="a", total_size=3),  # noqa: S106 - of a page
-        v1.ListTrialsResponse(next_page_token="a"),  # noqa: S106 - of a page
-        v1.ListEventsResponse(next_page_token="a"),  # noqa: S106 - of a page
-        v1.ListJobsResponse(jobs=[v1.Job()], next_page_token="before"),  # noqa: S106 - of a page
-        v1.ListJobsResponse(jobs=[v1.Job()], next_page_token=10_000 * "x"),
+        v1.GetPowerLimitResponse(power_limit_watts=math.nan),
+        v1.GetPowerLimitResponse(power_limit_watts=-1),
+        v1.GetPowerLimitResponse(power_limit_watts=math.inf),
+        v1.GetPowerLimitResponse(cheapest=v1.PowerSample(power_limit_watts=200, time_seconds=1, energy_joules=1)),
+        v1.GetPowerLimitResponse(highest=v1.PowerSample(power_limit_watts=200, time_seconds=math.nan, steps=1)),
     ],
 )
-def test_pages_that_may_not_end(page: v1.ListJobsResponse) -> None:
-    """An empty page that has a successor, a page for the second time and a huge token are refused."""
-    with pytest.raises(InvalidAnswerError):
-        answers.Pages("before").check(page)
+def test_power_limits(grpc_server: LiveServer, answer: v1.GetPowerLimitResponse) -> None:
+    """A limit or a sample that cannot be computed with is an invalid answer."""
+    behaviour = Behaviour("limits", answers={"GetPowerLimit": answering(answer)})
+    with (
+        HostileServer(behaviour, grpc_server.address) as server,
+        Client(server.address) as client,
+        pytest.raises(InvalidAnswerError, match="GetPowerLimit"),
+    ):
+        client.get_power_limit(TRIAL)
 
 
-def test_new_page_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list has a largest number of pages."""
-    monkeypatch.setattr(answers, "MOST_PAGES", 5)
-    pages = answers.Pages()
-    for number in range(1, 5):
-        pages.check(v1.ListJobsResponse(jobs=[v1.Job()], next_page_token=str(number)))
-    with pytest.raises(InvalidAnswerError):
-        pages.check(v1.ListJobsResponse(jobs=[v1.Job()], next_page_token="5"))  # noqa: S106 - of a page
-    pages.check(v1.ListJobsResponse())
+def test_trial_of_a_registered_job(grpc_server: LiveServer) -> None:
+    """A client that has registered a job refuses a trial with a batch size that the job does not list."""
+    change = {"GetNextBatchSize": setting("trial.id", batch_size=48)}
+    with HostileServer(Behaviour("48", change), grpc_server.address) as server, Client(server.address) as client:
+        job_id = client.register_job(job_spec()).job.spec.job_id
+        with pytest.raises(InvalidAnswerError, match="48, which is not one of 8, 16, 32"):
+            client.get_next_batch_size(job_id)
+
+
+def test_registered_job() -> None:
+    """The job of an answer may have another policy and order of batch sizes, and lack fields of newer clients."""
+    sent = v1.JobSpec(job_id="a", batch_sizes=[32, 8], eta_knob=0.5, policy=v1.POLICY_GTS)
+    check_registered(v1.Job(spec=v1.JobSpec(job_id="a", batch_sizes=[8, 32], policy=v1.POLICY_PRUNING_GTS)), sent)
+    with pytest.raises(InvalidAnswerError, match="eta_knob"):
+        check_registered(v1.Job(spec=v1.JobSpec(job_id="a", batch_sizes=[8, 32], eta_knob=0.25)), sent)
+    with pytest.raises(InvalidAnswerError, match="batch_sizes"):
+        check_registered(v1.Job(spec=v1.JobSpec(job_id="a", eta_knob=0.5)), sent)
+
+
+def test_errors_of_a_server(grpc_server: LiveServer) -> None:
+    """An error's texts have no control characters; without a reason of ours a request is not called invalid."""
+    refusal = refusing(grpc.StatusCode.INVALID_ARGUMENT, ESCAPES, reason("ERROR_REASON_X", request_id=ESCAPES))
+    with (
+        HostileServer(Behaviour("x", answers={"GetJob": refusal}), grpc_server.address) as server,
+        Client(server.address) as client,
+        pytest.raises(ServerError) as caught,
+    ):
+        client.get_job("test-answers")
+    assert type(caught.value) is ServerError
+    assert str(caught.value).isprintable()
+
+
+def test_retry_of_ten_years(grpc_server: LiveServer) -> None:
+    """A call ends at its own deadline, whatever delay an error asks for."""
+    details = (
+        reason("ERROR_REASON_STORAGE_UNAVAILABLE", retryable=True),
+        RetryInfo(retry_delay=Duration(seconds=3 * 10**8)),
+    )
+    refusal = refusing(grpc.StatusCode.UNAVAILABLE, "later", *details)
+    with HostileServer(Behaviour("x", answers={"GetJob": refusal}), grpc_server.address) as server:
+        begun = time.monotonic()
+        with Client(server.address, timeout=0.3) as client, pytest.raises(ServerUnavailableError):
+            client.get_job("test-answers")
+        assert time.monotonic() - begun < 60
+
+
+def test_texts() -> None:
+    """A text is cut, and what a terminal does not show is escaped."""
+    assert shown("a\x1b[2J\nb\N{RIGHT-TO-LEFT OVERRIDE}é") == "a\\x1b[2J\\nb\\u202eé"
+    assert len(shown("x" * 10**6)) < 10_000

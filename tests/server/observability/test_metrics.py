@@ -8,13 +8,14 @@ import sqlite3
 import urllib.error
 import urllib.request
 from contextlib import closing, suppress
+from pathlib import Path
 
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from wattwise import v1
 
-from tests.jobs import Trainer, monitor_of, result
+from tests.jobs import Trainer, job_spec, monitor_of, result
 from tests.refusals import refused
 from tests.server.usecases.test_leases import get
 from tests.waiting import wait_until
@@ -205,6 +206,45 @@ def test_clients_cannot_add_series(watched: WatchedServer) -> None:
     labels = {label for family in text_string_to_metric_families(text) for s in family.samples for label in s.labels}
     of_calls, of_trials = {"method", "code", "direction", "le"}, {"stage", "reason", "monitor", "result", "verdict"}
     assert labels == of_calls | of_trials | {"quantity", "version", "grpc", "python"}
+
+
+@pytest.mark.parametrize("callers", [100, pytest.param(2_500, marks=pytest.mark.soak)])
+def test_series_do_not_follow_callers(tmp_path: Path, callers: int) -> None:
+    """However many jobs, labels, agents, tokens and methods callers name, the series stay, and memory is of jobs."""
+
+    def calls(first: int) -> None:
+        trainer, admin, channel = watched.trainer, watched.admin, watched.channel
+        for number in range(first, first + callers):
+            metadata = (
+                ("x-request-id", f"request-{number}"),
+                ("user-agent", f"agent-{number}"),
+                ("authorization", f"Bearer token-{number}"),
+                ("traceparent", f"00-{number:032x}-{number + 1:016x}-01"),
+            )
+            job_id = f'test-{number}"}} 1 # TYPE wattwise_{number} counter \\'
+            trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id)), metadata=metadata)
+            request = v1.GetNextBatchSizeRequest(job_id=job_id, labels={f"key-{number}": f'"value-{number}'})
+            trial = trainer.GetNextBatchSize(request, metadata=metadata).trial
+            monitor = monitor_of(f"monitor-{number}")
+            trainer.ReportResult(v1.ReportResultRequest(result=result(trial, 1.0, monitor=monitor)), metadata=metadata)
+            with refused():
+                admin.GetJob(v1.GetJobRequest(job_id=f"missing-{number}"), metadata=metadata)
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary(f"/evil.Service{number}/Method{number}", bytes, bytes)(b"", metadata=metadata)
+
+    def series() -> set[str]:
+        return {line.rpartition(" ")[0] for line in watched.scrape().splitlines() if line[:1] != "#"}
+
+    with WatchedServer(tmp_path) as watched:
+        watched.start("--max-jobs-per-prefix", "0")
+        calls(1)
+        # The figures of jobs are computed in the background.
+        wait_until(lambda: "wattwise_figures_timestamp_seconds" in series())
+        before, used = series(), watched.figure("process_resident_memory_bytes")
+        calls(callers + 1)
+        assert series() == before
+        assert len(before) < 1_100
+        assert watched.figure("process_resident_memory_bytes") - used < 20_000_000 + callers * 10_000
 
 
 def test_restarted_server_counts_what_the_database_holds(watched: WatchedServer) -> None:

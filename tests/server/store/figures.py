@@ -536,11 +536,13 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=6, reset_after=1), *trials)
-            days = await store.days(key)
+            days = await store.days(key, BEGIN)
+            later = await store.days(key, minutes(60))
         assert [(day.start.date(), day.num_trials, day.num_deliveries) for day in days] == [
             (minutes(2).date(), 2, 1),
             (minutes(24 * 60).date(), 1, 1),
         ]
+        assert later == days[1:]
         assert all((day.start.hour, day.start.minute, day.start.second) == (0, 0, 0) for day in days)
         assert days[1].usage.cost == days[0].usage.cost / 2 > 0
 

@@ -147,9 +147,9 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).break_even(key, baseline, compared_from)
 
-    async def days(self, key: int) -> Sequence[Day]:
+    async def days(self, key: int, since: datetime) -> Sequence[Day]:
         """By the next store."""
-        return await next(self._turns).days(key)
+        return await next(self._turns).days(key, since)
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
         """By the next store."""

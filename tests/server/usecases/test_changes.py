@@ -209,7 +209,7 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     found, savings = job.figures, job.figures.savings
     number = shown.num_trials - since + 1
     assert (savings.compared_from_trial, savings.num_deliveries, savings.num_baseline_trials) == (since, number, 0)
-    assert (savings.verdict, savings.cost.spent) == (v1.SAVINGS_VERDICT_EXPLORING, 150.0 * number)
+    assert (savings.verdict, savings.cost.spent) == (v1.SAVINGS_VERDICT_NO_BASELINE, 150.0 * number)
     assert (found.num_deliveries, found.spent.cost) == (25 + number, 1500.0 + 150.0 * number)
     assert not any(point.HasField("saved_cost") for point in found.savings_points)
     job.train(16, 30, times=5)

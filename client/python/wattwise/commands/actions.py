@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 from wattwise import v1
 from wattwise.commands.main import complain
 from wattwise.commands.parsing import near
-from wattwise.errors import JobNotFoundError, UnsupportedCallError, WattwiseError, printable
+from wattwise.errors import JobNotFoundError, UnsupportedCallError, WattwiseError
 from wattwise.rpc.client import Client
-from wattwise.streams import MISUSED
+from wattwise.streams import MISUSED, printable
 
 Handler: TypeAlias = Callable[[Client, argparse.Namespace], int]
 """Calls the server, prints its answer, and returns the exit status."""

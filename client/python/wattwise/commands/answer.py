@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.humanize import joules, money, percent
+from wattwise.commands.tables import baseline_waits, with_status
 
 Kind = Literal["saving", "loss", "exploring", "uncertain", "none"]
 
@@ -21,6 +22,9 @@ _KINDS: dict[int, Kind] = {
     v1.SAVINGS_VERDICT_EXPLORING: "exploring",
     v1.SAVINGS_VERDICT_UNCERTAIN: "uncertain",
 }
+
+_CHOICES = 3
+"""Choices of the next launch that are named."""
 
 _ABOUT_THE_SAME = 0.005
 """A difference below this is said as none."""
@@ -145,39 +149,60 @@ def share_lost(savings: v1.Savings, saving: v1.Saving) -> float:
 
 
 def change_now(savings: v1.Savings, saving: v1.Saving) -> str:
-    """How a launch costs now compared with the default: "44% less", "12% more" or "about the same".
+    """What a model costs now compared with the default: "44% less", "12% more" or "about the same".
 
     Empty if either batch size has too few deliveries for a comparison.
     """
     few = min(savings.num_baseline_trials, savings.num_in_use_trials) < savings.min_baseline_trials
-    if few or not (saving.HasField("in_use") and saving.baseline):
+    if few or not (saving.HasField("in_use") and saving.with_default):
         return ""
-    return _more_or_less(saving.in_use / saving.baseline - 1)
+    return _more_or_less(saving.in_use / saving.with_default - 1)
+
+
+def shown_saving(saving: v1.Saving, text: Callable[[float], str]) -> tuple[str, str]:
+    """What was saved at least, and the estimate, or what was lost; empty where that is not shown."""
+    if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
+        return text(saving.at_least), text(saving.saved)
+    if saving.verdict == v1.SAVINGS_VERDICT_LOSS:
+        return "", f"lost {text(-saving.uncorrected)}"
+    return "", ""
 
 
 def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     saving, text = quantity.saving, quantity.text
     default, used = job.spec.default_batch_size, savings.batch_size_in_use
     if not savings.num_deliveries:
-        reached = f"No launch has reached the target{since_trial(savings) or ' yet'}."
+        reached = f"No launch has reached the target{_since(job, savings) or ' yet'}."
         return reached if job.num_trials else "No launch yet: the first one begins the search."
     if saving.verdict == v1.SAVINGS_VERDICT_NOT_MEASURED:
-        return f"Some launches have no measurement of their {quantity.name}, so what one costs is not known."
+        return f"Some launches have no measurement of their {quantity.name}, so what a model costs is not known."
     usual = ""
-    if saving.HasField("baseline") and used != default:
-        runs = savings.num_baseline_trials
-        usual = f"{text(saving.baseline)} with the default, {default}"
-        if runs < savings.min_baseline_trials:
-            usual += f", in its {'only run' if runs == 1 else f'{runs} runs'}"
+    if saving.HasField("with_default") and used != default:
+        usual = f"{text(saving.with_default)} with the default, {default}{_few(savings, savings.num_baseline_trials)}"
     if not saving.HasField("in_use"):
-        none = f"Batch size {used} has not reached the target{since_trial(savings)}"
-        return f"{none}; a launch costs {usual}." if usual else f"{none}."
-    now = f"A launch costs {text(saving.in_use)} now"
+        none = f"Batch size {used} has not reached the target{_since(job, savings)}"
+        return f"{none}; a model costs {usual}." if usual else f"{none}."
+    now = f"A model costs {text(saving.in_use)} now"
     if used == default:
-        return f"{now}, with the default, {default}."
+        return f"{now}, with the default, {default}{_few(savings, savings.num_baseline_trials)}."
+    now += _few(savings, savings.num_in_use_trials)
     if not usual:
-        return f"{now}; the default, {default}, has not reached the target{since_trial(savings)}."
+        return f"{now}; the default, {default}, has not reached the target{_since(job, savings)}."
     return ": ".join(filter(None, (f"{now}, {usual}", change_now(savings, saving)))) + "."
+
+
+def _few(savings: v1.Savings, deliveries: int) -> str:
+    """How few deliveries a cost is from, if they are too few for a comparison."""
+    if deliveries >= savings.min_baseline_trials:
+        return ""
+    return " (one delivery)" if deliveries == 1 else f" ({deliveries} deliveries)"
+
+
+def _since(job: v1.Job, savings: v1.Savings) -> str:
+    """From when on deliveries count, to follow a noun; empty if all do."""
+    if since := since_trial(savings):
+        return since
+    return f" since the reset after trial {job.reset_after}" if job.reset_after else ""
 
 
 def _more_or_less(change: float) -> str:
@@ -197,9 +222,9 @@ def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
         case v1.SAVINGS_VERDICT_LOSS:
             share = f"{percent(share_lost(savings, saving))} more than the default would have cost"
             found = f"Lost about {text(-saving.uncorrected)} in {deliveries}, {share}."
-        case v1.SAVINGS_VERDICT_EXPLORING:
+        case v1.SAVINGS_VERDICT_EXPLORING if not (job.paused or job.HasField("pinned_batch_size")):
             found = f"Exploring: {_so_far(savings, saving)} in the first {savings.num_exploring_launches} launches."
-        case v1.SAVINGS_VERDICT_UNCERTAIN:
+        case v1.SAVINGS_VERDICT_UNCERTAIN | v1.SAVINGS_VERDICT_EXPLORING:
             found = f"Whether it has saved anything in {deliveries} is not certain yet."
         case v1.SAVINGS_VERDICT_NO_BASELINE:
             needed = f"{savings.num_baseline_trials} of the {savings.min_baseline_trials} deliveries"
@@ -207,13 +232,12 @@ def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
         case v1.SAVINGS_VERDICT_NOT_MEASURED:
             found = f"What was saved is not known, since some deliveries have no measurement of the {quantity.name}."
         case v1.SAVINGS_VERDICT_NO_DELIVERY:
-            found = "Nothing was saved yet."
+            found = "Nothing was saved since then." if _since(job, savings) else "Nothing was saved yet."
     return found
 
 
 def _so_far(savings: v1.Savings, saving: v1.Saving) -> str:
-    usual = savings.num_deliveries * saving.baseline
-    more = saving.spent / usual - 1 if usual > 0 else 0.0
+    more = share_lost(savings, saving) if saving.HasField("uncorrected") else 0.0
     if more < _ABOUT_THE_SAME:
         return "trying batch sizes usually costs more than it saves"
     return f"{percent(more)} more so far than with the default, which is usual"
@@ -221,72 +245,87 @@ def _so_far(savings: v1.Savings, saving: v1.Saving) -> str:
 
 def _settle(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     saving = quantity.saving
-    if quantity.kind in ("saving", "loss") or saving.verdict in (
-        v1.SAVINGS_VERDICT_NO_DELIVERY,
-        v1.SAVINGS_VERDICT_NOT_MEASURED,
+    if (
+        not job.surviving_batch_sizes
+        or quantity.kind in ("saving", "loss")
+        or saving.verdict in (v1.SAVINGS_VERDICT_NO_DELIVERY, v1.SAVINGS_VERDICT_NOT_MEASURED)
     ):
         return ""
-    if saving.HasField("baselines_to_settle"):
-        return _way(job, savings, quantity)
     missing = savings.min_baseline_trials - savings.num_baseline_trials
     if missing > 0:
         runs = number_of(missing, "more run")
         return f"{runs} of the default would allow a comparison{_price(missing, savings, quantity)}; {_request(job)}."
+    if saving.HasField("baselines_to_settle"):
+        return _way(job, savings, quantity)
     if savings.batch_size_in_use == job.spec.default_batch_size:
-        return "Nothing is saved while the default is the best known batch size."
-    return "More launches at the present costs would not show a saving."
+        pinned = job.HasField("pinned_batch_size")
+        return f"Nothing is saved while the default is {'pinned' if pinned else 'the best known batch size'}."
+    if saving.in_use < saving.with_default:
+        return "So small a saving takes more than 20 further runs of the default to be shown."
+    return "A model costs no less than with the default so far."
 
 
 def _way(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     runs, launches = quantity.saving.baselines_to_settle, quantity.saving.launches_to_settle
     if not runs:
-        return f"About {number_of(launches, 'more launch', 'more launches')} would prove a saving."
+        more = number_of(launches, "more launch", "more launches")
+        return f"About {more} would prove a saving, if they go on to cost the same."
     then = f", followed by about {number_of(launches, 'launch', 'launches')}," if launches else ""
-    what = f"{number_of(runs, 'more run')} of the default{then} would prove a saving"
+    what = f"{number_of(runs, 'more run')} of the default{then} would prove a saving, if they go on to cost the same"
     return f"{what}{_price(runs, savings, quantity)}; {_request(job)}."
 
 
 def _price(runs: int, savings: v1.Savings, quantity: Quantity) -> str:
     saving = quantity.saving
-    if not (saving.HasField("baseline") and saving.HasField("in_use")):
+    if not (saving.HasField("with_default") and saving.HasField("in_use")):
         return ""
-    more = runs * (saving.baseline - saving.in_use)
+    more = runs * (saving.with_default - saving.in_use)
     if more <= 0:
-        return " and cost no more than other launches"
-    return f" and cost about {quantity.text(more)} more than with {savings.batch_size_in_use}"
+        return ", and cost no more than other launches"
+    return f", and cost about {quantity.text(more)} more than with {savings.batch_size_in_use}"
 
 
 def _request(job: v1.Job) -> str:
+    """How to request a baseline, or what is known of the request."""
+    requested = ""
     if job.baseline_every:
-        return f"one launch in {job.baseline_every} is one"
-    if job.baseline_requested:
-        return "one is requested already"
-    command = f"wattwise jobs baseline {shlex.quote(job.spec.job_id)}"
+        requested = f"one launch in {job.baseline_every} is one"
+    elif job.baseline_requested:
+        requested = "one is requested already"
+    if requested:
+        waits = baseline_waits(job)
+        return f"{requested}, but waits {waits}" if waits else requested
+    job_id, default = shlex.quote(job.spec.job_id), job.spec.default_batch_size
+    choosable = (v1.BATCH_SIZE_STATUS_ALLOWED, v1.BATCH_SIZE_STATUS_PINNED)
+    if job.batch_size_states and not any(default in with_status(job, status) for status in choosable):
+        return f"`wattwise jobs allow {job_id} {default}` allows it first"
+    command = f"wattwise jobs baseline {job_id}"
     return f"`{command}` requests one, `{command} --every 20` one in 20 launches"
 
 
 def _used(job: v1.Job) -> str:
-    size = f"Batch size {job.batch_size_in_use}"
+    default, size = job.spec.default_batch_size, f"Batch size {job.batch_size_in_use}"
+    paused = "; the search is paused" if job.paused else ""
     if job.HasField("pinned_batch_size"):
-        return f"{size} is used now, because it is pinned."
+        return f"{size} is used now, because it is pinned{paused}."
     if not job.surviving_batch_sizes:
         return "No batch size is used now, since none is left to try."
-    if not job.HasField("best_known_batch_size"):
-        return f"{size}, the default, is used now: no batch size is known to reach the target."
-    cost = f"{joules(job.best_known_cost)} per model" if math.isfinite(job.best_known_cost) else "as far as known"
-    paused = "; the search is paused" if job.paused else ""
-    return f"{size} is used now, because its expected cost is the lowest, {cost}{paused}."
+    if job.HasField("best_known_batch_size"):
+        cost = f"{joules(job.best_known_cost)} per model" if math.isfinite(job.best_known_cost) else "as far as known"
+        return f"{size} is used now, because its expected cost is the lowest, {cost}{paused}."
+    which = "the default" if job.batch_size_in_use == default else f"the nearest to the default, {default}"
+    return f"{size}, {which}, is used now, since no batch size is known to reach the target{paused}."
 
 
 def _upcoming(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
     if not choices:
         return ""
     if len(choices) > 1:
-        shares = ", ".join(f"{choice.batch_size} ({percent(choice.probability)})" for choice in choices[:3])
-        return f"The next launch gets one of {shares}."
+        shares = ", ".join(f"{choice.batch_size} ({percent(choice.probability)})" for choice in choices[:_CHOICES])
+        return f"The next launch gets one of {shares}{' or another one' if len(choices) > _CHOICES else ''}."
     (choice,) = choices
     if choice.batch_size == job.batch_size_in_use:
-        return "The next launch gets it, too."
+        return f"The next launch gets {choice.batch_size}, too."
     if choice.type == v1.TRIAL_TYPE_REQUESTED:
         return f"The next launch gets {choice.batch_size}, as requested."
     return f"The next launch tries {choice.batch_size}."
@@ -331,7 +370,7 @@ def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
 
 
 def spent_per_model(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
-    """What all deliveries of a job took, and each; empty without one, or if the money is not known."""
+    """What all trials of a job took, and that by its deliveries."""
     quantity = main_quantity(statistics.savings, factors)
     return _per_model(statistics.num_deliveries, getattr(statistics.spent, quantity.name), quantity.text)
 
@@ -351,7 +390,7 @@ def spent_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
     if earlier is None:
         return f"{found}."
     change = _more_or_less((per_delivery(newest, quantity) or 0.0) / earlier - 1)
-    return f"{found}; {change} than the {quantity.text(earlier)} each of {month_name(before)}."
+    return f"{found}; {month_name(before)} had {quantity.text(earlier)} each: {change}."
 
 
 def per_delivery(month: v1.MonthStatistics, quantity: Quantity) -> float | None:

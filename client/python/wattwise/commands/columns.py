@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wattwise.commands.humanize import age, duration, energy, joules
 from wattwise.commands.parsing import near
-from wattwise.errors import printable
+from wattwise.streams import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -232,7 +232,9 @@ def _schedule(client: Client, args: argparse.Namespace) -> int:
     if before == job.baseline_every:
         text = f"{args.job_id} has {_schedule_of(job)} already: nothing has changed."
     elif job.baseline_every:
-        text = f"{args.job_id} has {_schedule_of(job)} from now on, with its default batch size {default}."
+        waits = baseline_waits(job)
+        text = f"{args.job_id} has {_schedule_of(job)} from now on, with its default batch size {default}"
+        text += f", but not {waits}." if waits else "."
     else:
         text = f"{args.job_id} has no scheduled baselines any more."
     return _answer(args, job, job, text)

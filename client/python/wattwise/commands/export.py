@@ -25,11 +25,11 @@ from wattwise.commands.csv_file import as_text, csv_line
 from wattwise.commands.humanize import instant
 from wattwise.commands.main import complain
 from wattwise.commands.tables import END_REASONS, TRIAL_STATUSES, JobTrial
-from wattwise.errors import JobNotFoundError, WattwiseError, printable
+from wattwise.errors import JobNotFoundError, WattwiseError
 from wattwise.monitor.kind import monitor_text
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
-from wattwise.streams import MISUSED
+from wattwise.streams import MISUSED, printable
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp

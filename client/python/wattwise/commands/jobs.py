@@ -104,6 +104,7 @@ class JobsCommand:
         """
         from wattwise.commands.actions import near_ids  # noqa: PLC0415 - imported with the action anyway
         from wattwise.commands.columns import unused_options  # noqa: PLC0415 - likewise
+        from wattwise.rpc.answers import shown_from  # noqa: PLC0415 - likewise
         from wattwise.rpc.client import Client  # noqa: PLC0415 - `wattwise jobs --help` calls no server
 
         if wrong := unused_options(args):
@@ -112,7 +113,7 @@ class JobsCommand:
         # A user is waiting: no retries, so that a server that is away is reported at once.
         with Client(args.server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials_of(args)) as client:
             handler: Handler = args.handler
-            with near_ids(client, getattr(args, "job_id", None)):
+            with near_ids(client, getattr(args, "job_id", None)), shown_from(client.address):
                 return handler(client, args)
 
 

@@ -10,8 +10,7 @@ from typing import Protocol
 
 import wattwise
 from wattwise.commands.parsing import Entry, Parser, add_entries
-from wattwise.errors import printable
-from wattwise.streams import FAILED, MISUSED, run_command, write_line
+from wattwise.streams import FAILED, MISUSED, printable, run_command, write_line
 
 ENTRIES: Mapping[str, Entry] = {
     "backup": Entry(

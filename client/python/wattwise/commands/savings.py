@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -15,6 +16,7 @@ from wattwise.commands.answer import (
     main_quantity,
     measured_part,
     number_of,
+    shown_saving,
     since_trial,
     spent_by_month,
     spent_per_model,
@@ -80,7 +82,7 @@ def _one_job(client: Client, args: argparse.Namespace, factors: v1.Factors) -> i
 
 
 def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> int:
-    options = table_options(args)
+    options, columns = table_options(args), job_savings_columns(factors)
     totals = client.get_totals(job_id_prefix=args.prefix)
     few = options.limit is not None and options.sort is None and not options.reverse
     jobs = client.list_jobs(
@@ -90,19 +92,18 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         page_size=min((options.limit or 0) + 1, PAGE) if few else PAGE,
     )
     if args.json:
-        first, _ = arrange(JOB_SAVINGS_COLUMNS, jobs, options)
+        first, _ = arrange(columns, jobs, options)
         print_json({"jobs": [plain(job) for job in first], "totals": plain(totals), "factors": plain(factors)})
     else:
-        rows = print_table(
-            JOB_SAVINGS_COLUMNS, jobs, options, empty="no jobs", marks=[SAVINGS_ESTIMATES], notes=_since_note
-        )
+        marks = [SAVINGS_ESTIMATES]
+        rows = print_table(columns, jobs, options, empty="no jobs", marks=marks, notes=_since_note)
         if totals.num_jobs and options.headers and not options.tsv:
-            _print_totals(totals, factors, sum(_loses(job) for job in rows))
+            _print_totals(totals, factors, sum(_loses(job, factors) for job in rows))
     return 0
 
 
-def _loses(job: v1.Job) -> bool:
-    return job.summary.savings.verdict == v1.SAVINGS_VERDICT_LOSS
+def _loses(job: v1.Job, factors: v1.Factors) -> bool:
+    return main_quantity(job.summary.savings, factors).kind == "loss"
 
 
 def print_savings(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> None:
@@ -158,7 +159,7 @@ class _Amount(NamedTuple):
     text: Callable[[float], str]
     saving: v1.Saving | None
 
-    def of(self, name: Literal["spent", "in_use", "baseline"]) -> str:
+    def of(self, name: Literal["spent", "in_use", "with_default"]) -> str:
         if self.saving is None or not (name == "spent" or self.saving.HasField(name)):
             return "not measured" if name == "spent" else ""
         return self.text(getattr(self.saving, name))
@@ -167,14 +168,10 @@ class _Amount(NamedTuple):
         if self.saving is None or not self.saving.HasField("at_least"):
             return "no claim"
         # Below 0 it is no loss, but says that a saving is not proven.
-        return self.text(self.saving.at_least) if self.saving.at_least > 0 else "not certain"
+        return shown_saving(self.saving, self.text)[0] or "not certain"
 
     def estimate(self) -> str:
-        if self.saving is None or not self.saving.HasField("saved"):
-            return ""
-        if self.saving.verdict == v1.SAVINGS_VERDICT_LOSS:
-            return f"lost {self.text(-self.saving.uncorrected)}"
-        return self.text(self.saving.saved) if self.saving.saved > 0 else "not certain"
+        return "" if self.saving is None else shown_saving(self.saving, self.text)[1]
 
 
 def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
@@ -187,8 +184,8 @@ def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
     ]
     if savings.batch_size_in_use:
         columns[1:1] = [
-            Column("per model now", lambda row: row.of("in_use"), right=True, priority=2),
-            Column("with the default", lambda row: row.of("baseline"), right=True, priority=3),
+            Column("a model now", lambda row: row.of("in_use"), right=True, priority=2),
+            Column("with the default", lambda row: row.of("with_default"), right=True, priority=3),
         ]
     notes = [_BOUND] if savings.cost.HasField("saved") else []
     if savings.compared_from_trial:
@@ -236,7 +233,8 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     yield "compared with", f"{runs} of the default batch size {spec.default_batch_size}{newest}"
     yield from _arithmetic(savings, factors, running=bool(running))
     if savings.HasField("break_even_trial"):
-        yield "break-even", f"has saved since trial {savings.break_even_trial}, also by the lower bound"
+        of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
+        yield "break-even", f"at trial {savings.break_even_trial}, by the lower bound{of_cost}"
     if statistics.num_excluded:
         yield "left out", f"{number_of(statistics.num_excluded, 'trial')} that a person has excluded"
     if job.monitor.kinds:
@@ -370,55 +368,70 @@ _VERDICTS = {
 }
 
 
-def _claim(job: v1.Job, name: Literal["at_least", "saved"]) -> float | None:
-    """The amount if it is a saving; below 0 it proves nothing."""
-    cost = job.summary.savings.cost
-    value: float = getattr(cost, name)
-    return value if cost.HasField(name) and value > 0 else None
-
-
-def _lost(job: v1.Job) -> float | None:
-    savings = job.summary.savings
-    return -savings.cost.uncorrected if savings.verdict == v1.SAVINGS_VERDICT_LOSS else None
-
-
-def _per_model(job: v1.Job, name: Literal["in_use", "baseline"]) -> float | None:
-    cost = job.summary.savings.cost
-    return float(getattr(cost, name)) if cost.HasField(name) else None
-
-
 def _last_activity(job: v1.Job, text: Callable[[float], str]) -> str:
     summary = job.summary
     return text(seconds_since(summary.last_activity_time)) if summary.HasField("last_activity_time") else ""
 
 
-JOB_SAVINGS_COLUMNS: Sequence[Column[v1.Job]] = (
-    Column("job", lambda job: job.spec.job_id),
-    Column("savings", lambda job: _VERDICTS.get(job.summary.savings.verdict, "no claim"), priority=1),
-    numbers("per model now", lambda job: _per_model(job, "in_use"), joules, priority=2),
-    numbers("with the default", lambda job: _per_model(job, "baseline"), joules, priority=3),
-    numbers("saved at least", lambda job: _claim(job, "at_least"), joules, priority=1),
-    numbers("lost", _lost, joules, priority=2),
-    numbers("estimate", lambda job: _claim(job, "saved"), joules, priority=4),
-    numbers("spent", lambda job: job.summary.spent.cost, joules, priority=5),
-    numbers("deliveries", lambda job: job.summary.num_deliveries, priority=2),
-    numbers("default runs", lambda job: job.summary.savings.num_baseline_trials, priority=6),
-    Column("state", job_state, priority=8),
-    numbers("used now", batch_size_in_use, priority=7),
-    numbers("running", lambda job: job.summary.num_running_trials, priority=9),
-    Column(
-        "last activity",
-        lambda job: _last_activity(job, age),
-        exact=lambda job: exact_moment(job.summary.last_activity_time) if _last_activity(job, age) else "",
-        right=True,
-        order=lambda job: job.summary.last_activity_time.ToNanoseconds() or None,
-        priority=4,
-    ),
-    Column("attention", lambda job: "yes" if job.summary.needs_attention else "", priority=10),
-    numbers("since trial", lambda job: job.summary.savings.compared_from_trial or None, priority=11),
-)
-"""Columns of a list of jobs with their summaries; costs in joules. `since trial`: the first trial that a claim
-compares, if it does not compare all of them."""
+def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.Job]]:
+    """Columns of a list of jobs with their summaries: amounts of money with prices, else of cost, in joules.
+
+    `since trial` is the first trial that a claim compares, if it does not compare all of them.
+    """
+    priced = has_prices(factors)
+
+    def told(job: v1.Job) -> v1.Saving:
+        known = measured_part(job.summary.savings, factors)
+        return known.money if priced else known.cost
+
+    def amount(name: str, value: Callable[[v1.Saving], float | None], priority: int) -> Column[v1.Job]:
+        def of_job(job: v1.Job) -> float | None:
+            return value(told(job))
+
+        if priced:
+            text = partial(money, currency=factors.currency)
+            return numbers(name, of_job, text, priority=priority, unit="money")
+        return numbers(name, of_job, joules, priority=priority)
+
+    def field(name: Literal["in_use", "with_default"]) -> Callable[[v1.Saving], float | None]:
+        return lambda saving: float(getattr(saving, name)) if saving.HasField(name) else None
+
+    def if_saved(name: str) -> Callable[[v1.Saving], float | None]:
+        # Below 0 it proves nothing.
+        return lambda saving: getattr(saving, name) if saving.verdict == v1.SAVINGS_VERDICT_SAVING else None
+
+    def lost(saving: v1.Saving) -> float | None:
+        return -saving.uncorrected if saving.verdict == v1.SAVINGS_VERDICT_LOSS else None
+
+    return (
+        Column("job", lambda job: job.spec.job_id),
+        Column("savings", lambda job: _VERDICTS.get(told(job).verdict, "no claim"), priority=1),
+        amount("a model now", field("in_use"), 2),
+        amount("with the default", field("with_default"), 3),
+        amount("saved at least", if_saved("at_least"), 1),
+        amount("lost", lost, 2),
+        amount("estimate", if_saved("saved"), 4),
+        amount("spent", lambda saving: saving.spent if saving.verdict else None, 5),
+        numbers("deliveries", lambda job: job.summary.num_deliveries, priority=2),
+        numbers("default runs", lambda job: job.summary.savings.num_baseline_trials, priority=6),
+        Column("state", job_state, priority=8),
+        numbers("used now", batch_size_in_use, priority=7),
+        numbers("running", lambda job: job.summary.num_running_trials, priority=9),
+        Column(
+            "last activity",
+            lambda job: _last_activity(job, age),
+            exact=lambda job: exact_moment(job.summary.last_activity_time) if _last_activity(job, age) else "",
+            right=True,
+            order=lambda job: job.summary.last_activity_time.ToNanoseconds() or None,
+            priority=4,
+        ),
+        Column("attention", lambda job: "yes" if job.summary.needs_attention else "", priority=10),
+        numbers("since trial", lambda job: job.summary.savings.compared_from_trial or None, priority=11),
+    )
+
+
+JOB_SAVINGS_COLUMNS = job_savings_columns(v1.Factors())
+"""Those without prices."""
 
 
 def _since_note(rows: Sequence[v1.Job], names: Sequence[str]) -> Iterator[str]:

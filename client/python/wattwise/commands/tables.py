@@ -309,7 +309,9 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
         waits = baseline_waits(job)
         yield "baseline", f"requested: batch size {spec.default_batch_size}, {f'waits {waits}' if waits else 'next'}"
     if job.baseline_every:
-        yield "baselines", f"one launch in {job.baseline_every} gets batch size {spec.default_batch_size}"
+        waits = baseline_waits(job)
+        often = f"one launch in {job.baseline_every} gets batch size {spec.default_batch_size}"
+        yield "baselines", f"{often}, but not {waits}" if waits else often
     if job.advice:
         yield "advice", job.advice
     warned = {warning.message for warning in job.warnings}
@@ -320,7 +322,7 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     sign = "at least" if spec.higher_is_better_metric else "at most"
     yield "target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
-    least = "least expected cost" if spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT else "min cost"
+    least = "least expected cost" if spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT else "cost of the cheapest trial"
     stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the {least}"
     without = (
         "; trials of a pinned batch size are not"

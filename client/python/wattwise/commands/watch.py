@@ -34,10 +34,11 @@ from wattwise.commands.tables import (
     next_launch,
     seconds_since,
 )
-from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError, printable
+from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
+from wattwise.streams import printable
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -49,6 +50,10 @@ _MOST_LOOKUPS = 50
 _FIRST_TRIALS = 10
 """Ended trials that a table begins with."""
 _KEPT_ROWS = 200
+_MOST_RUNNING = 10_000
+"""Running trials that are remembered; a server lets a job have a tenth of them, unless its operator says otherwise."""
+_MOST_WAITING = 100
+"""Changes that wait to be shown; then the server has to wait."""
 """Rows that are kept for a table: more than any terminal shows."""
 _REFRESHES_PER_SECOND = 2
 
@@ -120,6 +125,8 @@ def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v
         for trial in (*ended, *answer.trials):
             number = trial.id.trial_number
             (running.add if trial.status == v1.TRIAL_STATUS_DISPATCHED else running.discard)(number)
+            if len(running) > _MOST_RUNNING:
+                running.pop()
             yield trial
 
 
@@ -163,7 +170,7 @@ def _changes_of(streams: Sequence[Callable[[], Iterator[v1.Job | v1.Trial | Dele
     Raises:
         WattwiseError: a stream ended with an error, such as that its job was deleted.
     """
-    changes: queue.SimpleQueue[Change | WattwiseError] = queue.SimpleQueue()
+    changes: queue.Queue[Change | WattwiseError] = queue.Queue(_MOST_WAITING)
     stopped = threading.Event()
 
     def follow(opened: Callable[[], Iterator[v1.Job | v1.Trial | Deleted]]) -> None:
@@ -247,7 +254,7 @@ class _Lines:
             return False
         self._known[key] = value
         ended = isinstance(value, v1.Trial) and value.HasField("end_time")
-        if ended and len(self._known) > _KEPT_ROWS:
+        if len(self._known) > (_KEPT_ROWS if ended else _MOST_RUNNING):
             self._known.pop(next(iter(self._known)))
         return True
 
@@ -288,7 +295,7 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         "state": job_state(job),
         "batch_size": batch_size_in_use(job),
         "trials": job.num_trials,
-        "min_cost_j": job.min_cost if job.HasField("min_cost") else None,
+        "expected_cost_j": job.best_known_cost if job.HasField("best_known_cost") else None,
         "estimate": _estimate(mark_of(job)),
         "advice": job.advice or None,
         "warning": _newest_warning(job) or None,
@@ -299,7 +306,7 @@ def _job_facts(job: v1.Job) -> Mapping[str, object]:
         facts["running"] = summary.num_running_trials
         facts["deliveries"] = summary.num_deliveries
         facts["spent_j"] = summary.spent.cost
-        facts["saved_at_least_j"] = cost.at_least if cost.HasField("at_least") else None
+        facts["saved_at_least_j"] = cost.at_least if cost.at_least > 0 else None
         facts["since_trial"] = summary.savings.compared_from_trial or None
         facts["attention"] = "yes" if summary.needs_attention else None
     return facts

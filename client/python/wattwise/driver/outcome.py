@@ -25,9 +25,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from wattwise import v1
 from wattwise.driver.files import Read, WriteError, read_object, values_of, write_json
-from wattwise.errors import log, printable
+from wattwise.errors import log
 from wattwise.files import FileError, integer_of, is_number, read_end, read_json, shown
 from wattwise.monitor.kind import MonitorKinds
+from wattwise.streams import printable
 from wattwise.training.client_file import ClientFile, power_fault_of, power_limit_of
 from wattwise.training.windows import monitor_message
 

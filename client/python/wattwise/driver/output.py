@@ -22,8 +22,8 @@ from wattwise.commands.humanize import (
 from wattwise.driver.folder import LaunchRecord
 from wattwise.driver.history import TrialRecord
 from wattwise.driver.outcome import OUTPUT, described, last_lines, shown_line
-from wattwise.errors import printable
 from wattwise.files import FileError, open_file
+from wattwise.streams import printable
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise import v1
-from wattwise.errors import InvalidAnswerError, printable
+from wattwise.errors import InvalidAnswerError, WattwiseError
+from wattwise.streams import printable
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -44,6 +48,39 @@ def require(holds: bool, fault: str) -> None:
     """
     if not holds:
         raise InvalidAnswerError(fault)
+
+
+@contextmanager
+def naming(server: str, call: str) -> Iterator[None]:
+    """Within the block, the error of an invalid answer names the server and the call.
+
+    Raises:
+        InvalidAnswerError: that of the block.
+    """
+    try:
+        yield
+    except InvalidAnswerError as fault:
+        raise InvalidAnswerError(f"the server at {server} gave an invalid answer to {call}: {fault}") from None
+
+
+@contextmanager
+def shown_from(server: str) -> Iterator[None]:
+    """Within the block, values of an answer that cannot be shown, such as a missing list, are a fault of the server.
+
+    Raises:
+        InvalidAnswerError: with the place in this program, since the fault may be its own.
+    """
+    try:
+        yield
+    except (WattwiseError, UnicodeError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = f"{type(error).__name__} in line {last.lineno} of {Path(last.filename).name}"
+        raise InvalidAnswerError(
+            f"the server at {server} gave an answer that cannot be shown ({where}: {shown(str(error))}); is it of "
+            "another version, or another program?"
+        ) from error
 
 
 def check_times(message: Message) -> None:

@@ -16,7 +16,7 @@ from wattwise.errors import InvalidResultError, JobDiffersError, Violation, log
 from wattwise.rpc import answers
 from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import check_seconds, pauses, retrying
-from wattwise.rpc.connection import Connection, DecisionStream, Link, is_old, naming
+from wattwise.rpc.connection import Connection, DecisionStream, Link, is_old
 from wattwise.rpc.credentials import Credentials
 
 if TYPE_CHECKING:
@@ -693,7 +693,7 @@ class Client:
             try:
                 for response in call:
                     self._connection.answered(link)
-                    with naming(link, name):
+                    with answers.naming(link.server, name):
                         answers.check_times(response)
                         check(response)
                     yield response
@@ -755,7 +755,7 @@ class Client:
 
         def send(link: Link, seconds: float) -> Response:
             answer = method(link)(request, timeout=seconds, metadata=link.metadata(call_id))
-            with naming(link, _name_of(request)):
+            with answers.naming(link.server, _name_of(request)):
                 # None if the call succeeded without one.
                 answers.require(isinstance(answer, Message), "it is empty")
                 answers.check_times(answer)

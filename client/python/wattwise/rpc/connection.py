@@ -16,14 +16,13 @@ from wattwise import v1
 from wattwise.errors import (
     CredentialsError,
     DeadlineError,
-    InvalidAnswerError,
     OperationOrderError,
     ServerUnavailableError,
     WattwiseError,
     log,
 )
 from wattwise.rpc.address import is_loopback, may_be_several, servers_of
-from wattwise.rpc.answers import checked_decision
+from wattwise.rpc.answers import checked_decision, naming
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.statuses import from_rpc_error
 
@@ -99,19 +98,6 @@ class Link(NamedTuple):
         """The metadata of a call with this id."""
         bearer = () if self.token is None else self.token.metadata()
         return (*bearer, (REQUEST_ID, request_id))
-
-
-@contextmanager
-def naming(link: Link, call: str) -> Iterator[None]:
-    """Adds the server and the call to the error of an invalid answer.
-
-    Raises:
-        InvalidAnswerError: that of the block.
-    """
-    try:
-        yield
-    except InvalidAnswerError as fault:
-        raise InvalidAnswerError(f"the server at {link.server} gave an invalid answer to {call}: {fault}") from None
 
 
 class _Failure(NamedTuple):
@@ -388,7 +374,7 @@ class DecisionStream:
         """
         try:
             for response in self._call:
-                with naming(self._link, "StreamResults"):
+                with naming(self._link.server, "StreamResults"):
                     decision = checked_decision(response)
                 yield decision
         except grpc.RpcError as error:

@@ -26,9 +26,9 @@ from wattwise.errors import (
     Violation,
     WattwiseError,
     log,
-    printable,
 )
 from wattwise.rpc.answers import shown
+from wattwise.streams import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -42,7 +42,7 @@ class _SavingsVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Saving
     SAVINGS_VERDICT_NOT_MEASURED: _SavingsVerdict.ValueType  # 6
     """There is no claim: some deliveries have no measurement of the cost."""
     SAVINGS_VERDICT_EXPLORING: _SavingsVerdict.ValueType  # 7
-    """The job has had at most ten launches, in which most jobs cost more than they save, and no saving is shown yet. There is a
+    """The job has had at most ten launches since its newest reset, in which most jobs cost more than they save, and no saving is shown yet. There is a
     claim only if the default batch size has delivered three models.
     """
 
@@ -64,7 +64,7 @@ SAVINGS_VERDICT_NO_DELIVERY: SavingsVerdict.ValueType  # 5
 SAVINGS_VERDICT_NOT_MEASURED: SavingsVerdict.ValueType  # 6
 """There is no claim: some deliveries have no measurement of the cost."""
 SAVINGS_VERDICT_EXPLORING: SavingsVerdict.ValueType  # 7
-"""The job has had at most ten launches, in which most jobs cost more than they save, and no saving is shown yet. There is a
+"""The job has had at most ten launches since its newest reset, in which most jobs cost more than they save, and no saving is shown yet. There is a
 claim only if the default batch size has delivered three models.
 """
 Global___SavingsVerdict: _TypeAlias = SavingsVerdict  # noqa: Y015
@@ -278,6 +278,7 @@ class Saving(_message.Message):
     IN_USE_FIELD_NUMBER: _builtins.int
     BASELINES_TO_SETTLE_FIELD_NUMBER: _builtins.int
     LAUNCHES_TO_SETTLE_FIELD_NUMBER: _builtins.int
+    WITH_DEFAULT_FIELD_NUMBER: _builtins.int
     spent: _builtins.float
     """Everything that was spent, failed and running trials included."""
     baseline: _builtins.float
@@ -305,11 +306,13 @@ class Saving(_message.Message):
     """
     baselines_to_settle: _builtins.int
     """The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch
-    size, and `launches_to_settle` others. Unset: a saving is shown, no way of 20 and 1,000 such launches would show one, or
-    the figures are those of several jobs.
+    size, and `launches_to_settle` others. Unset: a saving is shown, there is no claim, no way of 20 and 1,000 such launches
+    would show one, or the figures are those of several jobs.
     """
     launches_to_settle: _builtins.int
     """Launches with the batch size in use, see `baselines_to_settle`. Unset: likewise."""
+    with_default: _builtins.float
+    """What a model takes with the default batch size, as `in_use`, to compare with. Unset: likewise."""
     def __init__(
         self,
         *,
@@ -324,10 +327,11 @@ class Saving(_message.Message):
         in_use: _builtins.float | None = ...,
         baselines_to_settle: _builtins.int | None = ...,
         launches_to_settle: _builtins.int | None = ...,
+        with_default: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_baselines_to_settle", b"_baselines_to_settle", "_cautious_baseline", b"_cautious_baseline", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "at_least", b"at_least", "baseline", b"baseline", "baselines_to_settle", b"baselines_to_settle", "cautious_baseline", b"cautious_baseline", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "least_baseline", b"least_baseline", "saved", b"saved", "uncorrected", b"uncorrected"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_baselines_to_settle", b"_baselines_to_settle", "_cautious_baseline", b"_cautious_baseline", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "_with_default", b"_with_default", "at_least", b"at_least", "baseline", b"baseline", "baselines_to_settle", b"baselines_to_settle", "cautious_baseline", b"cautious_baseline", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "least_baseline", b"least_baseline", "saved", b"saved", "uncorrected", b"uncorrected", "with_default", b"with_default"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_baselines_to_settle", b"_baselines_to_settle", "_cautious_baseline", b"_cautious_baseline", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "at_least", b"at_least", "baseline", b"baseline", "baselines_to_settle", b"baselines_to_settle", "cautious_baseline", b"cautious_baseline", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "least_baseline", b"least_baseline", "saved", b"saved", "spent", b"spent", "uncorrected", b"uncorrected", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_baselines_to_settle", b"_baselines_to_settle", "_cautious_baseline", b"_cautious_baseline", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "_with_default", b"_with_default", "at_least", b"at_least", "baseline", b"baseline", "baselines_to_settle", b"baselines_to_settle", "cautious_baseline", b"cautious_baseline", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "least_baseline", b"least_baseline", "saved", b"saved", "spent", b"spent", "uncorrected", b"uncorrected", "verdict", b"verdict", "with_default", b"with_default"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
     _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
@@ -347,6 +351,8 @@ class Saving(_message.Message):
     _WhichOneofArgType__saved: _TypeAlias = _typing.Literal["_saved", b"_saved"]  # noqa: Y015
     _WhichOneofReturnType__uncorrected: _TypeAlias = _typing.Literal["uncorrected"]  # noqa: Y015
     _WhichOneofArgType__uncorrected: _TypeAlias = _typing.Literal["_uncorrected", b"_uncorrected"]  # noqa: Y015
+    _WhichOneofReturnType__with_default: _TypeAlias = _typing.Literal["with_default"]  # noqa: Y015
+    _WhichOneofArgType__with_default: _TypeAlias = _typing.Literal["_with_default", b"_with_default"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
     @_typing.overload
@@ -365,6 +371,8 @@ class Saving(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__saved) -> _WhichOneofReturnType__saved | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__uncorrected) -> _WhichOneofReturnType__uncorrected | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__with_default) -> _WhichOneofReturnType__with_default | None: ...
 
 Global___Saving: _TypeAlias = Saving  # noqa: Y015
 
@@ -811,7 +819,7 @@ class JobStatistics(_message.Message):
 
     @_builtins.property
     def months(self) -> _containers.RepeatedCompositeFieldContainer[Global___MonthStatistics]:
-        """The newest twelve calendar months in which trials ended, ascending. Empty: none has ended."""
+        """Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has ended."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
--- min_reader_version: 3
+-- min_reader_version: 1
 -- What note_server_1 does, also after the system clock was set back: else what was stored as a time to come would last
 -- longer by as much.
 CREATE FUNCTION note_server_2(this bigint, OUT now bigint, OUT others bigint[]) LANGUAGE plpgsql AS $$

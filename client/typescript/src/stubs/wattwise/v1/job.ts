@@ -546,8 +546,8 @@ export interface Job {
     | number
     | undefined;
   /**
-   * What a launch gets unless something is tried: the pinned batch size, else the best known one, else the default. Always
-   * set.
+   * What a launch gets unless something is tried: the pinned batch size, else the best known one, else the default or, if that
+   * may not be chosen, the nearest one. 0: no batch size is left to try.
    */
   batchSizeInUse: number;
   /** One launch in so many gets the default batch size, because RequestBaseline has asked for it. 0: none. */

@@ -33,7 +33,7 @@ export enum SavingsVerdict {
   /** SAVINGS_VERDICT_NOT_MEASURED - There is no claim: some deliveries have no measurement of the cost. */
   SAVINGS_VERDICT_NOT_MEASURED = "SAVINGS_VERDICT_NOT_MEASURED",
   /**
-   * SAVINGS_VERDICT_EXPLORING - The job has had at most ten launches, in which most jobs cost more than they save, and no saving is shown yet. There is a
+   * SAVINGS_VERDICT_EXPLORING - The job has had at most ten launches since its newest reset, in which most jobs cost more than they save, and no saving is shown yet. There is a
    * claim only if the default batch size has delivered three models.
    */
   SAVINGS_VERDICT_EXPLORING = "SAVINGS_VERDICT_EXPLORING",
@@ -233,14 +233,18 @@ export interface Saving {
     | undefined;
   /**
    * The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch
-   * size, and `launches_to_settle` others. Unset: a saving is shown, no way of 20 and 1,000 such launches would show one, or
-   * the figures are those of several jobs.
+   * size, and `launches_to_settle` others. Unset: a saving is shown, there is no claim, no way of 20 and 1,000 such launches
+   * would show one, or the figures are those of several jobs.
    */
   baselinesToSettle?:
     | number
     | undefined;
   /** Launches with the batch size in use, see `baselines_to_settle`. Unset: likewise. */
-  launchesToSettle?: number | undefined;
+  launchesToSettle?:
+    | number
+    | undefined;
+  /** What a model takes with the default batch size, as `in_use`, to compare with. Unset: likewise. */
+  withDefault?: number | undefined;
 }
 
 /**
@@ -455,7 +459,7 @@ export interface JobStatistics {
    * from an older server, whose `savings` has it.
    */
   numDeliveries: number;
-  /** The newest twelve calendar months in which trials ended, ascending. Empty: none has ended. */
+  /** Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has ended. */
   months: MonthStatistics[];
 }
 
@@ -950,6 +954,7 @@ function createBaseSaving(): Saving {
     inUse: undefined,
     baselinesToSettle: undefined,
     launchesToSettle: undefined,
+    withDefault: undefined,
   };
 }
 
@@ -987,6 +992,9 @@ export const Saving: MessageFns<Saving> = {
     }
     if (message.launchesToSettle !== undefined) {
       writer.uint32(88).int32(message.launchesToSettle);
+    }
+    if (message.withDefault !== undefined) {
+      writer.uint32(97).double(message.withDefault);
     }
     return writer;
   },
@@ -1092,6 +1100,14 @@ export const Saving: MessageFns<Saving> = {
             message.launchesToSettle = reader.int32();
             continue;
           }
+          case 12: {
+            if (tag !== 97) {
+              break;
+            }
+
+            message.withDefault = reader.double();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1120,6 +1136,7 @@ export const Saving: MessageFns<Saving> = {
     message.inUse = object.inUse ?? undefined;
     message.baselinesToSettle = object.baselinesToSettle ?? undefined;
     message.launchesToSettle = object.launchesToSettle ?? undefined;
+    message.withDefault = object.withDefault ?? undefined;
     return message;
   },
 };
