@@ -55,7 +55,10 @@ template <class Warned>
 void shorten(Warned& warned) {
   auto& warnings = *warned.mutable_warnings();
   if (warnings.size() > kMostWarnings) warnings.DeleteSubrange(kMostWarnings, warnings.size() - kMostWarnings);
-  for (auto& warning : warnings) warning.set_message(shown(warning.message()));
+  for (auto& warning : warnings) {
+    warning.set_field(shown(warning.field()));
+    warning.set_message(shown(warning.message()));
+  }
 }
 
 }  // namespace
@@ -90,8 +93,11 @@ void check_registered(const v1::RegisterJobResponse& answer, const v1::JobSpec& 
   // The order of batch sizes does not matter.
   differences.TreatAsSet(v1::JobSpec::descriptor()->FindFieldByNumber(v1::JobSpec::kBatchSizesFieldNumber));
   for (const FieldDescriptor* field : fields) {
-    // An older server does not know every optional field.
-    const bool known = !field->has_presence() || spec.GetReflection()->HasField(spec, field);
+    // An older server does not know every field; it has always known the batch sizes, the one list that is required.
+    const bool optional =
+        field->has_presence() || (field->is_repeated() && field->number() != v1::JobSpec::kBatchSizesFieldNumber);
+    const bool known = !optional || (field->is_repeated() ? spec.GetReflection()->FieldSize(spec, field) > 0
+                                                          : spec.GetReflection()->HasField(spec, field));
     if (field->number() == v1::JobSpec::kPolicyFieldNumber || !known) continue;
     require(differences.CompareWithFields(sent, spec, {field}, {field}), call,
             "its job has another " + field->name() + " than the job that was registered");
@@ -121,6 +127,7 @@ void check_trial(const std::string& call, v1::Trial& trial, const std::string& j
           "its trial has " + std::to_string(trial.time_seconds()) + " s and " + std::to_string(trial.energy_joules()) +
               " J");
   trial.set_reason(shown(trial.reason()));
+  trial.set_decision_message(shown(trial.decision_message()));
   shorten(trial);
 }
 

@@ -3,6 +3,8 @@
 #include "answers.hpp"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,10 +12,7 @@
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <random>
 #include <regex>
 #include <set>
@@ -33,7 +32,7 @@ constexpr char kDomain[] = "wattwise.v1";
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{3'000};
 constexpr int kConnectMs = 2'000;
-constexpr std::uintmax_t kMostBytes = 16 << 20;
+constexpr std::size_t kMostBytes = 16 << 20;
 
 // Detects a server that no longer answers within both times, which are shorter if there is another server.
 struct Pings {
@@ -67,14 +66,24 @@ bool flag(const char* name) {
 
 std::string read_file(const std::string& path) {
   // A pipe would block the trainer, and a device may never end.
-  std::error_code missing;
-  if (!std::filesystem::is_regular_file(path, missing) || std::filesystem::file_size(path, missing) > kMostBytes) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (descriptor < 0) throw std::invalid_argument("cannot read " + path + "; choose a readable file");
+  struct stat found {};
+  std::string content;
+  bool usable = fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode);
+  // It may grow while it is read.
+  char part[4096];
+  ssize_t size = 0;
+  while (usable && (size = read(descriptor, part, sizeof part)) > 0) {
+    content.append(part, static_cast<std::size_t>(size));
+    usable = content.size() <= kMostBytes;
+  }
+  close(descriptor);
+  if (!usable || size < 0) {
     throw std::invalid_argument("cannot read " + path + ": it is not a regular file of at most " +
                                 std::to_string(kMostBytes) + " bytes; choose a readable file");
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::invalid_argument("cannot read " + path + "; choose a readable file");
-  return {std::istreambuf_iterator<char>(file), {}};
+  return content;
 }
 
 bool is_loopback(const std::string& target) {

@@ -65,8 +65,9 @@ func checkRegistered(answer *v1.RegisterJobResponse, sent *v1.JobSpec) error {
 	}
 	other := ""
 	sent.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
-		// An older server does not know every optional field.
-		known := !field.HasPresence() || spec.ProtoReflect().Has(field)
+		// An older server does not know every field; it has always known the batch sizes, the one list that is required.
+		optional := field.HasPresence() || (field.IsList() && field.Name() != "batch_sizes")
+		known := !optional || spec.ProtoReflect().Has(field)
 		if field.Name() != "policy" && known && !proto.Equal(only(sent, field), only(spec, field)) {
 			other = string(field.Name())
 		}
@@ -117,6 +118,7 @@ func checkTrial(call string, trial *v1.Trial, jobID, requestID string, number in
 		return invalidAnswer(call, "its trial has %g s and %g J", trial.TimeSeconds, trial.EnergyJoules)
 	}
 	trial.Reason, trial.DecisionMessage = shown(trial.Reason), shown(trial.DecisionMessage)
+	trial.Warnings = shortened(trial.Warnings)
 	return nil
 }
 
@@ -142,11 +144,17 @@ func checkDecision(call string, decision *v1.Decision) error {
 		return invalidAnswer(call, "it has no decision")
 	}
 	decision.Message = shown(decision.Message)
-	if len(decision.Warnings) > mostWarnings {
-		decision.Warnings = decision.Warnings[:mostWarnings]
-	}
-	for _, warning := range decision.Warnings {
-		warning.Message = shown(warning.Message)
-	}
+	decision.Warnings = shortened(decision.Warnings)
 	return nil
+}
+
+// shortened returns the warnings that are shown, with shortened texts.
+func shortened(warnings []*v1.TrialWarning) []*v1.TrialWarning {
+	if len(warnings) > mostWarnings {
+		warnings = warnings[:mostWarnings]
+	}
+	for _, warning := range warnings {
+		warning.Field, warning.Message = shown(warning.Field), shown(warning.Message)
+	}
+	return warnings
 }

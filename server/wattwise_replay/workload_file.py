@@ -9,6 +9,7 @@ from pathlib import Path
 
 from wattwise.driver.toml_table import POSITIVE, Condition, Table, at_least, parsed
 from wattwise.errors import Violation
+from wattwise.files import FileError, resolved
 
 from wattwise_replay import traces
 from wattwise_replay.errors import ReplayError
@@ -70,7 +71,12 @@ def load(path: Path) -> Workload:
     for key in ("runs", "power"):
         if key in values:
             values[key] = path.parent / values[key]
-            if not values[key].is_file():
+            try:
+                found = resolved(values[key]).is_file()
+            except FileError as error:
+                section.fault(key, str(error))
+                continue
+            if not found:
                 section.fault(key, f"{values[key]} is not a file; it is relative to the workload file")
     if faults:
         raise ReplayError(f"{path}: " + "; ".join(f"{fault.field}: {fault.description}" for fault in faults))

@@ -22,6 +22,7 @@ from wattwise.files import (
     read_json,
     read_text,
     replacing,
+    resolved,
 )
 
 
@@ -221,3 +222,18 @@ def test_who_may_have_written_a_file(tmp_path: Path) -> None:
     found = list(path.stat())
     found[stat.ST_UID] = os.geteuid() + 1
     assert str(os.geteuid() + 1) in foreign(os.stat_result(found))
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "loop", "loop/file"])
+def test_path_that_cannot_be_one(tmp_path: Path, name: str) -> None:
+    """A loop of links, a NUL and a name that is too long are errors that name the path."""
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(FileError) as caught:
+        resolved(tmp_path / name)
+    assert caught.value.path == tmp_path / name
+
+
+def test_path_that_does_not_exist(tmp_path: Path) -> None:
+    """Links to what does not exist yet are resolved, too."""
+    (tmp_path / "link").symlink_to("missing")
+    assert resolved(tmp_path / "link" / "file") == tmp_path / "missing" / "file"

@@ -62,9 +62,26 @@ class FileError(ValueError):
 
 
 def shown(path: Path) -> str:
-    """A path for a message; one with characters that a terminal does not show is quoted."""
+    """Formats a path for a message; one with characters that a terminal does not show is quoted."""
     text = str(path)
     return text if text.isprintable() else repr(text)
+
+
+def resolved(path: Path) -> Path:
+    """Resolves the links of a path that a user has named; the file need not exist.
+
+    Raises:
+        FileError: links lead in a circle, or the path cannot be one, such as a name that is too long.
+    """
+    try:
+        found = path.resolve()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            found.stat()
+    except (RuntimeError, OSError, ValueError) as error:
+        # Up to Python 3.12 a loop of links is a RuntimeError, later it is found by stat().
+        fault = getattr(error, "strerror", None) or str(error)
+        raise FileError(path, f"cannot be used: {fault}", "name another one") from None
+    return found
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, within: Path | None = None, mode: int = 0o666) -> int:
@@ -103,7 +120,7 @@ def open_file(path: Path, mode: str, *, within: Path | None = None) -> IO[bytes]
 
 
 def read_bytes(path: Path, most: int = USUAL, *, within: Path | None = None) -> bytes:
-    """The content of a regular file.
+    """Reads a regular file.
 
     Args:
         path: the file.
@@ -129,7 +146,7 @@ def read_bytes(path: Path, most: int = USUAL, *, within: Path | None = None) -> 
 
 
 def read_descriptor(descriptor: int, path: Path, most: int) -> bytes:
-    """The content of an open regular file from its beginning.
+    """Reads an open regular file from its beginning.
 
     Raises:
         FileError: it is larger than `most` bytes.
@@ -147,7 +164,7 @@ def read_descriptor(descriptor: int, path: Path, most: int) -> bytes:
 
 
 def read_end(path: Path, most: int, after: int = 0, *, within: Path | None = None) -> bytes:
-    """The end of a file that has grown.
+    """Reads the end of a file that has grown.
 
     Args:
         path: the file.
@@ -163,12 +180,12 @@ def read_end(path: Path, most: int, after: int = 0, *, within: Path | None = Non
 
 
 def read_text(path: Path, most: int = USUAL, *, within: Path | None = None) -> str:
-    """The text of a regular file in UTF-8, with or without a byte order mark; see `read_bytes`."""
+    """Reads a regular file in UTF-8, with or without a byte order mark; see `read_bytes`."""
     return decoded(read_bytes(path, most, within=within), path)
 
 
 def decoded(content: bytes, path: Path) -> str:
-    """The content of a file as text.
+    """Decodes the content of a file.
 
     Raises:
         FileError: it is not UTF-8.
@@ -181,7 +198,7 @@ def decoded(content: bytes, path: Path) -> str:
 
 
 def read_json(path: Path, most: int = USUAL, *, within: Path | None = None) -> Any:
-    """The JSON document in a regular file; see `read_bytes` and `parse_json`."""
+    """Reads the JSON document in a regular file; see `read_bytes` and `parse_json`."""
     text = read_text(path, most, within=within)
     try:
         return parse_json(text)
@@ -192,7 +209,7 @@ def read_json(path: Path, most: int = USUAL, *, within: Path | None = None) -> A
 
 
 def parse_json(text: str) -> Any:
-    """A JSON document; NaN and Infinity are numbers, as for Python.
+    """Parses a JSON document; NaN and Infinity are numbers, as for Python.
 
     Raises:
         ValueError: it is not JSON, or nobody can use it.
@@ -210,46 +227,47 @@ def parse_json(text: str) -> Any:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value of a JSON document is a number; to Python, true is one."""
+    """Tells whether a value of a JSON document is a number; to Python, true is one."""
     return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def integer_of(value: object) -> int | None:
-    """The integer that a number of a JSON document is, in which 7.0 is 7; None if it is none."""
+    """Returns the integer that a number of a JSON document is, in which 7.0 is 7; None if it is none."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def foreign(found: os.stat_result) -> str:
-    """Why another user may have written a file or folder, such as "belongs to user 1001"; empty if none may."""
+    """Explains why another user may have written a file or folder, such as "belongs to user 7"; empty if none may."""
     if found.st_uid != os.geteuid():
         return f"belongs to user {found.st_uid}"
     return "can be written by other users" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 @contextlib.contextmanager
-def replacing(path: Path, suffix: str = ".new") -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path`, durably, unless the block raises.
+def replacing(path: Path, name: str = "{}.new", mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """Writes a new file that takes the place of `path`, durably, unless the block raises.
 
     Readers see the old file or the new one, never a part of it.
 
     Args:
         path: the file.
-        suffix: what the name of the new file has in addition; a file or a link of that name is removed.
+        name: the name of the new file, with `{}` for that of the old one; a file or a link of that name is removed.
+        mode: the permissions of the new file. Its path is the `name` of what is yielded.
 
     Raises:
         OSError: the file cannot be written; `path` is unchanged.
     """
-    fresh = path.with_name(path.name + suffix)
+    fresh = path.with_name(name.replace("{}", path.name))
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(fresh, "wb", opener=lambda _name, _flags: descriptor) as file:
             yield file
             file.flush()
-            os.fsync(descriptor)
+            os.fsync(file.fileno())
         fresh.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -274,7 +292,7 @@ def _check_regular(path: Path, found: os.stat_result) -> None:
 
 
 def _confined(path: Path, within: Path) -> Path:
-    """The file that a path leads to.
+    """Returns the file that a path leads to.
 
     Raises:
         FileError: it is outside of the folder, which may itself have been replaced by a link.

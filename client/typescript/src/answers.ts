@@ -6,10 +6,13 @@
 import { InvalidAnswerError, shown } from "./errors.js";
 import type { RegisterJobResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import { JobSpec } from "./stubs/wattwise/v1/job.js";
-import type { Decision, Trial } from "./stubs/wattwise/v1/trial.js";
+import type { Decision, Trial, TrialWarning } from "./stubs/wattwise/v1/trial.js";
 
 /** The warnings that are shown of one trial; there are fewer reasons for them. */
-const MOST_WARNINGS = 20;
+export const MOST_WARNINGS = 20;
+/** The pages of one list. */
+const MOST_PAGES = 100_000;
+const LONGEST_TOKEN = 8192;
 const LEAST_LEASE = 1;
 const LONGEST_LEASE = 365 * 24 * 3600;
 
@@ -37,8 +40,9 @@ export function checkedJob(answer: RegisterJobResponse, sent: JobSpec): JobSpec 
   const unset = JobSpec.fromPartial({});
   for (const [name, value] of Object.entries(sent) as [keyof JobSpec, unknown][]) {
     const found: unknown = spec[name];
-    // An older server does not know every optional field.
-    const known = found !== undefined || name === "gpu";
+    // An older server does not know every field; it has always known the batch sizes, the one list that is required.
+    const unsetList = Array.isArray(found) && found.length === 0 && name !== "batchSizes";
+    const known = (found !== undefined && !unsetList) || name === "gpu";
     if (name !== "policy" && known && !equal(value, unset[name])) {
       check(equal(found, value), call, `its job has another ${name} than the job that was registered`);
     }
@@ -84,6 +88,8 @@ export function checkedTrial(call: string, found: Trial | undefined, asked: Aske
     check(value >= 0 && Number.isFinite(value), call, `its trial has the time or the energy ${value}`);
   }
   trial.reason = shown(trial.reason);
+  trial.decisionMessage = shown(trial.decisionMessage);
+  shorten(trial.warnings);
   return trial;
 }
 
@@ -99,15 +105,26 @@ export function checkDispatched(call: string, { id }: Trial, { batchSizes }: Job
 export function checkedDecision(found: Decision | undefined): Decision {
   const decision = present(found, "decision");
   decision.message = shown(decision.message);
-  decision.warnings.splice(MOST_WARNINGS);
-  for (const warning of decision.warnings) {
-    warning.message = shown(warning.message);
-  }
+  shorten(decision.warnings);
   return decision;
 }
 
-/** Throws if a list would go on with a page that was asked for before; notes it otherwise. */
-export function checkNextPage(call: string, token: string, seen: Set<string>): void {
-  check(!token || !seen.has(token), call, "its next page is one of those before");
+function shorten(warnings: TrialWarning[]): void {
+  warnings.splice(MOST_WARNINGS);
+  for (const warning of warnings) {
+    warning.field = shown(warning.field);
+    warning.message = shown(warning.message);
+  }
+}
+
+/** Throws if the pages of a list may never end; notes the next page otherwise. */
+export function checkNextPage(call: string, items: number, token: string, seen: Set<string>): void {
+  if (!token) {
+    return;
+  }
+  check(token.length <= LONGEST_TOKEN, call, "its page token is too long");
+  check(items > 0, call, "it is an empty page of more");
+  check(!seen.has(token), call, "its next page is one of those before");
+  check(seen.size < MOST_PAGES, call, `it has more than ${MOST_PAGES} pages`);
   seen.add(token);
 }

@@ -299,7 +299,7 @@ export class Client implements TrialCalls {
     const seen = new Set([request.pageToken]);
     do {
       const page = await this.#call(ADMIN, (stub) => stub.listJobs, request, options);
-      checkNextPage("ListJobs", page.nextPageToken, seen);
+      checkNextPage("ListJobs", page.jobs.length, page.nextPageToken, seen);
       yield* page.jobs;
       request.pageToken = page.nextPageToken;
     } while (request.pageToken);
@@ -315,7 +315,7 @@ export class Client implements TrialCalls {
     const seen = new Set([request.pageToken]);
     do {
       const page = await this.#call(ADMIN, (stub) => stub.listTrials, request, options);
-      checkNextPage("ListTrials", page.nextPageToken, seen);
+      checkNextPage("ListTrials", page.trials.length, page.nextPageToken, seen);
       yield* page.trials;
       request.pageToken = page.nextPageToken;
     } while (request.pageToken);

@@ -1,7 +1,7 @@
 /** Tokens and TLS. */
 
 import { X509Certificate } from "node:crypto";
-import { readFileSync, statSync } from "node:fs";
+import { closeSync, constants, fstatSync, openSync, readSync, statSync } from "node:fs";
 import { isIP } from "node:net";
 import { createSecureContext } from "node:tls";
 import { type ChannelCredentials, credentials as grpc } from "@grpc/grpc-js";
@@ -162,21 +162,33 @@ function validToken(token: string, source: string): string {
 }
 
 function read(file: string, what: string): Buffer {
+  let descriptor: number | undefined;
   try {
-    // A pipe would block the process, and a device may never end.
-    const found = statSync(file);
-    if (!found.isFile() || found.size > MOST_BYTES) {
+    // A pipe would block the process, and a device may never end; a file may grow while it is read.
+    descriptor = openSync(file, constants.O_RDONLY | constants.O_NONBLOCK | constants.O_NOCTTY);
+    const parts: Buffer[] = [];
+    let size = fstatSync(descriptor).isFile() ? 0 : Infinity;
+    for (let read = 1; read > 0 && size <= MOST_BYTES; size += read) {
+      const part = Buffer.alloc(2 ** 16);
+      read = readSync(descriptor, part);
+      parts.push(part.subarray(0, read));
+    }
+    if (size > MOST_BYTES) {
       throw new ConfigurationError(
         `cannot read ${file} (${what}): it is not a regular file of at most ${MOST_BYTES} bytes; choose another file`,
       );
     }
-    return readFileSync(file);
+    return Buffer.concat(parts);
   } catch (error) {
     if (error instanceof ConfigurationError) {
       throw error;
     }
     const code = (error as NodeJS.ErrnoException).code ?? "";
     throw new ConfigurationError(`cannot read ${file} (${what}): ${code}; choose a readable file`);
+  } finally {
+    if (descriptor !== undefined) {
+      closeSync(descriptor);
+    }
   }
 }
 

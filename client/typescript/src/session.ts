@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { present } from "./answers.js";
+import { MOST_WARNINGS, present } from "./answers.js";
 import { type CallOptions, pauses } from "./backoff.js";
 import {
   ConfigurationError,
@@ -460,7 +460,7 @@ export class TrialSession {
       return decision;
     }
     for (const { reason, message } of decision.warnings) {
-      if (!this.#warned.has(reason)) {
+      if (!this.#warned.has(reason) && this.#warned.size < MOST_WARNINGS) {
         this.#warned.add(reason);
         warn(message);
       }

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from wattwise.files import FileError, read_text
+from wattwise.files import FileError, read_text, replacing, resolved
 
 from wattwise_server.errors import StartError
-from wattwise_server.files import replacing
 from wattwise_server.security.tokens import Token, from_line, to_line
 
 _LOCK_SECONDS = 10.0
@@ -92,7 +91,10 @@ def _parsed(path: Path, lines: Sequence[str]) -> dict[str, Token]:
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
     """Excludes other writers; turns errors of the file into StartErrors."""
-    real = path.resolve()
+    try:
+        real = resolved(path)
+    except FileError as error:
+        raise StartError(str(error)) from None
     # FileLock would create a missing folder, even a mistyped one.
     if not real.parent.is_dir():
         raise StartError(f"there is no folder {real.parent} for {path}: create it, or name another file")
@@ -107,10 +109,10 @@ def _changing(path: Path) -> Iterator[None]:
 
 def _replace(path: Path, lines: Sequence[str]) -> None:
     path = path.resolve()
-    with replacing(path) as fresh:
-        fresh.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    with replacing(path, f".{{}}.{os.getpid()}.part", mode=0o600) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
         if path.exists():
-            _copy_owner_and_mode(path, fresh)
+            _copy_owner_and_mode(path, Path(file.name))
 
 
 def _copy_owner_and_mode(path: Path, fresh: Path) -> None:

@@ -46,7 +46,7 @@ GROUPS = f"""
            max(end_time) AS newest, {_LOGS}
     FROM ended GROUP BY job_key, batch_size, type, own, delivered, doubtful, later
 """  # noqa: S608 - names of this module
-"""By job, batch size, type, and whether trials are own, delivered, doubtful and later than where their job is split.
+"""The sums by job, batch size, type, and whether trials are own, delivered, doubtful and later than the job's split.
 {{jobs}} limits the jobs; $1 and $2 are the prices of a joule and of a second of one GPU."""
 
 RUNNING = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from wattwise import v1
-from wattwise.driver import evaluations, supervisor
+from wattwise.driver import evaluations, files, supervisor
 from wattwise.driver.history import History, HistoryError
 from wattwise.driver.outcome import (
     RUNNING,
@@ -202,6 +202,73 @@ def test_files_of_a_run_that_are_none(runs: Runs, server: LiveServer, name: str)
         assert (aside.suffix, aside.is_fifo()) == (".unreadable", True)
 
 
+@pytest.mark.parametrize(
+    "launch",
+    [
+        {"request_id": "a\0b"},
+        {"request_id": ""},
+        {"recurrence": -5},
+        {"try_number": 0},
+        {"number": 10**39},
+        {"number": -1},
+        None,
+    ],
+)
+def test_launch_that_the_driver_did_not_write(runs: Runs, server: LiveServer, launch: dict[str, object] | None) -> None:
+    """The file of a launch that has unusable values, or is a link, is set aside, and the run goes on."""
+    path = runs.path() / "launches" / "000000.json"
+    path.parent.mkdir(parents=True)
+    (runs.path() / "run.json").write_text(json.dumps({"job_id": "test-run", "job_file_id": "test-run"}))
+    document = {"number": 0, "recurrence": 1, "try_number": 1, "request_id": "r", **(launch or {})}
+    (path if launch else runs.folder / "elsewhere.json").write_text(json.dumps(document))
+    if launch is None:
+        path.symlink_to(runs.folder / "elsewhere.json")
+    done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
+    assert (done.returncode, len(trials(server)), str(path) in done.stderr) == (0, 1, True)
+    assert [each.suffix for each in path.parent.iterdir()] == [".unreadable"]
+
+
+def test_link_in_place_of_a_trial_folder(runs: Runs, server: LiveServer) -> None:
+    """A link that leads nowhere has the name of the next trial's folder: the trial gets another one."""
+    runs.path().mkdir(parents=True)
+    (runs.path() / "run.json").write_text(json.dumps({"job_id": "test-run", "job_file_id": "test-run"}))
+    (runs.path() / "trial-0001").symlink_to("nowhere")
+    done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
+    assert (done.returncode, done.stderr, len(trials(server))) == (0, "", 1)
+    assert (runs.path() / "trial-0001-2" / "launch.json").is_file()
+
+
+def test_file_in_place_of_a_run(runs: Runs, server: LiveServer) -> None:
+    """A file that has the name of the run's folder is an error, and a fresh run gets another folder."""
+    runs.path().parent.mkdir(parents=True)
+    runs.path().touch()
+    job = write_job(runs.folder, shell(result()), run={"recurrences": 1})
+    done = runs.run(job)
+    assert (done.returncode, str(runs.path()) in done.stderr) == (1, True)
+    assert (runs.run(job, "--fresh").returncode, len(trials(server, "test-run-2"))) == (0, 1)
+
+
+def test_lock_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that another process holds for too long is an error that names the file and the process."""
+    monkeypatch.setattr(files, "_LOCK_SECONDS", 0.0)
+    path = tmp_path / ".lock"
+    with files.locked(path), pytest.raises(files.WriteError) as caught, files.locked(path):
+        pass
+    assert str(path) in str(caught.value)
+    assert f"process {os.getpid()}:" in str(caught.value)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_folder_in_place_of_the_address(runs: Runs) -> None:
+    """A folder in place of the file with the server's address is an error that names the path."""
+    del runs.environment["WATTWISE_SERVER"]
+    path = runs.path() / "server.address"
+    path.mkdir(parents=True)
+    (runs.path() / "run.json").write_text(json.dumps({"job_id": "test-run", "job_file_id": "test-run"}))
+    done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
+    assert (done.returncode, str(path) in done.stderr, "Traceback" in done.stderr) == (1, True, False)
+
+
 @pytest.mark.parametrize("content", ["10.0.0.1:50051\n", "localhost:1\n", "", "\0", "127.0.0.1:" + "9" * 5000, None])
 def test_address_of_another_server(tmp_path: Path, content: str | None) -> None:
     """The run's own server is on this machine, whatever the file of its address says."""
@@ -233,6 +300,10 @@ def test_run_without_the_files_of_its_server(runs: Runs) -> None:
         '{"exit_code": 0, "time_seconds": 1, "energy_joules": 1, "epochs": {}}',
         '{"exit_code": 0, "time_seconds": 1, "energy_joules": 1, "epochs": [[1, 2]]}',
         '{"exit_code": 0, "time_seconds": 1, "energy_joules": 1, "epochs": [[10000000000, 0.5, 1, 1]]}',
+        '{"exit_code": 0, "time_seconds": 1, "energy_joules": 1, "epochs": [[1, 0.5, 1e999, 1]]}',
+        '{"exit_code": 0, "time_seconds": 1, "energy_joules": 1, "epochs": [[1, 0.5, 1, -1]]}',
+        '{"exit_code": 0, "time_seconds": -1, "energy_joules": 1}',
+        '{"exit_code": 0, "time_seconds": 1, "energy_joules": -1}',
     ],
 )
 def test_measurement_that_the_driver_did_not_write(
@@ -300,7 +371,7 @@ def test_output_that_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_output_that_is_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an output that has grown too fast the end is read, which is said."""
+    """The end of an output that has grown too fast is read, and the user is notified."""
     monkeypatch.setattr(evaluations, "_MOST_BEHIND", 1000)
     output = Output(tmp_path)
     assert output.read(f"acc: 0.5\n{'x' * 10_000}\nacc: 0.75\n", to_end=True) == [(1, 0.75)]

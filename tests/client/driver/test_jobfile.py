@@ -345,3 +345,11 @@ def test_backslashes_in_double_quotes(tmp_path: Path) -> None:
     path.write_text(MINIMAL + r'metric_pattern = "acc: (\S+)"')
     with pytest.raises(JobFileError, match=r"is not TOML.*single quotes"):
         read(path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "loop"])
+def test_path_that_cannot_be_one(tmp_path: Path, name: str) -> None:
+    """A loop of links and a name that is too long are faults of their keys."""
+    (tmp_path / "loop").symlink_to("loop")
+    text = MINIMAL.replace("[train]", f'[train]\nworkdir = "{name}"') + f'[run]\nlog_dir = "{name}"\n'
+    assert set(faults(tmp_path, text)) == {"train.workdir", "run.log_dir"}

@@ -413,6 +413,8 @@ HUGE = 10**5000
         {"energy_joules": "3"},
         {"epoch": True},
         {"version": [1]},
+        {"version": HUGE},
+        {"version": "x" * 100_000},
     ],
 )
 def test_state_that_no_trial_has(change: dict[str, object]) -> None:

@@ -71,7 +71,7 @@ def test_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", [0, 1])
 async def test_simultaneous_migrations_say_which_one_did_it(before: int, postgres_url: str) -> None:
-    """Of five commands one migrates, and each of the others says that another one has; none fails."""
+    """One of five commands migrates, and each of the others says that another one has; none fails."""
     steps = postgres_migrations()
     newest = max(steps)
     connection = await asyncpg.connect(postgres_url)

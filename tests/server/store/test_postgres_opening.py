@@ -376,6 +376,8 @@ async def test_schema_in_the_url(own: PostgresServer) -> None:
     for named in ("other", "PUBLIC"):
         async with open_postgres_store(f"{url}?options=-csearch_path%3D{named}") as store:
             assert await store.content() == (0, 0)
+    fault = await refusal(url)
+    assert all(f'"{schema}"' in fault for schema in ("Ours", "other", "public"))
     for several in ("a,b", "a,\\%20b", '"$user"', "$user", ""):
         assert "one schema" in await refusal(f"{url}?options=-csearch_path%3D{several}")
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from wattwise.errors import WattwiseError
-from wattwise.files import FileError, integer_of, is_number, open_regular, read_json, replacing
+from wattwise.files import FileError, integer_of, is_number, open_regular, read_json, replacing, shown
 from wattwise.monitor.kind import MonitorKinds
+
+_LOCK_SECONDS = 60.0
+_LOCK_PAUSE_SECONDS = 0.02
 
 
 class WriteError(WattwiseError):
@@ -41,11 +45,20 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Waits for a lock file and holds it within the block."""
-    with writing(path):
-        descriptor = _opened(path)
+    """Waits for a lock file and holds it within the block.
+
+    Raises:
+        WriteError: if another process holds it for too long, or it cannot be created.
+    """
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while (descriptor := try_lock(path)) is None:
+        if time.monotonic() > deadline:
+            raise WriteError(
+                f"{shown(path)} has been locked for {_LOCK_SECONDS:g} s by {_holder_of(path)}: end that process, and "
+                "run the same command to continue"
+            )
+        time.sleep(_LOCK_PAUSE_SECONDS)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
@@ -129,8 +142,21 @@ _READ: Mapping[str, Read] = {
     "str": lambda value: value if isinstance(value, str) else None,
     "MonitorKinds": MonitorKinds.from_json,
 }
-"""By the annotation of a field."""
+"""The readers by the annotation of a field."""
 
 
 def _opened(path: Path) -> int:
-    return open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode=0o644)
+    return open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode=0o600)
+
+
+def _holder_of(path: Path) -> str:
+    """The process that holds a lock, as Linux lists it."""
+    try:
+        inode = str(path.stat().st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, _, process, file, *_ = line.split()
+            if kind == "FLOCK" and file.rpartition(":")[2] == inode:
+                return f"process {process}"
+    except (OSError, ValueError):
+        pass
+    return "another process"

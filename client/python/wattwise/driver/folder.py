@@ -13,6 +13,7 @@ processes that it started have died; another driver can then take the launch ove
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -41,6 +42,8 @@ _STEPS = {
 """What helps against the end reasons of failed trials."""
 
 _MAX_RUNS = 9_999
+_LARGEST = 2**31 - 1
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _ABOUT = "run.json"
 OWN_SERVER = "its own server"
 """The server that a run starts itself, in place of an address."""
@@ -66,6 +69,13 @@ class LaunchRecord:
     recurrence: int
     try_number: int
     request_id: str
+
+    def __post_init__(self) -> None:
+        for name, least in (("number", 0), ("recurrence", 1), ("try_number", 1)):
+            if not least <= getattr(self, name) <= _LARGEST:
+                raise ValueError(f"has {name} {getattr(self, name)!r:.80}, which is not from {least} to {_LARGEST}")
+        if not _REQUEST_ID.fullmatch(self.request_id):
+            raise ValueError(f"has request_id {self.request_id!r:.80}, which is no id of a request")
 
 
 class Claim:
@@ -241,8 +251,8 @@ def _runs(log_dir: Path, job_id: str) -> Iterator[tuple[Path, str, FileError | N
 
 
 def _is_used(path: Path) -> bool:
-    """Whether a folder has a run, even one that cannot be read."""
-    return os.path.lexists(path / _ABOUT)
+    """Whether a path is no folder, or a folder that has a run, even one that cannot be read."""
+    return os.path.lexists(path / _ABOUT) or (os.path.lexists(path) and not path.is_dir())
 
 
 def _names(job_id: str) -> Iterator[str]:
@@ -254,8 +264,10 @@ def _names(job_id: str) -> Iterator[str]:
 def _read_launch(path: Path) -> LaunchRecord | None:
     """The launch in a file; None if it cannot be read, which is logged."""
     try:
-        document = read_object(path)
-        return None if document is None else LaunchRecord(**values_of(LaunchRecord, document))
+        document = None if path.is_symlink() else read_object(path)
+        if document is not None:
+            return LaunchRecord(**values_of(LaunchRecord, document))
+        fault = f"{shown(path)} is a link or gone"
     except FileError as error:
         fault = str(error)
     except ValueError as error:

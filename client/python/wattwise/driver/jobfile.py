@@ -11,6 +11,7 @@ from wattwise.driver.evaluations import fault_in
 from wattwise.driver.placeholders import faults_in, placeholders_in
 from wattwise.driver.toml_table import NOT_NEGATIVE, POSITIVE, Table, at_least, parsed
 from wattwise.errors import InvalidArgumentError, MonitorError, Violation, WattwiseError
+from wattwise.files import FileError, resolved
 from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate, scaling_rule
 from wattwise.monitor.named import checked_monitor
 from wattwise.prices import PRICES, price_faults
@@ -169,10 +170,19 @@ def _train(table: Table, folder: Path) -> dict[str, Any]:
             table.fault(key, unusable)
     if "epoch_pattern" in table.values and "metric_pattern" not in table.values:
         table.fault("metric_pattern", "is missing; epoch_pattern requires it")
-    values["workdir"] = (folder / values.get("workdir", TrainSection.workdir)).resolve()
-    if not values["workdir"].is_dir():
+    values["workdir"] = _resolved(table, "workdir", folder / values.get("workdir", TrainSection.workdir))
+    if values["workdir"] is not None and not values["workdir"].is_dir():
         table.fault("workdir", f"{values['workdir']} is not a folder; it is relative to the job file")
     return values
+
+
+def _resolved(table: Table, key: str, path: Path) -> Path | None:
+    """A path of the job file; None if it cannot be used, which is a fault."""
+    try:
+        return resolved(path)
+    except FileError as error:
+        table.fault(key, str(error))
+        return None
 
 
 def _run(table: Table, folder: Path) -> dict[str, Any]:
@@ -191,8 +201,8 @@ def _run(table: Table, folder: Path) -> dict[str, Any]:
             checked_monitor(values["monitor"])
     except MonitorError as error:
         table.fault("monitor", str(error))
-    values["log_dir"] = (folder / values.get("log_dir", RunSection.log_dir)).resolve()
+    values["log_dir"] = _resolved(table, "log_dir", folder / values.get("log_dir", RunSection.log_dir))
     # In the job file's own folder, perhaps: commands get it in a variable.
-    if fault := control_fault(str(values["log_dir"])):
+    if values["log_dir"] is not None and (fault := control_fault(str(values["log_dir"]))):
         table.fault("log_dir", f"{values['log_dir']} {fault}")
     return values

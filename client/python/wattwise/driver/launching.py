@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -249,9 +250,9 @@ class Launcher:
         """The folder that the launch has begun to use, or a free one: a job that was deleted counts from 1 again."""
         path = first = self.run.folder.trial_folder(trial.trial_number)
         number = 1
-        while path.exists():
+        while os.path.lexists(path):
             # Whoever has replaced it, the folder is not that of this launch.
-            with suppress(FileError):
+            with suppress(FileError, OSError):
                 launch = read_object(path / _LAUNCH, within=path)
                 if launch is not None and launch.get("request_id") == claim.launch.request_id:
                     break
@@ -292,7 +293,8 @@ class Launcher:
             temporary.mkdir()
         document = {"request_id": launch.request_id, "command": command.words, "variables": dict(command.variables)}
         write_json(temporary / _LAUNCH, document)
-        temporary.rename(folder)
+        with writing(folder):
+            temporary.rename(folder)
         run.board.begin(launch, trial, reason, folder / OUTPUT)
         execution = CommandExecution(
             trial=trial.id,
@@ -411,9 +413,9 @@ def _results(
     try:
         metric, epochs = read_result(folder)
     except ResultError as error:
-        if output is not None and not (folder / RESULT).exists():
+        if output is not None and not os.path.lexists(folder / RESULT):
             return [], output.fault
-        if has_client(folder) and not (folder / RESULT).exists():
+        if has_client(folder) and not os.path.lexists(folder / RESULT):
             return [], "no epoch of its client has arrived; it must call on_evaluate(metric) after every epoch"
         return [], str(error)
     total = MeasuredEpoch(epochs, metric, outcome.time_seconds, outcome.energy_joules)

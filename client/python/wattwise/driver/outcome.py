@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from wattwise import v1
 from wattwise.driver.files import Read, WriteError, read_object, values_of, write_json
@@ -154,7 +155,9 @@ def _read(folder: Path, name: str, kind: type[T], **others: Read) -> T | None:
     path = folder / name
     try:
         saved = read_object(path, within=folder)
-        return None if saved is None else kind(**values_of(kind, saved, **others))
+        if saved is None:
+            return None
+        return kind(**_not_negative(values_of(kind, saved, **others)))
     except FileError as error:
         fault = str(error)
     except ValueError as error:
@@ -163,12 +166,23 @@ def _read(folder: Path, name: str, kind: type[T], **others: Read) -> T | None:
     return None
 
 
+def _not_negative(values: dict[str, Any]) -> dict[str, Any]:
+    for name in ("time_seconds", "energy_joules"):
+        if values.get(name, 0.0) < 0:
+            raise ValueError(f"has {name} {values[name]:g}, which is below 0")
+    return values
+
+
 def _epochs(value: object) -> tuple[MeasuredEpoch, ...] | None:
     """The epochs in a JSON document; None if they are none."""
     epochs = []
     for each in value if isinstance(value, list) else [None]:
         match each:
-            case [number, metric, seconds, joules] if all(map(is_number, each)) and integer_of(number) in _EPOCHS:
+            case [number, metric, seconds, joules] if (
+                all(map(is_number, each))
+                and integer_of(number) in _EPOCHS
+                and all(0 <= used <= sys.float_info.max for used in (seconds, joules))
+            ):
                 epochs.append(MeasuredEpoch(int(number), float(metric), float(seconds), float(joules)))
             case _:
                 return None

@@ -73,7 +73,8 @@ class OwnServer:
         self._thread.join()
         if self._process is not None:
             self._process.end()
-            self._address_file.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._address_file.unlink(missing_ok=True)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -107,7 +108,8 @@ class OwnServer:
     def _start(self, lock: int) -> None:
         # Commands that run already know the first address.
         known = self._address or self._written_address()
-        self._address_file.unlink(missing_ok=True)
+        with writing(self._address_file):
+            self._address_file.unlink(missing_ok=True)
         try:
             address = self._serve(known or "127.0.0.1:0", lock)
         except OwnServerError:

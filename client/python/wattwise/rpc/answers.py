@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
 MOST_WARNINGS = 20
-"""Of one trial; there are fewer reasons for them."""
+"""The most warnings of one trial; there are fewer reasons for them."""
 
 MOST_PAGES = 100_000
-"""Of one list."""
+"""The most pages of one list."""
 _LONGEST_TEXT = 8_192
-"""In characters; servers cut their texts to fit into the headers of an answer, which are not larger."""
+"""The length in characters; servers cut their texts to fit into the headers of an answer, which are not larger."""
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""Of the years 1 to 9999."""
+"""The years 1 to 9999."""
 _LEASES = (1.0, 365 * 24 * 3600.0)
 
 

@@ -58,7 +58,7 @@ class ClientFile(NamedTuple):
         content: dict[str, object] = {"joined": self.joined}
         if self.power_limit_watts is not None:
             content["power_limit_watts"] = self.power_limit_watts
-        with suppress(OSError), replacing(folder / CLIENT_FILE, f".{os.getpid()}") as file:
+        with suppress(OSError), replacing(folder / CLIENT_FILE, f"{{}}.{os.getpid()}") as file:
             file.write(f"{json.dumps(content)}\n".encode())
 
 

@@ -96,8 +96,8 @@ class SavedTrial(NamedTuple):
             raise ResumeError("load_state_dict() got an object that is not a state; pass the result of state_dict()")
         if state["version"] != _VERSION:
             raise ResumeError(
-                f"the checkpoint's state has version {state['version']}, this wattwise reads version {_VERSION}; "
-                f"use the wattwise that wrote it, or {_NEW_TRIAL}"
+                f"the checkpoint's state has version {_shown(state['version'])}, this wattwise reads version "
+                f"{_VERSION}; use the wattwise that wrote it, or {_NEW_TRIAL}"
             )
         return cls(
             _string(state, "job_id"),
@@ -204,6 +204,11 @@ def sum_in(state: Mapping[str, object], name: str) -> float:
 
 
 def _faulty(name: str, value: object, wanted: str) -> ResumeError:
+    return ResumeError(
+        f"the checkpoint's state has {name}={_shown(value)} instead of {wanted}; pass the result of state_dict()"
+    )
+
+
+def _shown(value: object) -> str:
     # Python does not show integers of thousands of digits.
-    text = "a huge integer" if isinstance(value, int) and abs(value) > 2**128 else f"{value!r:.80}"
-    return ResumeError(f"the checkpoint's state has {name}={text} instead of {wanted}; pass the result of state_dict()")
+    return "a huge integer" if isinstance(value, int) and abs(value) > 2**128 else f"{value!r:.80}"

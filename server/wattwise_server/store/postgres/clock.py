@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta, timezone
+
+from wattwise_server.clock import elapsed_micros
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class DatabaseClock:
-    """This process's monotonic clock, set by the database's; it goes back only if that one was set back by seconds.
+    """This machine's elapsed time, set by the database's clock; it goes back only if that was set back by seconds.
 
     An answer of the database is as old as half of the time that it took, give or take the other half. So the one that
     took the shortest time counts, until it is a minute old: clocks drift.
@@ -23,29 +24,29 @@ class DatabaseClock:
     def __init__(self) -> None:
         self._offset = 0
         self._uncertainty = float("inf")
-        self._set_at = 0.0
+        self._set_at = 0
         self._newest = 0
 
     def __call__(self) -> datetime:
         """The time in UTC."""
-        self._newest = max(self._newest, time.monotonic_ns() // 1000 + self._offset)
+        self._newest = max(self._newest, elapsed_micros() + self._offset)
         return _EPOCH + self._newest * _MICROSECOND
 
-    def set(self, micros: int, asked: float, answered: float) -> bool:
+    def set(self, micros: int, asked: int, answered: int) -> bool:
         """Sets the clock; returns whether it goes back.
 
         Args:
             micros: The database's time, in microseconds since 1970.
-            asked: When it was asked, in seconds of `time.monotonic`.
+            asked: When it was asked, in microseconds of `elapsed_micros`.
             answered: When its answer came.
         """
-        uncertainty = (answered - asked) / 2
-        offset = micros - int((asked + uncertainty) * 1e6)
+        uncertainty = (answered - asked) / 2e6
+        offset = micros - (asked + answered) // 2
         # The database's clock was set, or another one took over.
         stepped = abs(offset - self._offset) > (uncertainty + self._uncertainty) * 1e6 + 1e5
-        if stepped or uncertainty <= self._uncertainty or answered - self._set_at > self._TRUSTED_SECONDS:
+        if stepped or uncertainty <= self._uncertainty or answered - self._set_at > self._TRUSTED_SECONDS * 1e6:
             self._offset, self._uncertainty, self._set_at = offset, uncertainty, answered
-        back = self._newest - (int(answered * 1e6) + self._offset) > self._SET_BACK_MICROS
+        back = self._newest - (answered + self._offset) > self._SET_BACK_MICROS
         if back:
             self._newest = 0
         return back

@@ -34,10 +34,10 @@ OLDEST = 14
 """The oldest version of PostgreSQL that has what servers use."""
 
 _NAME = "wattwise"
-"""By which `wattwise copy` finds the connections of servers."""
+"""The name by which `wattwise copy` finds the connections of servers."""
 
 _CONNECT_SECONDS = 2.0
-"""For each host: one that does not answer must not keep the others from being asked."""
+"""The time for each host: one that does not answer must not keep the others from being asked."""
 
 # From the first statement on, whatever the role and the database have. After a wait, a statement has to see what others
 # have committed. Timeouts are off, because servers have limits of their own. The search_path, which is added, has one
@@ -356,6 +356,12 @@ class Connector:
                 f'GRANT USAGE ON SCHEMA "{schema}"'
             )
         others = [row["nspname"] for row in found if row["has_tables"]]
+        if len(others) > 1 and not self._schema:
+            named = ", ".join(f'"{name}"' for name in others)
+            raise StartError(
+                f"{self.shown} has the tables of Wattwise in the schemas {named}: add options=-csearch_path%3D and one "
+                "of these names to the URL"
+            )
         if others and schema not in others and not self._schema:
             there, here = (f"options=-csearch_path%3D%22{quote(name)}%22" for name in (others[0], schema))
             raise StartError(

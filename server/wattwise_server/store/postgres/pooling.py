@@ -26,7 +26,7 @@ _NOTICE_SECONDS = 3.0
 # Another host may have a process of the same number.
 _SESSION = "SELECT pg_backend_pid(), pg_postmaster_start_time()"
 _LOST_SESSION = ("08P01", "0A000", "26000", "42P05")
-"""Of a statement that a pooler does not allow, and of one that was prepared in another session."""
+"""The errors of a statement that a pooler does not allow, and of one that was prepared in another session."""
 
 _CHANGES = "changes the session of a connection, as in transaction or statement pooling"
 _REMEDY = "use the host and port of PostgreSQL itself, or session pooling as docs/operations.md shows"
@@ -59,9 +59,7 @@ async def check_sessions(first: Connection, second: Connection) -> None:
         raise
     except ERRORS as error:
         if isinstance(error, asyncpg.PostgresError) and error.sqlstate in _LOST_SESSION:
-            raise pooler(
-                "changes the session of a connection, as in transaction or statement pooling", error
-            ) from error
+            raise pooler(_CHANGES, error) from error
         if check.stalled and not check.pooled:
             raise DatabaseAwayError("no answer in time", "no answer in time", answered=True) from error
         if check.stalled:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 
 import asyncpg
 
+from wattwise_server.clock import elapsed_micros
 from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.store.cache import CachedJob
@@ -517,15 +518,15 @@ class Saver:
             raise DatabaseAwayError(text, "it may lose acknowledged results")
         await self._note(connection)
         for _ in range(_CLOCK_ANSWERS):
-            asked = monotonic()
+            asked = elapsed_micros()
             now = await _answer(connection, connection.fetchval("SELECT micros_now()"))
-            self.clock.set(now, asked, monotonic())
+            self.clock.set(now, asked, elapsed_micros())
 
     async def _note(self, connection: Connection) -> None:
-        asked = monotonic()
+        asked = elapsed_micros()
         row = await _answer(connection, connection.fetchrow(_NOTE, self.server))
         assert row is not None  # noqa: S101 - a function returns a row
-        if self.clock.set(row["now"], asked, monotonic()):
+        if self.clock.set(row["now"], asked, elapsed_micros()):
             self.on_set_back()
         self.others = row["others"] or ()
 

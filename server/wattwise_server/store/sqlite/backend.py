@@ -23,7 +23,7 @@ from wattwise_server.store.writer import NoOwner, Writer
 
 _RETRY = timedelta(seconds=1)
 _AWAY_MICROS = 5_000_000
-"""Without a look at the leases for so long, this process did not run; usually it looks several times a second."""
+"""If nobody has looked at the leases for so long, this process did not run; usually it looks several times a second."""
 
 _FORGET = Sql(numbered(FORGET), rank=9)
 _FORGET_HISTORY = Sql(numbered(FORGET_HISTORY), rank=9)

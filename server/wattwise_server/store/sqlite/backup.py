@@ -10,8 +10,9 @@ from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+from wattwise.files import FileError, replacing, resolved
+
 from wattwise_server.errors import StartError
-from wattwise_server.files import replacing
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.database_file import owned
 from wattwise_server.store.sqlite.migrate import check, file_error
@@ -94,13 +95,22 @@ def must_exist(path: Path, example: str) -> None:
     Raises:
         StartError: there is no file.
     """
+    _check_name(path)
     if path.is_dir():
         raise StartError(f"{path} is a folder: name {example}")
     if not path.is_file():
         raise StartError(f"there is no file {path}: name {example}")
 
 
+def _check_name(path: Path) -> None:
+    try:
+        resolved(path)
+    except FileError as error:
+        raise StartError(str(error)) from None
+
+
 def _must_be_free(path: Path, *, overwrite: bool) -> None:
+    _check_name(path)
     if path.exists() and not path.is_file():
         raise StartError(f"{path} is not a regular file, which alone can be replaced: name another file")
     if path.exists() and not overwrite:
@@ -124,7 +134,8 @@ def new_file(target: Path) -> Iterator[Path]:
     """A file beside the target to fill; it becomes the target, durably, unless the block raises."""
     fresh: Path | None = None
     try:
-        with replacing(target) as fresh:
+        with replacing(target, f".{{}}.{os.getpid()}.part", mode=0o600) as file:
+            fresh = Path(file.name)
             yield fresh
     except OSError as error:
         where = "cannot write beside" if fresh is None else "cannot write"

@@ -6,6 +6,8 @@ import sqlite3
 from importlib.resources import files
 from pathlib import Path
 
+from wattwise.files import open_file
+
 from wattwise_server.errors import StartError
 
 APPLICATION_ID = int.from_bytes(b"WATT", "big")
@@ -85,7 +87,7 @@ def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[i
 def file_error(path: Path, error: sqlite3.Error, message: str) -> StartError:
     """The error for a file that SQLite cannot use: the message, unless the file is none of SQLite's."""
     if "not a database" in str(error):
-        with path.open("rb") as file:
+        with open_file(path, "rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 return _foreign(str(path))
     return StartError(message)

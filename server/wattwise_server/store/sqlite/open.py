@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiosqlite
+from wattwise.files import FileError, resolved
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
@@ -45,10 +46,9 @@ def database_path(url: str) -> Path:
             "sqlite:////var/lib/wattwise/wattwise.db for an absolute path, or postgresql://USER@HOST/DATABASE"
         )
     try:
-        return Path(url.removeprefix(SCHEME)).resolve()
-    except ValueError as error:
-        # A NUL in it, or a loop of links.
-        raise StartError(f"{_shown(url)} names no file: {error}; name another one") from None
+        return resolved(Path(url.removeprefix(SCHEME)))
+    except FileError as error:
+        raise StartError(f"{_shown(url)} names no file: {error}") from None
 
 
 def _shown(url: str) -> str:

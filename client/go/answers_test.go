@@ -1,0 +1,69 @@
+package wattwise
+
+import (
+	"strings"
+	"testing"
+
+	v1 "wattwise/v1"
+)
+
+const hostile = "\x1b[2J"
+
+func TestTextsOfTrialsAndDecisions(t *testing.T) {
+	warnings := func() []*v1.TrialWarning {
+		var many []*v1.TrialWarning
+		for number := 0; number < 1000; number++ {
+			many = append(many, &v1.TrialWarning{Field: hostile, Message: hostile})
+		}
+		return many
+	}
+	trial := &v1.Trial{
+		Id:              &v1.TrialId{JobId: "job", BatchSize: 16, TrialNumber: 1},
+		Reason:          hostile,
+		DecisionMessage: hostile,
+		Warnings:        warnings(),
+	}
+	decision := &v1.Decision{Message: hostile, Warnings: warnings()}
+	if err := checkTrial("GetNextBatchSize", trial, "job", "", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkDecision("ReportResult", decision); err != nil {
+		t.Fatal(err)
+	}
+	texts := []string{trial.Reason, trial.DecisionMessage, decision.Message}
+	for _, found := range [][]*v1.TrialWarning{trial.Warnings, decision.Warnings} {
+		if len(found) != mostWarnings {
+			t.Errorf("%d warnings are kept", len(found))
+		}
+		for _, warning := range found {
+			texts = append(texts, warning.Field, warning.Message)
+		}
+	}
+	for _, text := range texts {
+		if strings.Contains(text, "\x1b") {
+			t.Errorf("%q has a control character", text)
+		}
+	}
+}
+
+func TestListsOfRegisteredJobs(t *testing.T) {
+	id := "job"
+	sent := &v1.JobSpec{JobId: &id, BatchSizes: []int32{16, 32}, PriorJobIds: []string{"before"}}
+	for _, found := range []struct {
+		sizes  []int32
+		priors []string
+		same   bool
+	}{
+		{[]int32{32, 16}, []string{"before"}, true},
+		{[]int32{16, 32}, nil, true}, // An older server does not know the list.
+		{[]int32{16, 32}, []string{"other"}, false},
+		{nil, []string{"before"}, false},
+		{[]int32{16}, []string{"before"}, false},
+	} {
+		spec := &v1.JobSpec{JobId: &id, BatchSizes: found.sizes, PriorJobIds: found.priors}
+		err := checkRegistered(&v1.RegisterJobResponse{Job: &v1.Job{Spec: spec}}, sent)
+		if (err == nil) != found.same {
+			t.Errorf("%v: %v", found, err)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+/** Checks of what a server answers. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { checkedDecision, checkedJob, checkedTrial, checkNextPage, MOST_WARNINGS } from "../src/answers.js";
+import { InvalidAnswerError } from "../src/index.js";
+import { RegisterJobResponse } from "../src/stubs/wattwise/v1/batch_size_optimizer.js";
+import { JobSpec } from "../src/stubs/wattwise/v1/job.js";
+import { Decision, Trial } from "../src/stubs/wattwise/v1/trial.js";
+
+const HOSTILE = "\u001b[2J";
+const warnings = Array.from({ length: 1000 }, () => ({ field: HOSTILE, message: HOSTILE }));
+
+test("the texts of trials and decisions have no control characters, and few warnings are kept", () => {
+  const id = { jobId: "job", batchSize: 16, trialNumber: 1 };
+  const texts = { reason: HOSTILE, decisionMessage: HOSTILE, warnings };
+  const trial = checkedTrial("GetNextBatchSize", Trial.fromPartial({ id, ...texts }), { jobId: "job" });
+  const decision = checkedDecision(Decision.fromPartial({ message: HOSTILE, warnings }));
+  for (const found of [trial.warnings, decision.warnings]) {
+    assert.equal(found.length, MOST_WARNINGS);
+  }
+  const all = [...trial.warnings, ...decision.warnings].flatMap(({ field, message }) => [field, message]);
+  for (const text of [trial.reason, trial.decisionMessage, decision.message, ...all]) {
+    assert.ok(text && !text.includes("\u001b"));
+  }
+});
+
+test("a list that an older server does not know does not differ, and other lists do", () => {
+  const sent = JobSpec.fromPartial({ jobId: "job", batchSizes: [16, 32], priorJobIds: ["before"] });
+  const answer = (change: Partial<JobSpec>): RegisterJobResponse =>
+    RegisterJobResponse.fromPartial({ job: { spec: { ...sent, ...change } } });
+  assert.equal(checkedJob(answer({ priorJobIds: [] }), sent).jobId, "job");
+  for (const change of [{ priorJobIds: ["other"] }, { batchSizes: [] }, { batchSizes: [16] }]) {
+    assert.throws(() => checkedJob(answer(change), sent), InvalidAnswerError);
+  }
+});
+
+test("pages that may never end are refused", () => {
+  const seen = new Set([""]);
+  checkNextPage("ListJobs", 1, "a", seen);
+  checkNextPage("ListJobs", 0, "", seen);
+  for (const [items, token] of [
+    [0, "b"],
+    [1, "a"],
+    [1, "x".repeat(10_000)],
+  ] as const) {
+    assert.throws(() => {
+      checkNextPage("ListJobs", items, token, seen);
+    }, InvalidAnswerError);
+  }
+  assert.throws(() => {
+    for (let page = 0; page < 200_000; page++) {
+      checkNextPage("ListJobs", 1, String(page), seen);
+    }
+  }, InvalidAnswerError);
+});

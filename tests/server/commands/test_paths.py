@@ -1,0 +1,33 @@
+"""Paths that a user names and that cannot be paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from wattwise.commands.main import main
+
+
+@pytest.mark.parametrize("name", ["loop", "x" * 300])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "migrate --database sqlite:///PATH",
+        "backup --database sqlite:///PATH copy.db",
+        "restore PATH --database sqlite:///wattwise.db",
+        "token create --token-file PATH --role trainer me",
+    ],
+)
+def test_path_that_cannot_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, name: str
+) -> None:
+    """A loop of links and a name that is too long are errors that name the path."""
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    try:
+        status = main([word.replace("PATH", name) for word in words.split()])
+    except SystemExit as left:
+        status = 2 if isinstance(left.code, str) else int(left.code or 0)
+    assert status != 0
+    assert name in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["loop"]
