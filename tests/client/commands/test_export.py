@@ -93,6 +93,7 @@ def test_no_formula_behind_a_semicolon(
     trainer.report(stub.GetNextBatchSize(request).trial, 10.0, metric=-1.0)
     file = tmp_path / "trials.csv"
     assert main(["jobs", "export", job_id, "--output", str(file)]) == 0
+    capsys.readouterr()
     cells = [cell for row in csv.reader(file.read_text().splitlines(), delimiter=";") for cell in row]
     assert not [cell for cell in cells if cell.startswith(tuple("=+-@\uff0d"))]
     other = Trainer(stub, target_metric=-0.5, higher_is_better_metric=False)

@@ -62,7 +62,7 @@ def test_history_is_imported(ask: Ask, trainer: Trainer, tmp_path: Path) -> None
     assert [trial.get("last_epoch") for trial in trials] == [2, 3, 0, 10, 2]
     assert (trials[0]["start_time"], trials[0]["power_limit_watts"]) == ("2026-10-01T22:00:00Z", 250.0)
     shown = ask("jobs", "show", trainer.job_id)
-    assert row(shown, "cost")[1].startswith("A launch costs 150 J now, ")
+    assert row(shown, "cost")[1].startswith("A model costs 150 J now")
     assert row(shown, "imported trials") == ["imported trials", "1-5"]
     assert trainer.next().id.batch_size in (16, 32)
 

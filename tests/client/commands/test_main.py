@@ -207,7 +207,7 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     shown = ask("jobs", "show", trainer.job_id, "--wide")
     assert row(shown, "policy") == ["policy", "pruning gts"]
     assert row(shown, "stage") == ["stage", "bandit"]
-    assert row(shown, "stopped early") == ["stopped early", "above 5 times the min cost"]
+    assert row(shown, "stopped early") == ["stopped early", "above 5 times the cost of the cheapest trial"]
     assert row(shown, "16", "mean cost")[-4:] == ["2", "2.00 kJ", "707 J", "1.00 kJ"]
 
 
