@@ -38,10 +38,9 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     job = find_job(tx, key.job_id)
     trial = await tx.trial(key.trial_number)
     if trial is None:
-        many = f"its trials are 1 to {job.num_trials}" if job.num_trials > 1 else "it has one trial, 1"
-        many = many if job.num_trials else "it has none yet"
         listed = f"{jobs_command('trials', key.job_id)} lists them"
-        why = f"job {key.job_id!r} has no trial {key.trial_number}: {many}; {listed}"
+        last = f"its trials are 1 to {job.num_trials}; {listed}" if job.num_trials > 1 else "it has one trial, 1"
+        why = f"job {key.job_id!r} has no trial {key.trial_number}: {last if job.num_trials else 'it has none yet'}"
     elif why := _mismatch(key, trial):
         why += "; pass the trial id that the server returned"
     else:

@@ -312,7 +312,7 @@ def test_wrong_numbers(refused: Ask, trainer: Trainer) -> None:
     """A trial or a batch size that the job does not have is refused by name."""
     assert "trial 7: it has none yet" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
     trainer.run(10)
-    assert "it has one trial, 1;" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
+    assert "it has one trial, 1" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
     trainer.run(10)
     for words in (("exclude-trial",), ("include-trial",), ("trial",)):
         error = refused("jobs", *words, trainer.job_id, "99", status=1)

@@ -67,7 +67,7 @@ def test_trials_of_a_job(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServe
         line_with(process, "trial", "trial=1", "epoch=1", "metric=0.5", "cost_j=10")
         trainer.report(trial, 20.0, metric=0.95, epoch=2)
         line_with(process, "trial=1", "status=succeeded", "end_reason=target_reached", "target_reached=true")
-        line_with(process, "job", f"job={trainer.job_id}", "trials=1", "min_cost_j=20")
+        line_with(process, "job", f"job={trainer.job_id}", "trials=1", "expected_cost_j=20")
         delete(grpc_server, trainer.job_id)
         line_with(process, "deleted", f"job={trainer.job_id}")
         assert (process.wait(30), process.stderr and process.stderr.read()) == (0, "")
@@ -185,7 +185,7 @@ def test_estimates_are_marked(stub: v1.BatchSizeOptimizerStub, grpc_server: Live
     other.run(10.0, monitor=monitor_of("estimate"))
     running = other.next()
     with watching(other.job_id) as process:
-        line_with(process, "job", "min_cost_j=10", "estimate=yes")
+        line_with(process, "job", "expected_cost_j=10", "estimate=yes")
         # The trial ends with its report: before the stream of trials is open, it would be in none of its answers.
         line_with(process, "trial=2", "status=running")
         other.report(running, 5.0, monitor=monitor_of("estimate", "nvml"))
