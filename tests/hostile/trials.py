@@ -51,7 +51,7 @@ def run(command: Sequence[str], behaviour: Behaviour, real: str) -> Run:
                 env={**clean, "WATTWISE_SPOOL": str(Path(folder, "spool"))},
             )
             while process.poll() is None and time.monotonic() < deadline:
-                megabytes = max(megabytes, _peak(process.pid))
+                megabytes = max(megabytes, peak(process.pid))
                 time.sleep(0.02)
             status = process.poll()
             process.kill()
@@ -89,7 +89,7 @@ def _batch_size(method: str, request: Any) -> int | None:
     return int(request.batch_size)
 
 
-def _peak(pid: int) -> float:
+def peak(pid: int) -> float:
     """The most memory that a process has had, in MB; 0 once it has ended."""
     with suppress(OSError):
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +19,7 @@ from wattwise.v1 import job_admin_pb2
 
 from tests.hostile.behaviours import ESCAPES, VALUES, fill, reason, refusing
 from tests.hostile.server import Behaviour, Call, HostileServer
+from tests.hostile.trials import peak
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
 
@@ -117,6 +121,29 @@ def test_watch(
     printed = capsys.readouterr()
     assert CONTROL.search(printed.out + printed.err) is None
     assert printed.err.count("\n") <= 1, printed.err
+
+
+@pytest.mark.soak
+def test_watch_without_end(grpc_server: LiveServer, job: str) -> None:
+    """A server that names new running trials without end does not fill the memory of a watch."""
+
+    async def trials(call: Call) -> AsyncIterator[Message]:
+        for number in itertools.count(1):
+            answer = call.empty()
+            for each in range(100 * number, 100 * number + 100):
+                identity = v1.TrialId(job_id=job, trial_number=each, batch_size=16)
+                answer.trials.add(id=identity, status=v1.TRIAL_STATUS_DISPATCHED, reason="x" * 100)
+            yield answer
+
+    with HostileServer(Behaviour("trials", streams={"WatchTrials": trials}), grpc_server.address) as server:
+        command = [sys.executable, "-m", "wattwise", "jobs", "watch", job, "--server", server.address]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            printed = sum(len(process.stdout.read(2**20)) for _ in range(10))
+            megabytes = peak(process.pid)
+            process.kill()
+    assert printed == 10 * 2**20
+    assert megabytes < 120
 
 
 def test_pages_without_end(
