@@ -24,7 +24,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 _SECONDS = 15.0
 _SECONDS_OF_ONE = 5.0
-"""For each of several servers except the last one: it may be suspended."""
+"""The time for each of several servers except the last one, because it may be suspended."""
 
 _WATCHES = 100
 """Streams on one connection: servers allow 128 calls on each."""

@@ -19,14 +19,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 log = logging.getLogger("wattwise_web")
 
 REQUEST_SECONDS = 10.0
-"""From the connection, or from the first byte of a further request, to a request's last byte, TLS and body included."""
+"""The longest time from the connection, or the first byte of a further request, to its last byte, TLS included."""
 
 _TAKING_SECONDS = 60.0
-"""For so long a browser may take nothing of an answer."""
+"""The longest time in which a browser may take nothing of an answer."""
 
 _MOST_CONNECTIONS = 4_000
 _RESERVED_FILES = 64
-"""For the server's connections, the log and the static files."""
+"""Files that are left for the server's connections, the log and the static files."""
 
 _PAUSE_SECONDS = 0.5
 _LOG_SECONDS = 60.0

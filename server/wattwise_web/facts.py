@@ -20,7 +20,7 @@ from wattwise_web.batch_sizes import Belief, beliefs
 LOG_URL = "log_url"
 """The label whose value leads to the log of a trial."""
 _GLOSSARY = (Path(__file__).with_name("glossary.md"), Path(__file__).parents[2] / "docs/glossary.md")
-"""In a package, and in a checkout."""
+"""The places of the glossary: in a package, and in a checkout."""
 
 
 class Held(NamedTuple):

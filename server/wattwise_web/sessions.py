@@ -12,7 +12,7 @@ from dataclasses import dataclass
 IDLE_SECONDS = 12 * 3600
 _MOST = 10_000
 MOST_OF_TOKEN = 500
-"""Of one token, so that a visitor who logs in again and again ends only sessions of the same token."""
+"""The most sessions of one token: a visitor who logs in again and again ends only sessions of the same token."""
 
 
 @dataclass

@@ -6,31 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wattwise import v1
+from wattwise.commands.tables import END_REASONS
 
+# The limits of a label.
 _LONGEST_KEY, _LONGEST_VALUE = 63, 200
-"""Of labels."""
-RESULT_WORDS = {
-    "": "all",
-    "running": "running",
-    "reached": "target reached",
-    "bound": "cost bound",
-    "epochs": "max epochs",
-    "stopped": "stopped early",
-    "error": "error",
-    "memory": "out of memory",
-    "lost": "lost",
-    "preempted": "preempted",
-}
-_RESULTS = {
-    "reached": v1.END_REASON_TARGET_REACHED,
-    "bound": v1.END_REASON_COST_BOUND,
-    "epochs": v1.END_REASON_MAX_EPOCHS,
-    "stopped": v1.END_REASON_STOPPED_EARLY,
-    "error": v1.END_REASON_ERROR,
-    "memory": v1.END_REASON_OUT_OF_MEMORY,
-    "lost": v1.END_REASON_LOST,
-    "preempted": v1.END_REASON_PREEMPTED,
-}
+_RUNNING = "running"
+RESULT_WORDS = {"": "all", _RUNNING: _RUNNING, **{name: name.replace("-", " ") for name in END_REASONS}}
+"""The words for each result in an address: the end reasons, as options of commands name them."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +49,7 @@ class TrialFilter:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """As an address has them; empty ones are left out."""
+        """The parameters of an address; empty ones are left out."""
         every = {
             "result": self.result,
             "batch": str(self.batch_size or ""),
@@ -83,8 +65,8 @@ class TrialFilter:
             page_size=page_size,
             newest_first=newest_first,
             from_trial_number=self.start if newest_first else 0,
-            end_reason=_RESULTS.get(self.result, v1.END_REASON_UNSPECIFIED),
-            status=v1.TRIAL_STATUS_DISPATCHED if self.result == "running" else v1.TRIAL_STATUS_UNSPECIFIED,
+            end_reason=END_REASONS.get(self.result, v1.END_REASON_UNSPECIFIED),
+            status=v1.TRIAL_STATUS_DISPATCHED if self.result == _RUNNING else v1.TRIAL_STATUS_UNSPECIFIED,
             batch_size=self.batch_size,
             labels=dict([self.label] if self.label else ()),
             with_total_size=True,

@@ -84,3 +84,10 @@ def show(browser: Browser, faults: list[str]) -> Iterator[Opener]:
             # A request that is answered just now would fail the next test.
             tab.unroute_all(behavior="ignoreErrors")
         context.close()
+
+
+@pytest.fixture(scope="module")
+def own_web(grpc_server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A browser without scripts, on the page of a server that only the tests of a module use."""
+    with WebPage(grpc_server.address, tmp_path_factory.mktemp("page") / "web.log") as page, page.client() as client:
+        yield client

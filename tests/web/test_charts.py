@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -15,28 +15,12 @@ from wattwise_web.amounts import MINUS
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
-from tests.web.page import WebPage
 from tests.web.test_pages import job_page, rows_of, spec_of, text_of
 
 POLICY = v1.POLICY_KNOWLEDGE_GRADIENT
 SAVING = "resnet-nightly"
 AMOUNTS = ("cost", "arms", "savings", "epochs", "power")
 Spec = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server without other jobs."""
-    with LiveServer(tmp_path_factory.mktemp("own")) as live:
-        live.start()
-        yield live
-
-
-@pytest.fixture(scope="module")
-def reader(own: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A browser without scripts, on its page."""
-    with WebPage(own.address, tmp_path_factory.mktemp("page") / "web.log") as page, page.client() as client:
-        yield client
 
 
 def values_of(spec: Spec) -> list[dict[str, Any]]:
@@ -131,19 +115,19 @@ def test_a_batch_size_looks_the_same_in_all_charts(web: httpx.Client) -> None:
     ] * 2
 
 
-def test_long_intervals_leave_room_for_others(own: LiveServer, reader: httpx.Client) -> None:
+def test_long_intervals_leave_room_for_others(grpc_server: LiveServer, own_web: httpx.Client) -> None:
     """Where hardly anything is known, the axis ends near the expected costs; arrows and the table say what goes on."""
     sizes = [2**power for power in range(3, 14)]
-    trainer = Trainer(own.trainer, job_id="vague", job_id_prefix="vague", policy=POLICY, batch_sizes=sizes,
+    trainer = Trainer(grpc_server.trainer, job_id="vague", job_id_prefix="vague", policy=POLICY, batch_sizes=sizes,
                       default_batch_size=256, max_epochs=100)  # fmt: skip
     trial = trainer.next()
     for epoch in (1, 10):
         trainer.report(trial, 100.0 * epoch, 0.1 * epoch, epoch, epoch)
-    states = own.admin.GetJob(v1.GetJobRequest(job_id="vague")).job.batch_size_states
+    states = grpc_server.admin.GetJob(v1.GetJobRequest(job_id="vague")).job.batch_size_states
     means = [state.expected_cost for state in states]
     ends = [state.expected_cost + 1.96 * state.expected_cost_deviation for state in states]
     near = [mean for mean in means if mean <= 10 * min(means)]
-    page = job_page(reader, "vague")
+    page = job_page(own_web, "vague")
     spec = spec_of(page, "arms")
     top = axis_of(spec)["scale"]["domain"][1]
     assert max(ends) > 3 * max(near)
@@ -170,20 +154,20 @@ def test_a_lower_bound_far_below_is_cut_off() -> None:
     assert [row[3] for row in chart.rows] == [f"{MINUS}200 kJ", f"{MINUS}900 kJ", f"{MINUS}5.00 MJ"]
 
 
-def test_curves_are_of_the_newest_trial_of_each_batch_size(own: LiveServer, reader: httpx.Client) -> None:
+def test_curves_are_of_the_newest_trial_of_each_batch_size(grpc_server: LiveServer, own_web: httpx.Client) -> None:
     """Each batch size has the epochs of its newest trial that ended and counts; running ones are there as well."""
-    trainer = Trainer(own.trainer, job_id="curved", job_id_prefix="curved", policy=POLICY)
+    trainer = Trainer(grpc_server.trainer, job_id="curved", job_id_prefix="curved", policy=POLICY)
     newest: dict[int, int] = {}
     for size in (8, 16, 8, 64, 16):
-        trial = pinned(own, trainer, size)
+        trial = pinned(grpc_server, trainer, size)
         for epoch in (1, 2, 3):
             trainer.report(trial, 5.0 * epoch, 0.95 if epoch == 3 else 0.2 * epoch, epoch, float(epoch))
         newest[size] = trial.id.trial_number
-    own.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=True))
+    grpc_server.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=True))
     newest[16] = 2
-    running = pinned(own, trainer, 32)
+    running = pinned(grpc_server, trainer, 32)
     trainer.report(running, 5.0, 0.3)
-    values = values_of(spec_of(job_page(reader, "curved"), "curves"))
+    values = values_of(spec_of(job_page(own_web, "curved"), "curves"))
     assert {value["n"]: value["b"] for value in values} == {n: s for s, n in newest.items()} | {6: 32}
     assert {value["n"] for value in values if value.get("g")} == {6}
     assert [(value["x"], value["y"]) for value in values if value["n"] == newest[8]] == [(1, 0.2), (2, 0.4), (3, 0.95)]
@@ -197,14 +181,18 @@ def pinned(server: LiveServer, trainer: Trainer, size: int) -> v1.Trial:
     return trainer.next()
 
 
-def test_a_trial_that_is_off_the_scale_but_excluded_crushes_nothing(own: LiveServer, reader: httpx.Client) -> None:
+def test_a_trial_that_is_off_the_scale_but_excluded_crushes_nothing(
+    grpc_server: LiveServer, own_web: httpx.Client
+) -> None:
     """An excluded trial of a wrong measurement is at the edge of the chart, whose axis is that of the others."""
-    trainer = Trainer(own.trainer, job_id="off", job_id_prefix="off", policy=POLICY, disable_early_stopping=True)
+    trainer = Trainer(
+        grpc_server.trainer, job_id="off", job_id_prefix="off", policy=POLICY, disable_early_stopping=True
+    )
     for cost in (5.0, 7e9, 6.0):
         trial = trainer.run(cost)
         if cost > 1e9:
-            own.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=True))
-    page = job_page(reader, "off")
+            grpc_server.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=True))
+    page = job_page(own_web, "off")
     assert axis_of(spec_of(page, "cost"))["scale"]["domain"][1] < 10
     assert [row["cost"] for row in rows_of(page, "cost")] == ["6.00 J", "7.00 GJ", "5.00 J"]
 
@@ -214,14 +202,16 @@ def test_a_trial_that_is_off_the_scale_but_excluded_crushes_nothing(own: LiveSer
     [((0.3, 0.5, 0.95), True), ((0.85, 0.89, 0.95), False), ((-1.0, 0.2, 0.95), True), ((0.9, 0.9, 0.9), False)],
 )
 def test_metrics_begin_at_zero_unless_they_are_close_together(
-    own: LiveServer, reader: httpx.Client, metrics: tuple[float, ...], *, from_zero: bool
+    grpc_server: LiveServer, own_web: httpx.Client, metrics: tuple[float, ...], *, from_zero: bool
 ) -> None:
     """The axis has room on both sides, and zero where this leaves enough of the chart to the metrics."""
-    trainer = Trainer(own.trainer, job_id=f"metric-{metrics[0]}-{metrics[1]}", job_id_prefix="metric", policy=POLICY)
+    trainer = Trainer(
+        grpc_server.trainer, job_id=f"metric-{metrics[0]}-{metrics[1]}", job_id_prefix="metric", policy=POLICY
+    )
     trial = trainer.next()
     for epoch, value in enumerate(metrics, 1):
         trainer.report(trial, 5.0 * epoch, value, epoch, float(epoch))
-    low, high = axis_of(spec_of(job_page(reader, trainer.job_id), "curves"))["scale"]["domain"]
+    low, high = axis_of(spec_of(job_page(own_web, trainer.job_id), "curves"))["scale"]["domain"]
     assert (low <= 0) is from_zero
     assert low <= min(metrics) <= max(metrics) < high
 

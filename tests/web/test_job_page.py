@@ -6,7 +6,6 @@ import csv
 import html
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,27 +16,11 @@ from wattwise_web.facts import web_url
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
-from tests.web.page import WebPage
 from tests.web.test_pages import job_page, rows_of, spec_of, text_of, words_of
 
 POLICY = v1.POLICY_KNOWLEDGE_GRADIENT
 COMMITS = ("5f0", "5f0", "9ab")
 GLOSSARY = Path(__file__).parents[2] / "docs/glossary.md"
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server of its own."""
-    with LiveServer(tmp_path_factory.mktemp("own")) as live:
-        live.start()
-        yield live
-
-
-@pytest.fixture(scope="module")
-def web(own: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A browser without scripts, on its page."""
-    with WebPage(own.address, tmp_path_factory.mktemp("page") / "web.log") as page, page.client() as client:
-        yield client
 
 
 def pin(server: LiveServer, job_id: str, size: int, status: v1.BatchSizeStatus.ValueType) -> None:
@@ -70,64 +53,66 @@ def numbers(page: httpx.Response) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def lucky(own: LiveServer) -> Trainer:
+def lucky(grpc_server: LiveServer) -> Trainer:
     """A job of which one trial of 8 was lucky: others of it cost five times as much."""
-    trainer = Trainer(own.trainer, job_id="lucky", job_id_prefix="lucky", policy=POLICY)
+    trainer = Trainer(grpc_server.trainer, job_id="lucky", job_id_prefix="lucky", policy=POLICY)
     for cost in (60.0, 10.0, 50.0, 55.0, 52.0):
-        pin(own, "lucky", 8, v1.BATCH_SIZE_STATUS_PINNED)
+        pin(grpc_server, "lucky", 8, v1.BATCH_SIZE_STATUS_PINNED)
         trainer.run(cost)
-    pin(own, "lucky", 8, v1.BATCH_SIZE_STATUS_ALLOWED)
+    pin(grpc_server, "lucky", 8, v1.BATCH_SIZE_STATUS_ALLOWED)
     return trainer
 
 
-def test_the_batch_size_in_use_has_the_same_name_in_list_and_page(web: httpx.Client, lucky: Trainer) -> None:
+def test_the_batch_size_in_use_has_the_same_name_in_list_and_page(own_web: httpx.Client, lucky: Trainer) -> None:
     """The column and the fact are "used now", with the same batch size."""
-    listed = web.get("/", params={"q": lucky.job_id}).text
+    listed = own_web.get("/", params={"q": lucky.job_id}).text
     assert '<th scope="col" class="num">used now</th>' in listed
     (cell,) = re.findall(r'<td class="num" data-label="used now">(.*?)</td>', listed)
     assert words_of(cell) == "8 default 16"
-    assert facts_of(job_page(web, lucky.job_id))["Used now"] == "batch size 8"
+    assert facts_of(job_page(own_web, lucky.job_id))["Used now"] == "batch size 8"
 
 
-def test_the_cheapest_batch_size_has_its_expected_cost(web: httpx.Client, own: LiveServer, lucky: Trainer) -> None:
+def test_the_cheapest_batch_size_has_its_expected_cost(
+    own_web: httpx.Client, grpc_server: LiveServer, lucky: Trainer
+) -> None:
     """The page says what a model is expected to cost, not what the luckiest trial did."""
-    job = own.admin.GetJob(v1.GetJobRequest(job_id=lucky.job_id)).job
+    job = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=lucky.job_id)).job
     (state,) = (each for each in job.batch_size_states if each.batch_size == 8)
     assert state.expected_cost > 2 * job.min_cost == 20.0
     expected = amounts.cost(state.expected_cost)
-    assert facts_of(job_page(web, lucky.job_id))["Cheapest so far"].startswith(f"batch size 8: {expected} expected")
+    assert facts_of(job_page(own_web, lucky.job_id))["Cheapest so far"].startswith(f"batch size 8: {expected} expected")
 
 
-def test_a_requested_launch_is_not_the_search_s(web: httpx.Client, own: LiveServer, lucky: Trainer) -> None:
+def test_a_requested_launch_is_not_the_search_s(own_web: httpx.Client, grpc_server: LiveServer, lucky: Trainer) -> None:
     """A requested baseline says who chose it, before and after it; a trial that the search chose says so, too."""
-    assert ">Chosen by the search: knowledge gradient.<" in job_page(web, lucky.job_id).text
-    own.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=lucky.job_id))
-    (card,) = re.findall(r'<section class="now".*?</section>', job_page(web, lucky.job_id).text, re.DOTALL)
+    assert ">Chosen by the search: knowledge gradient.<" in job_page(own_web, lucky.job_id).text
+    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=lucky.job_id))
+    (card,) = re.findall(r'<section class="now".*?</section>', job_page(own_web, lucky.job_id).text, re.DOTALL)
     assert ">Requested by a person.<" in card
     assert "knowledge gradient" not in card
     trial = lucky.run(60.0)
     address = {"job": lucky.job_id, "number": str(trial.id.trial_number)}
-    assert facts_of(web.get("/trial", params=address))["Chosen"] == "by a person"
+    assert facts_of(own_web.get("/trial", params=address))["Chosen"] == "by a person"
     chosen = {"job": lucky.job_id, "number": str(lucky.run(50.0).id.trial_number)}
-    assert facts_of(web.get("/trial", params=chosen))["Chosen"] == "by the search"
+    assert facts_of(own_web.get("/trial", params=chosen))["Chosen"] == "by the search"
 
 
 @pytest.fixture(scope="module")
-def held(own: LiveServer) -> Trainer:
+def held(grpc_server: LiveServer) -> Trainer:
     """A job with a pin, a ban, a requested baseline and an excluded trial, of twelve trials."""
-    trainer = Trainer(own.trainer, job_id="held", job_id_prefix="held", policy=POLICY)
+    trainer = Trainer(grpc_server.trainer, job_id="held", job_id_prefix="held", policy=POLICY)
     trials = [trainer.run(5.0 + number % 3) for number in range(12)]
-    exclude(own, trials[10])
-    pin(own, "held", 64, v1.BATCH_SIZE_STATUS_BANNED)
-    pin(own, "held", 32, v1.BATCH_SIZE_STATUS_PINNED)
-    own.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held"))
-    own.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", every=10))
+    exclude(grpc_server, trials[10])
+    pin(grpc_server, "held", 64, v1.BATCH_SIZE_STATUS_BANNED)
+    pin(grpc_server, "held", 32, v1.BATCH_SIZE_STATUS_PINNED)
+    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held"))
+    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", every=10))
     return trainer
 
 
-def test_what_people_have_set_comes_before_the_trials(web: httpx.Client, held: Trainer) -> None:
+def test_what_people_have_set_comes_before_the_trials(own_web: httpx.Client, held: Trainer) -> None:
     """Pins, bans and exclusions have a card with the commands that undo them; it and the events precede the trials."""
-    page = job_page(web, held.job_id)
+    page = job_page(own_web, held.job_id)
     places = [page.text.index(f'id="{name}-title"') for name in ("held", "events", "facts", "trials")]
     assert places == sorted(places)
     (card,) = re.findall(r'<section class="held".*?</section>', page.text, re.DOTALL)
@@ -141,18 +126,18 @@ def test_what_people_have_set_comes_before_the_trials(web: httpx.Client, held: T
     ]
 
 
-def test_ten_trials_and_a_link_to_all(web: httpx.Client, held: Trainer) -> None:
+def test_ten_trials_and_a_link_to_all(own_web: httpx.Client, held: Trainer) -> None:
     """The page of a job has the newest ten; the link leads to the list of all."""
-    page = job_page(web, held.job_id)
+    page = job_page(own_web, held.job_id)
     assert numbers(page) == list(range(12, 2, -1))
     (link,) = re.findall(r'<a href="([^"]*)">all 12 trials</a>', page.text)
-    assert numbers(web.get(html.unescape(link))) == list(range(12, 0, -1))
+    assert numbers(own_web.get(html.unescape(link))) == list(range(12, 0, -1))
 
 
-def test_excluded_trials_look_excluded(web: httpx.Client, held: Trainer) -> None:
+def test_excluded_trials_look_excluded(own_web: httpx.Client, held: Trainer) -> None:
     """In the lists, the chart and its table an excluded trial is struck through, and a word says so."""
-    page = job_page(web, held.job_id)
-    for listed in (page, web.get("/job/trials", params={"id": held.job_id})):
+    page = job_page(own_web, held.job_id)
+    for listed in (page, own_web.get("/job/trials", params={"id": held.job_id})):
         assert re.findall(r'<tr id="t-(\d+)" class="struck">', listed.text) == ["11"]
         (row,) = re.findall(r'<tr id="t-11".*?</tr>', listed.text, re.DOTALL)
         assert "reached, excluded" in words_of(row)
@@ -166,12 +151,12 @@ def test_excluded_trials_look_excluded(web: httpx.Client, held: Trainer) -> None
 
 
 @pytest.fixture(scope="module")
-def labelled(own: LiveServer) -> Trainer:
+def labelled(grpc_server: LiveServer) -> Trainer:
     """A job whose launches have labels; the fifth trial failed, and the last one runs."""
-    trainer = Trainer(own.trainer, job_id="labelled", job_id_prefix="labelled", policy=POLICY)
+    trainer = Trainer(grpc_server.trainer, job_id="labelled", job_id_prefix="labelled", policy=POLICY)
     for number, commit in enumerate(COMMITS, 1):
-        launched(own, trainer, host="node-7", commit=commit, log_url=f"https://logs.example/{number}?a=b")
-    launched(own, trainer, host="node-8", log_url="javascript:alert(1)")
+        launched(grpc_server, trainer, host="node-7", commit=commit, log_url=f"https://logs.example/{number}?a=b")
+    launched(grpc_server, trainer, host="node-8", log_url="javascript:alert(1)")
     trainer.end(trainer.next(), v1.END_REASON_ERROR)
     trainer.next()
     return trainer
@@ -194,44 +179,44 @@ FILTERS: tuple[tuple[dict[str, str], list[int]], ...] = (
 
 @pytest.mark.parametrize(("wanted", "found"), FILTERS, ids=str)
 def test_files_follow_the_filter(
-    web: httpx.Client, labelled: Trainer, wanted: dict[str, str], found: list[int]
+    own_web: httpx.Client, labelled: Trainer, wanted: dict[str, str], found: list[int]
 ) -> None:
     """The CSV and the JSON that a list links have its trials, by number."""
-    page = web.get("/job/trials", params={"id": labelled.job_id} | wanted)
+    page = own_web.get("/job/trials", params={"id": labelled.job_id} | wanted)
     assert numbers(page) == found
     links = re.findall(r'<a href="([^"]*)">(CSV|JSON)</a>', page.text)
-    texts = {kind: web.get(html.unescape(link)).text for link, kind in links}
+    texts = {kind: own_web.get(html.unescape(link)).text for link, kind in links}
     assert [int(row["trial"]) for row in csv.DictReader(texts["CSV"].splitlines())] == found[::-1]
     assert [each["id"]["trial_number"] for each in json.loads(texts["JSON"])] == found[::-1]
 
 
-def test_files_follow_the_batch_size_and_the_pages(own: LiveServer, web: httpx.Client) -> None:
+def test_files_follow_the_batch_size_and_the_pages(grpc_server: LiveServer, own_web: httpx.Client) -> None:
     """A file has the trials of all pages of its list, and no others."""
-    trainer = Trainer(own.trainer, job_id="paged", job_id_prefix="paged", policy=v1.POLICY_GTS)
+    trainer = Trainer(grpc_server.trainer, job_id="paged", job_id_prefix="paged", policy=v1.POLICY_GTS)
     trials = [trainer.run(5.0 + number % 7) for number in range(60)]
     size = max(trial.id.batch_size for trial in trials)
     wanted = [t.id.trial_number for t in trials if t.id.batch_size == size and t.id.trial_number <= 55]
     shown = {"id": "paged", "batch": str(size), "from": "55"}
-    assert [each["id"]["trial_number"] for each in web.get("/job/trials.json", params=shown).json()] == wanted
+    assert [each["id"]["trial_number"] for each in own_web.get("/job/trials.json", params=shown).json()] == wanted
 
 
-def test_a_label_that_is_none_is_said(web: httpx.Client, labelled: Trainer) -> None:
+def test_a_label_that_is_none_is_said(own_web: httpx.Client, labelled: Trainer) -> None:
     """A text without a key is ignored, stays in its field and gets a hint; the filter of others stays in the links."""
-    bad = web.get("/job/trials", params={"id": labelled.job_id, "label": "node-7"})
+    bad = own_web.get("/job/trials", params={"id": labelled.job_id, "label": "node-7"})
     assert 'value="node-7" aria-invalid="true"' in bad.text
     assert "Write a label as key=value" in text_of(bad)
-    good = web.get("/job/trials", params={"id": labelled.job_id, "label": "host=node-7"})
+    good = own_web.get("/job/trials", params={"id": labelled.job_id, "label": "host=node-7"})
     (chips,) = re.findall(r'aria-label="Result">(.*?)</nav>', good.text, re.DOTALL)
     assert all("label=host%3Dnode-7" in link for link in re.findall(r'href="([^"]*)"', chips))
 
 
-def test_only_web_addresses_become_links_to_logs(web: httpx.Client, labelled: Trainer) -> None:
+def test_only_web_addresses_become_links_to_logs(own_web: httpx.Client, labelled: Trainer) -> None:
     """The log of a trial is a link in lists and on its page; another text is shown as it is."""
     rel = 'rel="noopener noreferrer"'
-    listed = job_page(web, labelled.job_id).text
+    listed = job_page(own_web, labelled.job_id).text
     assert f'<a href="https://logs.example/3?a=b" {rel}>log<' in listed
     assert listed.count(rel) == 3
-    pages = {n: web.get("/trial", params={"job": labelled.job_id, "number": str(n)}).text for n in (3, 4)}
+    pages = {n: own_web.get("/trial", params={"job": labelled.job_id, "number": str(n)}).text for n in (3, 4)}
     assert f'<a href="https://logs.example/3?a=b" {rel}>https://logs.example/3?a=b</a>' in pages[3]
     assert "javascript:alert(1)" in pages[4]
     assert 'href="javascript' not in pages[4]
@@ -252,34 +237,34 @@ def test_addresses_of_the_web(text: str, *, good: bool) -> None:
     assert web_url(text) == (text if good else "")
 
 
-def test_a_trial_leads_to_those_with_its_label(web: httpx.Client, labelled: Trainer) -> None:
+def test_a_trial_leads_to_those_with_its_label(own_web: httpx.Client, labelled: Trainer) -> None:
     """Each label of a trial links the trials that have it, too."""
-    page = web.get("/trial", params={"job": labelled.job_id, "number": "1"}).text
+    page = own_web.get("/trial", params={"job": labelled.job_id, "number": "1"}).text
     links = [html.unescape(link) for link in re.findall(r'<a class="quiet" href="([^"]*)">', page)]
-    assert [numbers(web.get(link)) for link in links] == [[2, 1], [3, 2, 1], [1]]
+    assert [numbers(own_web.get(link)) for link in links] == [[2, 1], [3, 2, 1], [1]]
 
 
-def figures(web: httpx.Client, one: str, other: str) -> dict[str, list[str]]:
+def figures(own_web: httpx.Client, one: str, other: str) -> dict[str, list[str]]:
     """The key figures of two jobs."""
-    page = web.get("/compare", params={"a": one, "b": other})
+    page = own_web.get("/compare", params={"a": one, "b": other})
     (table,) = re.findall(r'<table class="rows pair">(.*?)</table>', page.text, re.DOTALL)
     rows = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', table)
     return {name: [words_of(cell) for cell in re.findall(r"<td>(.*?)</td>", cells)] for name, cells in rows}
 
 
-def test_two_jobs_are_compared(web: httpx.Client, own: LiveServer, lucky: Trainer) -> None:
+def test_two_jobs_are_compared(own_web: httpx.Client, grpc_server: LiveServer, lucky: Trainer) -> None:
     """Their key figures stand side by side, and what a delivery has cost each of them is in one chart."""
-    other = Trainer(own.trainer, job_id="lucky-too", job_id_prefix="lucky", policy=POLICY, eta_knob=0.5)
+    other = Trainer(grpc_server.trainer, job_id="lucky-too", job_id_prefix="lucky", policy=POLICY, eta_knob=0.5)
     for converges in (True, False, True):
         other.run(30.0, converges=converges)
-    assert f'<a href="/compare?a={lucky.job_id}">Compare with another job</a>' in job_page(web, lucky.job_id).text
-    found = {job_id: own.admin.GetJobStatistics(v1.GetJobStatisticsRequest(job_id=job_id)).statistics
+    assert f'<a href="/compare?a={lucky.job_id}">Compare with another job</a>' in job_page(own_web, lucky.job_id).text
+    found = {job_id: grpc_server.admin.GetJobStatistics(v1.GetJobStatisticsRequest(job_id=job_id)).statistics
              for job_id in (lucky.job_id, "lucky-too")}  # fmt: skip
-    shown = figures(web, lucky.job_id, "lucky-too")
+    shown = figures(own_web, lucky.job_id, "lucky-too")
     each = [amounts.cost(of.spent.cost / of.num_deliveries) for of in found.values()]
     assert shown["cost per delivery so far"] == each
     assert shown["deliveries"] == [str(of.num_deliveries) for of in found.values()]
-    page = web.get("/compare", params={"a": lucky.job_id, "b": "lucky-too"})
+    page = own_web.get("/compare", params={"a": lucky.job_id, "b": "lucky-too"})
     assert "η is 1 and 0.5" in text_of(page)
     points = spec_of(page, "per-delivery")["data"]["values"]
     last = [[value for value in points if value["j"] == place][-1] for place in (0, 1)]
@@ -288,11 +273,11 @@ def test_two_jobs_are_compared(web: httpx.Client, own: LiveServer, lucky: Traine
     assert tops[0] == tops[1]
 
 
-def test_the_other_job_is_found_by_a_part_of_its_id(web: httpx.Client, lucky: Trainer, held: Trainer) -> None:
+def test_the_other_job_is_found_by_a_part_of_its_id(own_web: httpx.Client, lucky: Trainer, held: Trainer) -> None:
     """Without another job, or with a part of an id, the page lists jobs to compare with: those of the prefix first."""
 
     def found(b: str) -> list[str]:
-        page = web.get("/compare", params={"a": lucky.job_id, "b": b}).text
+        page = own_web.get("/compare", params={"a": lucky.job_id, "b": b}).text
         return [html.unescape(text) for text in re.findall(r'<a class="id" data-row href="[^"]*">(.*?)</a>', page)]
 
     assert found("")[0] != lucky.job_id
@@ -302,17 +287,17 @@ def test_the_other_job_is_found_by_a_part_of_its_id(web: httpx.Client, lucky: Tr
     assert lucky.job_id not in found(lucky.job_id)
 
 
-def test_the_glossary_is_that_of_the_docs(web: httpx.Client) -> None:
+def test_the_glossary_is_that_of_the_docs(own_web: httpx.Client) -> None:
     """The page has each term of docs/glossary.md, in its order, and every page links it."""
     terms = re.findall(r"^- \*\*(.+?)\*\*: ", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
-    page = web.get("/glossary")
+    page = own_web.get("/glossary")
     assert re.findall(r'<dt id="[^"]*">(.*?)</dt>', page.text) == terms
     assert {"launch", "trial", "delivery"} <= set(terms)
     assert "A trial that reached its target" in text_of(page)
-    assert '<a href="/glossary">Glossary</a>' in web.get("/").text
+    assert '<a href="/glossary">Glossary</a>' in own_web.get("/").text
 
 
-def test_a_trial_says_which_need_it_served(web: httpx.Client, labelled: Trainer) -> None:
+def test_a_trial_says_which_need_it_served(own_web: httpx.Client, labelled: Trainer) -> None:
     """The page says how many deliveries there were before it."""
-    shown = facts_of(web.get("/trial", params={"job": labelled.job_id, "number": "3"}))
+    shown = facts_of(own_web.get("/trial", params={"job": labelled.job_id, "number": "3"}))
     assert shown["Recurrence"] == "3: the job had 2 deliveries when it started"

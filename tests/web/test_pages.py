@@ -23,6 +23,7 @@ from wattwise.rpc.credentials import Credentials
 from wattwise_web import amounts, live, pages
 from wattwise_web.backend import Backend
 from wattwise_web.pages import Visitor
+from wattwise_web.trial_filter import RESULT_WORDS
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer, servers_on
@@ -152,7 +153,7 @@ def test_a_saving_job_says_at_least_how_much(web: httpx.Client) -> None:
     assert re.search(r"A model costs [\d.]+ EUR now, [\d.]+ EUR with the default, 256: \d+% less\.", shown)
     assert re.search(r"Batch size \d+ is used now, because its expected cost is the lowest", shown)
     assert re.search(r"Saved at least [\d.]+ EUR in \d+ deliveries, \d+% of what the default would have cost\.", shown)
-    assert re.search(r"Compared with the mean of \d+ deliveries with the default, 256", shown)
+    assert re.search(r"The default, 256, has \d+ deliveries\.", shown)
     (names,) = re.findall(r'<table class="data amounts">(.*?)</table>', answer.text, re.DOTALL)
     assert re.findall(r'<th scope="row">(.*?)</th>', names)[:2] == ["money", "energy"]
     assert re.search(r"Broke even at trial \d+", shown)
@@ -356,12 +357,12 @@ def test_trials_are_paged_by_number_and_filtered(web: httpx.Client) -> None:
 
 def test_the_batch_size_is_a_control_that_links_keep(web: httpx.Client) -> None:
     """The list has a choice of batch sizes; results and pages keep it, and one that the job lacks is ignored."""
-    shown = web.get("/job/trials", params={"id": "resnet-nightly", "batch": "256", "result": "reached"})
+    shown = web.get("/job/trials", params={"id": "resnet-nightly", "batch": "256", "result": "target-reached"})
     assert "<option selected>256</option>" in shown.text
-    assert '<input type="hidden" name="result" value="reached">' in shown.text
+    assert '<input type="hidden" name="result" value="target-reached">' in shown.text
     (chips,) = re.findall(r'aria-label="Result">(.*?)</nav>', shown.text, re.DOTALL)
     links = [html.unescape(link) for link in re.findall(r'href="([^"]*)"', chips)]
-    assert len(links) == 10
+    assert len(links) == len(RESULT_WORDS) == 12
     assert all("batch=256" in link and "id=resnet-nightly" in link for link in links)
     sizes = re.findall(r'<td class="num strong" data-label="batch size">(\d+)</td>', shown.text)
     assert sizes

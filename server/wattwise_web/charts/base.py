@@ -147,7 +147,7 @@ def number_axis(name: str, title: str, values: Iterable[float] = (), *, unit: st
 
 
 def _whole_ticks(low: float, high: float) -> list[int]:
-    """At most 12 whole numbers, at round steps."""
+    """Returns at most 12 whole numbers, at round steps."""
     steps = (number * 10**power for power in range(9) for number in (1, 2, 5))
     step = next(step for step in steps if (high - low) / step <= 11)
     ticks = list(range(math.ceil(low / step) * step, math.floor(high) + 1, step))
@@ -223,7 +223,7 @@ def joules_text(field: str) -> str:
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
-    """At most about so many of the items, the last one among them."""
+    """Returns about so many of the items at most, the last one among them."""
     step = max(1, -(-len(items) // most))
     return [*items[:-1:step], *items[-1:]]
 
@@ -234,7 +234,7 @@ def tooltip(*fields: tuple[str, str]) -> list[Spec]:
 
 
 def rounded(value: float) -> float | None:
-    """With five digits, which a chart cannot tell from more; None if it is not finite."""
+    """Rounds to five digits, which a chart cannot tell from more; returns None if the value is not finite."""
     if not math.isfinite(value):
         return None
     short = float(f"{value:.5g}")

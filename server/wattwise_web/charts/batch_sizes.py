@@ -34,9 +34,9 @@ _LONG = 2
 _LABELS, _NARROW = 3, 12
 """So many batch sizes have their chance above them, the most likely ones; of more batch sizes only one."""
 _TEXTS = 5
-"""With more batch sizes, the energy of an epoch is not above them."""
+"""The most batch sizes with the energy of an epoch above them."""
 _HEADROOM = 1.18
-"""For the chances, above all intervals."""
+"""The end of the axis relative to the highest interval, with room for the chances."""
 
 
 def expected_costs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], money: Mapping[int, str] | None = None) -> Chart:

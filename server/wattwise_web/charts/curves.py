@@ -28,9 +28,9 @@ from wattwise_web.charts.base import (
 )
 
 POINTS = 800
-"""Of all curves together."""
+"""The most points of all curves together."""
 _MARKED = 120
-"""With more points, a curve has no symbols but its first and its last one."""
+"""A curve with more points has symbols only at its first and its last one."""
 _CLOSE = 0.8
 """Metrics whose lowest value is more than this part of the highest one have an axis that does not begin at zero."""
 

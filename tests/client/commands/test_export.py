@@ -82,6 +82,15 @@ def test_formulas_are_texts(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert (row["job"], row["metric"]) == ("'=1+1", "-1.0")
 
 
+def test_unknown_job_has_no_file(refused: Ask, tmp_path: Path) -> None:
+    """Neither stdout nor the file gets a heading."""
+    file = tmp_path / "trials.csv"
+    outputs: tuple[tuple[str, ...], ...] = ((), ("--output", str(file)))
+    for output in outputs:
+        assert "no-such-job" in refused("jobs", "export", "no-such-job", *output, status=1)
+    assert not file.exists()
+
+
 def test_no_formula_behind_a_semicolon(
     ask: Ask, stub: v1.BatchSizeOptimizerStub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

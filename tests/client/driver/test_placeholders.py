@@ -56,7 +56,7 @@ def test_arguments_are_not_evaluated(path: str) -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shell_takes_values_as_they_are(shell: str, script: str, path: str) -> None:
-    """In the script of a shell a value is quoted for the place where it stands."""
+    """A value in a shell script is quoted for the place where it stands."""
     command = substitute([shell, "-c", script], values(path))
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == SCRIPTS[script].replace("{}", path)

@@ -68,10 +68,10 @@ def _export(client: Client, args: argparse.Namespace) -> int:
         complain("wattwise jobs: --json cannot be combined with --format csv")
         return MISUSED
     number = itertools.count()
-    # One number for each row that is written.
-    rows = (row for row, _ in zip(_rows(client, args), number, strict=False))
     as_json = args.json or args.format == "json"
     with _output(args.output) as file:
+        # One number for each row that is written.
+        rows = (row for row, _ in zip(_rows(client, args), number, strict=False))
         _write_json(file, rows) if as_json else _write_csv(file, rows)
     if args.output is not None and str(args.output) != "-":
         written = next(number)
@@ -85,14 +85,19 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
     status = TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED)
     reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
     one = args.job_id is not None
+    # Called at once, so that nothing is written for an unknown job.
     jobs = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=PAGE)
-    for job in jobs:
-        # Of many jobs, one may be deleted meanwhile.
-        with nullcontext() if one else suppress(JobNotFoundError):
-            for trial in client.list_trials(job.spec.job_id, status=status, end_reason=reason, page_size=PAGE):
-                # An older server ignores the reason.
-                if reason in (v1.END_REASON_UNSPECIFIED, trial.end_reason):
-                    yield JobTrial(job, trial)
+
+    def rows() -> Iterator[JobTrial]:
+        for job in jobs:
+            # Of many jobs, one may be deleted meanwhile.
+            with nullcontext() if one else suppress(JobNotFoundError):
+                for trial in client.list_trials(job.spec.job_id, status=status, end_reason=reason, page_size=PAGE):
+                    # An older server ignores the reason.
+                    if reason in (v1.END_REASON_UNSPECIFIED, trial.end_reason):
+                        yield JobTrial(job, trial)
+
+    return rows()
 
 
 def _write_csv(file: IO[str], rows: Iterable[JobTrial]) -> None:

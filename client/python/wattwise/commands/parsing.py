@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LEAST_PART = 3
-"""From so many characters on, a part of a known word may be meant as the word."""
+"""The shortest part of a known word that is taken for the word."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -184,7 +184,7 @@ EPOCH_COLUMNS: Sequence[Column[v1.Measurement]] = (
         priority=4,
     ),
 )
-"""Of the epochs of a trial; sums since its start."""
+"""The columns of the epochs of a trial; sums since its start."""
 
 _LIMIT_COLUMNS: Sequence[Column[v1.ProfiledLimit]] = (
     numbers("power limit", lambda limit: limit.power_limit_watts, watts_per_gpu),
@@ -192,4 +192,4 @@ _LIMIT_COLUMNS: Sequence[Column[v1.ProfiledLimit]] = (
     numbers("time of a step", lambda limit: limit.time_seconds_per_step, step_time, priority=2),
     numbers("energy of a step", lambda limit: limit.energy_joules_per_step or None, joules, priority=3),
 )
-"""Of what a trial has profiled, for one training step."""
+"""The columns of the power limits that a trial has profiled, for one training step."""

@@ -498,7 +498,7 @@ JOB_COLUMNS: Sequence[Column[v1.Job]] = (
         unit="seconds",
     ),
 )
-"""Of a list of jobs; `expected cost` is that of a model with the best known batch size."""
+"""The columns of a list of jobs; `expected cost` is that of a model with the best known batch size."""
 
 TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     numbers("trial", lambda row: row.trial.id.trial_number),

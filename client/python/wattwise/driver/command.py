@@ -106,7 +106,7 @@ def _drive(
         if before := folder.change_server(server or OWN_SERVER):
             board.say(
                 f"WARNING: the trials of this run were reported to {before} so far, and {server or OWN_SERVER} knows "
-                "them only if both have one database: otherwise its search begins anew, and the run's history has "
+                "them only if both have one database: otherwise its search starts again, and the run's history has "
                 "trials of both. Go back to the former server, or begin a new run with --fresh"
             )
         if spec.has_prices:
