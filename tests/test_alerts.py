@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from wattwise_server.policy.savings import LEAST_RUNS
 
 from tests.jobs import Trainer
 from tests.watched import WatchedServer
@@ -21,7 +22,9 @@ def test_every_metric_of_the_rules_exists(watched: WatchedServer) -> None:
     """A server that has answered a call has each of the series that the alerts and the manual name."""
     watched.stop()
     watched.start("--metrics-jobs", "5", "--electricity-price", "0.3", "--currency", "EUR", "--carbon-intensity", "300")
-    Trainer(watched.trainer).run(1.0)
+    job = Trainer(watched.trainer, batch_sizes=[16])
+    for _ in range(LEAST_RUNS):
+        job.run(1.0)
     served = {s.name for family in text_string_to_metric_families(watched.scrape()) for s in family.samples}
     rules = yaml.safe_load((ROOT / "docs/alerts.yml").read_text())["groups"][0]["rules"]
     named = {name for rule in rules for name in re.findall(r"\b(?:wattwise|process)_\w+", rule["expr"])}

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from wattwise import v1
+from wattwise_server.policy.savings import LEAST_RUNS
 
 from tests.deploy.files import DEPLOY, EXAMPLE, ROOT, compose, image_settings, of_kind, resources
 from tests.jobs import Trainer, monitor_of, result
@@ -65,7 +66,9 @@ def test_every_query_is_about_metrics_that_exist(watched: WatchedServer) -> None
 
 
 def _make_traffic(watched: WatchedServer) -> None:
-    job = Trainer(watched.trainer)
+    job = Trainer(watched.trainer, batch_sizes=[16])
+    for _ in range(LEAST_RUNS):
+        job.run(1.0)
     trial = job.next()
     (decision,) = watched.trainer.StreamResults(
         iter([v1.StreamResultsRequest(result=result(trial, 1.0, monitor=monitor_of("nvml")))])

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from wattwise import v1
+from wattwise_server.policy.savings import LEAST_RUNS
 
 from tests.deploy.files import DEPLOY, ROOT
 from tests.deploy.test_monitoring import OF_JOBS, queries
@@ -109,7 +110,8 @@ def scraped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Wa
 def _make_traffic(server: WatchedServer) -> None:
     """A job that loses, one that fails, a stream, and a refused call."""
     loser = People(server, job_id=HOSTILE)
-    loser.run_with(16, 10.0)
+    for _ in range(LEAST_RUNS):
+        loser.run_with(16, 10.0)
     for _ in range(30):
         loser.run_with(64, 100.0)
     failing = Trainer(server.trainer, job_id="test-failing")

@@ -115,7 +115,9 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path, command: str, conte
         "copy": ("copy", url, new),
         "copy to": ("copy", "sqlite:///" + _new_database(tmp_path), url),
     }[command]
-    assert f"{path} is not a Wattwise database: name another file\n" in failing(*words)
+    or_damaged = ", or its header is damaged: name another file, or restore a backup"
+    suffix = or_damaged if content in ("text", "bytes") else ": name another file"
+    assert f"{path} is not a Wattwise database{suffix}\n" in failing(*words)
     assert path.read_bytes() == before
 
 

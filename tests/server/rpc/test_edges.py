@@ -198,7 +198,9 @@ def test_database_of_another_program_with_a_version_is_refused_untouched(tmp_pat
         connection.execute("CREATE TABLE customers (name)")
         connection.execute("PRAGMA user_version = 1")
     before = path.read_bytes()
-    assert "another program" in refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
+    assert "is not a Wattwise database" in refuse(
+        "--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path
+    )
     assert path.read_bytes() == before
 
 

@@ -85,11 +85,14 @@ def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[i
 
 
 def file_error(path: Path, error: sqlite3.Error, message: str) -> StartError:
-    """The error for a file that SQLite cannot use: the message, unless the file is none of SQLite's."""
+    """The error for a file that SQLite cannot use: the message, unless the file does not begin as SQLite's do."""
     if "not a database" in str(error):
         with open_file(path, "rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
-                return _foreign(str(path))
+                return StartError(
+                    f"{path} is not a Wattwise database, or its header is damaged: "
+                    "name another file, or restore a backup"
+                )
     return StartError(message)
 
 
