@@ -122,7 +122,7 @@ class WithFallback:
             return Dispatch(-self.fallbacks, self._workload.default_batch_size)
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
-        """As the engine, or to the target or the last epoch."""
+        """Follows the engine, or runs to the target or the last epoch."""
         if trial.number < 0:
             return to_the_end(epochs, self._workload.max_epochs)
         return self._engine.run(trial, epochs)

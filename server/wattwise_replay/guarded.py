@@ -29,7 +29,7 @@ _BELIEFS = {
     "deviation": (True, 0.0, _LARGEST),
     "failure_rate": (True, 0.0, 1.0),
 }
-"""For each number of a belief, whether it may be None, and its limits."""
+"""Whether each number of a belief may be None, and its limits."""
 
 
 class Guarded:

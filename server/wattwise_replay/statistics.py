@@ -17,7 +17,7 @@ class Mean(NamedTuple):
     half_width: float
 
     def times(self, factor: float) -> Mean:
-        """In another unit."""
+        """The same in another unit."""
         return Mean(self.mean * factor, self.half_width * factor)
 
 

@@ -54,11 +54,11 @@ MAX_REQUEST_BYTES = 512 * 1024
 _MOST_FILES = 2**20
 
 _M_ARENA_MAX = -8
-"""Of glibc's malloc.h."""
+"""The constant of glibc's malloc.h."""
 
 _SWEEP_SECONDS = 0.25
 _SHARED_SWEEP_SECONDS = 1.0
-"""Of a database that every server asks."""
+"""The interval for a database that every server asks."""
 
 _COUNT_SECONDS = 10.0
 _PRUNE_SECONDS = 600.0
@@ -96,7 +96,7 @@ _OPTIONS = (
 
 
 _RESERVED_FILES = 128
-"""For the database, the log, certificates, metrics and probes."""
+"""Files for the database, the log, certificates, metrics and probes."""
 
 _PROBES = 32
 """Connections to the port for probes."""

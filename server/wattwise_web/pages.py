@@ -44,9 +44,9 @@ _NEWEST_EVENTS = 8
 _SINGLE_TRIALS = 1000
 """Up to so many trials, charts show each one."""
 _RANGES = 250
-"""In charts of more trials; a range of trials has a mark for each batch size."""
+"""A chart of more trials has one mark for each batch size in a range of trials."""
 _MARKS = 600
-"""With more marks, such a chart has fewer ranges."""
+"""A chart of ranges with more marks gets fewer ranges."""
 _CURVES = 8
 """Trials whose epochs are drawn; each takes one call, and those that have ended are kept."""
 _KEPT_CURVES = 100

@@ -18,7 +18,7 @@ from wattwise_server.domain import JobFigures, Quantities, Verdict
 from wattwise_server.observability.fresh import Computed
 
 Figures: TypeAlias = tuple[JobFigures, Mapping[str, JobFigures]]
-"""Of all jobs together, and of single ones by id, which add up to them."""
+"""The figures of all jobs together, and those of single jobs by id, which add up to them."""
 
 Samples: TypeAlias = Iterable[tuple[Sequence[str], float]]
 """Label values with a number."""

@@ -19,10 +19,10 @@ FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside."""
 
 _LONGEST_PAUSE = 1024
-"""In trials."""
+"""Trials."""
 
 _FAILURES_KEPT = FAILURES_TO_SET_ASIDE + 10
-"""As many as the longest pause needs: 2^10 trials."""
+"""The longest pause, 2^10 trials, needs this many."""
 
 
 def counts_as_failure(trial: Trial) -> bool:

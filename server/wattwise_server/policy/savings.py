@@ -124,7 +124,7 @@ class Baseline(NamedTuple):
     generous: float
 
     def times(self, factor: float) -> Baseline:
-        """In another unit."""
+        """The same in another unit."""
         return Baseline(self.runs, *(factor * each for each in self[1:]))
 
 
@@ -182,7 +182,7 @@ class Savings:
         return self.deliveries * self.baseline.mean - (self.spent - self.running)
 
     def times(self, factor: float) -> Savings:
-        """In another unit: CO2 is energy times the carbon intensity.
+        """The same in another unit: CO2 is energy times the carbon intensity.
 
         Raises:
             ValueError: the factor is not a finite number from 0.

@@ -324,7 +324,7 @@ class Methods(grpc.GenericRpcHandler):
         return answer if usual is None or streams else self._in_turn(answer, usual)
 
     def _in_turn(self, answer: Callable[..., Awaitable[Any]], usual: int) -> Callable[..., Awaitable[Any]]:
-        """Of requests above the usual size only one at a time is parsed and answered."""
+        """Parses and answers only one request above the usual size at a time."""
 
         async def answer_in_turn(call: Call, context: Context, data: Any) -> Any:
             if data is None or len(data) <= usual:

@@ -24,7 +24,7 @@ PAGE_BYTES = 2 * 1024 * 1024
 """A page ends at this size; with the jobs that were read last it stays below the 4 MiB that clients accept."""
 _CODE_BYTES, _NUMBER_BYTES = 16, 8
 _MOST_BYTES = 4 * MAX_ID_LENGTH
-"""Of a place: those of the longest id."""
+"""The size of a place that holds the longest id."""
 
 JOBS_AT_A_TIME = 100
 """So many that other calls need not wait long: a job of an older server may have a thousand batch sizes."""
@@ -64,7 +64,7 @@ class PageTokens:
         return self._token(request, b"".join(number.to_bytes(_NUMBER_BYTES, "big", signed=True) for number in place))
 
     def job_token(self, request: v1.ListJobsRequest, place: JobPlace) -> str:
-        """As `token`, for a list of jobs."""
+        """Like `token`, for a list of jobs."""
         return self._token(request, place.encode()) if isinstance(place, str) else self.token(request, (place,))
 
     def _token(self, request: ListRequest, place: bytes) -> str:
@@ -82,7 +82,7 @@ class PageTokens:
         return tuple(int.from_bytes(place[start : start + _NUMBER_BYTES], "big", signed=True) for start in starts)
 
     def job_place(self, request: v1.ListJobsRequest) -> JobPlace:
-        """As `place`, for a list of jobs; 0 for the first page."""
+        """Like `place`, for a list of jobs; 0 for the first page."""
         if request.order == v1.JOB_ORDER_ID:
             return self._place(request).decode()
         return next(iter(self.place(request)), 0)

@@ -22,7 +22,7 @@ _WATCH_SECONDS = 0.1
 """Between two states of a watch: as fast as a person can follow."""
 
 _STATES_PER_SECOND = 50
-"""Of all watches of one caller. A state of a job with many batch sizes takes milliseconds."""
+"""The limit of all watches of one caller: the state of a job with many batch sizes takes milliseconds."""
 
 
 class TrialStream:

@@ -10,7 +10,7 @@ from wattwise_server.errors import PermissionDeniedError
 from wattwise_server.security.tokens import Role, Token
 
 JobIds: TypeAlias = Callable[[Any], tuple[str, ...]]
-"""From a message to the job ids, or the prefixes of job ids, that it names."""
+"""Maps a message to the job ids, or the prefixes of job ids, that it names."""
 
 
 @dataclass(frozen=True, slots=True)

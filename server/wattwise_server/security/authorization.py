@@ -84,7 +84,7 @@ class Caller:
 
 
 def _note_refusal(call: Call, message: Any, token_id: str) -> None:
-    """For the log line: which token, by its id, and which job. The token itself may be valid and is never logged."""
+    """Notes the token's id and the job for the log line. The token itself may be valid and is never logged."""
     call.token_id = token_id or "(none)"
     if call.named is None and message is not None:
         call.named = subject(message)

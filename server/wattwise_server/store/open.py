@@ -73,7 +73,7 @@ async def migrate(url: str) -> Migrated:
 
 @contextmanager
 def needs_asyncpg() -> Iterator[None]:
-    """Of a block that imports it.
+    """Wraps a block that imports asyncpg.
 
     Raises:
         StartError: it is not installed.

@@ -347,7 +347,7 @@ class Queries(ABC):
         return [(row["trial_number"], row["batch_size"], read_samples(row)) for row in rows]
 
     async def _figures(self, sql: str, *parameters: object) -> Sequence[Row]:
-        """As `_all`, for queries that may take long, so that others need not wait for them."""
+        """Like `_all`, for queries that may take long, so that others need not wait for them."""
         return await self._all(sql, *parameters)
 
     async def samples(self, key: int, trial_number: int) -> Sequence[PowerSample]:

@@ -13,7 +13,7 @@ _MOST_NAMED = 2_000
 """Changed jobs that a subscription names; of more, it says that any job may have changed."""
 
 REPORTS = 0
-"""In place of a trial's number: the epochs that any trial of the job reports."""
+"""Replaces a trial's number: the epochs that any trial of the job reports."""
 
 
 class Subscription:

@@ -1,4 +1,4 @@
-"""From the fields that a client set to a resolved JobSpec, or to the list of all faults."""
+"""Turns the fields that a client set into a resolved JobSpec, or lists all faults."""
 
 from __future__ import annotations
 

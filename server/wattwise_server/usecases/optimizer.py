@@ -69,7 +69,7 @@ _EXPIRED_PER_BATCH = 100
 """Few enough that a trainer's call does not wait long behind them."""
 
 _TRIALS_OF_A_PRIOR = 1000
-"""Of its newest trials: far more than the four for each batch size that count."""
+"""Only a prior job's newest trials are read: far more than the four for each batch size that count."""
 
 _USUAL_LIMITS = Limits()
 

@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 _TRIES = 20
 _PAUSE_SECONDS = 0.005
-"""Of the second pause; the first is none, and each further one is longer, up to 20 times this."""
+"""The second pause. There is no first one, and each further one is longer, up to 20 times this."""
 
 
 def retried(use_case: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:

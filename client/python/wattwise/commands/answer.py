@@ -127,7 +127,7 @@ def measured_part(savings: v1.Savings, factors: v1.Factors) -> v1.Savings:
 
 
 def since_trial(savings: v1.Savings) -> str:
-    """From which trial savings are compared, to follow a noun; empty if all trials are."""
+    """The trial from which savings are compared, to follow a noun; empty if all trials are."""
     return f" since trial {savings.compared_from_trial}" if savings.compared_from_trial else ""
 
 
@@ -199,7 +199,7 @@ def _few(savings: v1.Savings, deliveries: int) -> str:
 
 
 def _since(job: v1.Job, savings: v1.Savings) -> str:
-    """From when on deliveries count, to follow a noun; empty if all do."""
+    """The time or trial from which deliveries count, to follow a noun; empty if all do."""
     if since := since_trial(savings):
         return since
     return f" since the reset after trial {job.reset_after}" if job.reset_after else ""

@@ -39,7 +39,7 @@ _POLICIES = {
     for name, value in v1.Policy.items()
     if value != v1.POLICY_UNSPECIFIED
 }
-"""By their short names, such as "pruning-gts"."""
+"""The keys are short names, such as "pruning-gts"."""
 
 
 def add_reset(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ _KINDS = {
     for value in v1.EventKind.values()
     if value != v1.EVENT_KIND_UNSPECIFIED
 }
-"""As --kind names them, such as "trial-failed"."""
+"""The names that --kind uses, such as "trial-failed"."""
 _INDENT = 2
 
 
@@ -88,4 +88,4 @@ EVENT_COLUMNS: Sequence[Column[v1.Event]] = (
     Column("token", lambda event: event.token_id, priority=6),
     Column("message", lambda event: event.message, priority=5),
 )
-"""Of a list of events."""
+"""The columns of a list of events."""

@@ -435,7 +435,7 @@ JOB_SAVINGS_COLUMNS = job_savings_columns(v1.Factors())
 
 
 def _since_note(rows: Sequence[v1.Job], names: Sequence[str]) -> Iterator[str]:
-    """From which trials claims compare, unless their column is shown."""
+    """The trials from which claims compare, unless their column is shown."""
     found = {job.spec.job_id: job.summary.savings for job in rows if job.summary.savings.compared_from_trial}
     if found and "since trial" not in names:
         of_jobs = ", ".join(f"{job_id}{since_trial(savings)}" for job_id, savings in found.items())

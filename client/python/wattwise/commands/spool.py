@@ -199,7 +199,7 @@ COLUMNS: Sequence[Column[SpooledTrial]] = (
     Column("refusal", lambda each: each.record.refusal if each.record else "", priority=9),
     Column("file", lambda each: str(each.path), priority=8),
 )
-"""Of the list of trials in the spool."""
+"""The columns of the list of trials in the spool."""
 
 
 def _started(trial: SpooledTrial, form: str) -> str:

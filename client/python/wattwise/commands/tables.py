@@ -35,14 +35,14 @@ TRIAL_STATUSES = {
     "succeeded": v1.TRIAL_STATUS_SUCCEEDED,
     "failed": v1.TRIAL_STATUS_FAILED,
 }
-"""As options name them."""
+"""The names that options use."""
 
 END_REASONS = {
     name.removeprefix("END_REASON_").lower().replace("_", "-"): value
     for name, value in v1.EndReason.items()
     if value != v1.END_REASON_UNSPECIFIED
 }
-"""As options name them, such as "out-of-memory"."""
+"""The names that options use, such as "out-of-memory"."""
 
 
 def print_jobs(jobs: Iterable[v1.Job], options: TableOptions | None = None) -> None:
@@ -447,7 +447,7 @@ def _metric(row: JobTrial) -> float | None:
 
 
 def _time(row: JobTrial) -> float | None:
-    """In seconds; None before the first report, like the next two."""
+    """Seconds; None before the first report, like the next two."""
     return row.trial.time_seconds if row.trial.HasField("cost") else None
 
 
@@ -460,7 +460,7 @@ def _cost(row: JobTrial) -> float | None:
 
 
 def _start_nanoseconds(row: JobTrial) -> int | None:
-    """In nanoseconds of Unix time; None if it is unknown."""
+    """Nanoseconds of Unix time; None if unknown."""
     return row.trial.start_time.ToNanoseconds() if row.trial.HasField("start_time") else None
 
 
@@ -539,7 +539,7 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     ),
     Column("warnings", lambda row: ", ".join(map(warning_name, row.trial.warnings)), priority=11),
 )
-"""Of a list of a job's trials."""
+"""The columns of a list of a job's trials."""
 
 COST_AND_BOUND = "cost / bound"
 """The column of a watch with both."""

@@ -40,7 +40,7 @@ _FRACTION = re.compile(r"\.[0-9]*[1-9]")
 _DIGITS_BEFORE, _DIGITS_AFTER = re.compile(r"[0-9]*$"), re.compile(r"[0-9]*")
 _WORD_BEFORE, _WORD_AFTER = re.compile(r"\S*$"), re.compile(r"\S*")
 _LONGEST_SEARCH_SECONDS = 2.0
-"""For one line. A repetition within a repetition, such as (a+)+, may take years."""
+"""The limit for one line: a repetition within a repetition, such as (a+)+, may take years."""
 
 
 Measure: TypeAlias = Callable[[], tuple[float, float]]

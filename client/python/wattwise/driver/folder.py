@@ -51,7 +51,7 @@ _UNREADABLE = ".unreadable"
 
 
 class TriesExhaustedError(WattwiseError):
-    """As many trials of a recurrence as `max_tries` allows have missed the target."""
+    """The trials that `max_tries` allows a recurrence have all missed the target."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ _MEASURING, _MEASURED = "measuring.json", "measured.json"
 _EPOCHS = range(1, 2**31)
 """What the server takes for the number of an epoch."""
 RUNNING = -1
-"""In place of the exit status of a command that runs."""
+"""Replaces the exit status while the command runs."""
 _QUOTED_LINES, _QUOTED_CHARACTERS, _READ_BYTES = 10, 500, 16_384
 _TERMINAL_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[ -/]+[0-~])")
 _PREEMPTED = {128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP}

@@ -115,7 +115,7 @@ _TYPES: Mapping[str, Condition] = {
         lambda value: _is_list(value, _is_string),
     ),
 }
-"""By annotation."""
+"""The keys are annotations."""
 
 
 class Table:

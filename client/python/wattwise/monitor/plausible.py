@@ -14,7 +14,7 @@ POWER_FACTOR = 2.0
 """Times their limit: GPUs exceed it for moments."""
 
 STEP_SECONDS = 0.1
-"""By which the energy counters of GPUs may be late."""
+"""How late the energy counter of a GPU may be."""
 
 _CLOCK_FACTOR = 1.1
 _CLOCK_SECONDS = 2.0

@@ -21,7 +21,7 @@ POWERCAP = "/sys/class/powercap"
 _HIGHEST_ZONE_POWER_WATTS = 2000.0
 _LONGEST_POLL_SECONDS = 30.0
 _STEP_SECONDS = 1.0
-"""By which a counter may be late."""
+"""How late a counter may be."""
 _PACKAGE = re.compile(r"intel-rapl:\d+")
 _SUBZONE = re.compile(r"intel-rapl:\d+:\d+")
 

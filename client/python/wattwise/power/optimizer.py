@@ -112,7 +112,7 @@ class PowerLimitOptimizer:
 
     @property
     def computed(self) -> ComputedUsage | None:
-        """In observer mode, the usage at the cheapest and the highest limit; None before the profile is known."""
+        """The usage at the cheapest and the highest limit in observer mode; None before the profile is known."""
         samples = None if self._limiter is None else self._limiter.samples
         return None if samples is None else ComputedUsage.of(self._steps, *samples)
 

@@ -284,14 +284,14 @@ class _Watch:
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-"""Of a scheduler that takes the machine away, and of a terminal that is closed."""
+"""A scheduler that takes the machine away sends one, a terminal that is closed the other."""
 
 _watches: dict[int, _Watch] = {}
-"""By process id, so that a forked process does not find its parent's."""
+"""The keys are process ids, so that a forked process does not find its parent's watch."""
 
 
 _masks: dict[int, set[int | signal.Signals]] = {}
-"""By thread id: the blocked signals before the thread forks."""
+"""The signals that a thread had blocked before it forks; the keys are thread ids."""
 
 
 def _hold_signal() -> None:

@@ -42,7 +42,7 @@ from wattwise.training.rules import own_decision
 from wattwise.variables import control_fault
 
 SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
-"""Of no other program: the folder of the spool may hold other files."""
+"""No other program uses these suffixes: the spool's folder may hold other files."""
 DATABASE = "sqlite:"
 """What the name of the server of a `wattwise run` begins with."""
 _VERSION = 1

@@ -29,7 +29,7 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What `init_process_group` reads."""
 
 _MOST_DIGITS = 9
-"""Of a number of processes; larger ones do not fit into the request."""
+"""A number of processes with more digits does not fit into the request."""
 
 
 @dataclass(frozen=True)

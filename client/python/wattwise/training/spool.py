@@ -28,7 +28,7 @@ from wattwise.training.journal import (
 from wattwise.variables import read_variable
 
 MAX_TRIALS, MAX_BYTES = 1_000, 64 * 2**20
-"""Of one job."""
+"""The limits of one job's spool."""
 MAX_TRIALS_IN_ALL, MAX_BYTES_IN_ALL = 10_000, 512 * 2**20
 
 _REMEDY = "set WATTWISE_SPOOL to a local folder that you alone can write (`chmod go-w`), or to off"

@@ -133,7 +133,7 @@ class Prospects:
         return Tried(int(of[index]), int(trials[index]), float(worth[index]))
 
     def _gains(self, of: NDArray[np.int64], trials: NDArray[np.int64]) -> Floats:
-        """By how much the least R is expected to fall if some trials (m,) of each batch size (m,) reach the target.
+        """The expected fall of the least R if some trials (m,) of each batch size (m,) reach the target.
 
         By Gauss-Hermite quadrature. What the running trials will tell about epochs and costs, another trial does not
         need to find out. Trials that miss the target are taken to teach nothing.

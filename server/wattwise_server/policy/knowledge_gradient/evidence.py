@@ -121,14 +121,14 @@ class Evidence(NamedTuple):
         return len(self.missed) + self.earlier_missed
 
     def with_miss(self, epochs: int, chance: float) -> Evidence:
-        """With a trial that missed the target, with the probability that it would."""
+        """Adds a trial that missed the target, with the probability that it would."""
         missed = (*self.missed, epochs)
         more = max(0, len(missed) - KEPT)
         luck = self.luck * chance
         return self._replace(missed=missed[more:], earlier_missed=self.earlier_missed + more, luck=luck)
 
     def with_success(self, epochs: int) -> Evidence:
-        """With a trial that reached the target."""
+        """Adds a trial that reached the target."""
         reached = (*self.reached, epochs)
         if len(reached) <= KEPT:
             return self._replace(reached=reached, luck=1.0)
@@ -141,7 +141,7 @@ class Evidence(NamedTuple):
         return self._replace(reached=reached[1:], earlier=self.earlier.add(oldest), earlier_unusual=unusual, luck=1.0)
 
     def with_cost(self, epoch_cost: float) -> Evidence:
-        """With the ln c of a trial."""
+        """Adds the ln c of a trial."""
         before = Moments() if self.cost_doubt else self.epoch_cost
         return self._replace(epoch_cost=before.add(epoch_cost), cost_doubt=0.0)
 

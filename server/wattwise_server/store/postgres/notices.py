@@ -27,7 +27,7 @@ _GATHER_SECONDS = 0.003
 """The first notice is sent at once, further ones wait for each other."""
 
 _LARGEST_PAYLOAD = 7_900
-"""Of PostgreSQL's 8,000 bytes."""
+"""PostgreSQL's limit is 8,000 bytes."""
 
 _MOST_NUMBERS = 50
 """Trials in one notice; of more, all of the job's streams look."""
@@ -255,7 +255,7 @@ class Notices:
 
 
 def _payloads(server: int, notices: Iterable[Notice]) -> Iterable[str]:
-    """As few messages as hold all notices."""
+    """All notices, in as few messages as possible."""
     head, parts, size = f"[{server}", list[str](), 0
     for notice in notices:
         part = json.dumps(notice)

@@ -96,7 +96,7 @@ _SETTLE = "SELECT settle_1($1, $2, $3, $4)"
 _JOB_ID = 1
 
 _CLOCK_ANSWERS = 5
-"""Of several answers, the quickest tells the time best."""
+"""The quickest of several answers tells the time best."""
 
 # It need not be durable, and must not wait for a standby.
 _NOTE = "SELECT now, others, set_config('synchronous_commit', 'off', true) FROM note_server_2($1)"

@@ -39,7 +39,7 @@ class DatabaseFile:
         self.check()
 
     def check_after_pause(self) -> None:
-        """As `check`, unless the last one found the files a moment ago.
+        """Does the same as `check`, unless the last check found the files a moment ago.
 
         Raises:
             FileGoneError: one of them was deleted, moved or replaced.
