@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus, TrialType
-from wattwise_server.policy.cost import cost
+from wattwise_server.policy.cost import cost, with_unit
 
 
 class Verdict(NamedTuple):
@@ -95,7 +95,7 @@ def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict, unbounde
         metric = f"metric {measurement.metric!r}, target {spec.target_metric!r}"
     else:
         metric = f"metric {measurement.metric:.6g}, target {spec.target_metric:.6g}"
-    price = f"cost {verdict.cost:.6g} J, {_bound(spec, verdict.bound, unbounded)}"
+    price = f"cost {with_unit(verdict.cost)}, {_bound(spec, verdict.bound, unbounded)}"
     epoch = f"epoch {measurement.epoch} of {spec.max_epochs}"
     match verdict.end_reason:
         case None:
@@ -116,7 +116,7 @@ def _bound(spec: JobSpec, bound: float | None, unbounded: str) -> str:
     if spec.beta_knob is None:
         return "no cost bound"
     if bound is not None:
-        return f"bound {bound:.6g} J"
+        return f"bound {with_unit(bound)}"
     return f"no bound: {unbounded}" if unbounded else "no cost bound yet"
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from wattwise_server.domain import Arm, JobSpec, Moments
 from wattwise_server.policy.base import ArmBelief
+from wattwise_server.policy.cost import with_unit
 
 
 class Posterior(NamedTuple):
@@ -128,6 +129,7 @@ def _sample(arms: Sequence[Arm], beliefs: Sequence[Posterior], rng: np.random.Ge
     best = int(np.argmax(samples))
     size = arms[best].batch_size
     others = f"lowest of {len(arms)} arms" if len(arms) > 1 else "the only arm"
-    failed = f", failed trials {surcharges[best]:.6g} per decided one" if surcharges[best] else ""
-    sample = f"sampled cost {-samples[best]:.6g} J (mean {-means[best]:.6g}, std dev {deviations[best]:.3g}{failed})"
+    failed = f", failed trials {with_unit(surcharges[best])} per decided one" if surcharges[best] else ""
+    belief = f"mean {with_unit(-means[best])}, std dev {with_unit(deviations[best])}{failed}"
+    sample = f"sampled cost {with_unit(-samples[best])} ({belief})"
     return Draw(size, f"Thompson sampling: {sample}, {others}")

@@ -21,6 +21,7 @@ from wattwise_server.observability.events import (
     TrialRevived,
     TrialWarned,
 )
+from wattwise_server.policy.cost import with_unit
 from wattwise_server.policy.failures import Status, state
 from wattwise_server.store.base import Transaction
 from wattwise_server.usecases.changes import new_changes
@@ -123,7 +124,7 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
             message = f"batch size {batch_size} is now {status.lower().replace('_', ' ')}: {reason}"
             found = HistoryKind.BATCH_SIZE_STATUS_CHANGED, job.spec.job_id, message, 0, batch_size
         case BestKnownChanged(job, batch_size, cost):
-            message = f"batch size {batch_size} now has the least expected cost, {cost:.6g} J per model"
+            message = f"batch size {batch_size} now has the least expected cost, {with_unit(cost)} per model"
             found = HistoryKind.BEST_KNOWN_CHANGED, job.spec.job_id, message, 0, batch_size
         case ChangeDetected(job, change):
             place = change.detected_by, change.batch_size

@@ -512,7 +512,7 @@ def test_sampled_cost_includes_failed_trials() -> None:
     drawn = draw(spec(), [cheap, steady], np.random.default_rng(1))
     assert drawn.batch_size == 16
     assert "failed trials" not in drawn.reason
-    assert "failed trials 200 per decided one" in draw(spec(), [cheap], np.random.default_rng(1)).reason
+    assert "failed trials 200 J per decided one" in draw(spec(), [cheap], np.random.default_rng(1)).reason
 
 
 def test_walk_ends_its_round_without_what_is_set_aside() -> None:

@@ -116,5 +116,5 @@ def test_message_says_why_there_is_no_bound(fields: dict[str, Any], best_known: 
     assert why_unbounded(a_trial(), best_known=False) == ""
     assert f"no bound: {why}" in bound_of(SPEC, None, why)
     assert "no cost bound yet" in bound_of(SPEC, None, "")
-    assert "bound 5000 J" in bound_of(SPEC, 5000.0, why)
+    assert "bound 5 kJ" in bound_of(SPEC, 5000.0, why)
     assert "no cost bound" in bound_of(replace(SPEC, beta_knob=None), None, why)

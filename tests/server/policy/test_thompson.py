@@ -185,7 +185,7 @@ def test_fixed_reward_precision_keeps_an_arm_in_doubt() -> None:
 def test_reason_of_a_sampled_arm_has_its_numbers() -> None:
     """It has the sampled cost, what that was drawn from, and how many arms it was compared with."""
     cheap, expensive = arm_with(8, 5.0, 5.0), arm_with(16, 7.0, 7.0)
-    sampled = "Thompson sampling: sampled cost 5 J (mean 5, std dev 0)"
+    sampled = "Thompson sampling: sampled cost 5 J (mean 5 J, std dev 0 J)"
     for arms, others in (([cheap], "the only arm"), ([expensive, cheap], "lowest of 2 arms")):
         assert draw(spec(), arms, np.random.default_rng(1)).reason == f"{sampled}, {others}"
 
