@@ -212,20 +212,24 @@ def claimed(trials: Sequence[PlayedTrial], default_batch_size: int) -> Savings:
     for trial in trials:
         if trial.target_reached:
             reached[trial.batch_size].append(trial.cost)
+    of_default = [trial.cost for trial in trials if trial.batch_size == default_batch_size]
+    delivered = len(reached[default_batch_size])
     return savings(
         {size: Delivered.of(values) for size, values in reached.items()},
         default_batch_size=default_batch_size,
         deliveries=sum(map(len, reached.values())),
         spent=sum(trial.cost for trial in trials),
         launches=len(trials),
+        with_default=sum(of_default) / delivered if delivered else None,
     )
 
 
 def _relative(claim: Savings, would: float) -> Claim | None:
     """A claim beside what the default would have cost, in J."""
-    if claim.baseline is None or claim.saved is None or claim.at_least is None or claim.uncorrected is None:
+    if claim.baseline is None or claim.saved is None or claim.at_least is None:
         return None
-    plain, saved, at_least = (each / would for each in (claim.uncorrected, claim.saved, claim.at_least))
+    plain = claim.deliveries * claim.baseline.mean - claim.spent
+    plain, saved, at_least = (each / would for each in (plain, claim.saved, claim.at_least))
     return Claim(claim.verdict, claim.baseline.runs, 1 - claim.spent / would, plain, saved, at_least)
 
 

@@ -22,6 +22,7 @@ from wattwise.commands.answer import (
     total_answer,
 )
 from wattwise.commands.humanize import percent
+from wattwise.commands.savings import by_batch_size
 from wattwise.commands.tables import JobTrial, uncounted
 from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import monitor_text
@@ -181,7 +182,7 @@ class Reader:
                 chart
                 for chart in (
                     charts.cost_by_trial(job, statistics, bounds[0] if bounds else None),
-                    charts.expected_costs(job, preview.choices, savings.mean_moneys(statistics, info.factors)),
+                    charts.expected_costs(job, preview.choices, by_batch_size(statistics, info.factors)),
                     charts.curves(job.spec, curves),
                     charts.saved_so_far(job, statistics),
                     charts.model_by_month(statistics, info.factors),

@@ -9,7 +9,6 @@ from wattwise import v1
 from wattwise.commands import savings as claims
 from wattwise.commands.answer import (
     Answer,
-    has_prices,
     main_quantity,
     measured_part,
     shown_saving,
@@ -134,15 +133,6 @@ def card(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors, found: 
     )
 
 
-def mean_moneys(statistics: v1.JobStatistics, factors: v1.Factors) -> dict[int, str] | None:
-    """What a delivery costs on average in money, by batch size; None without prices."""
-    if not has_prices(factors):
-        return None
-    return {
-        size: money(value, factors.currency) for size, value in claims.mean_money(statistics.trials, factors).items()
-    }
-
-
 def _facts(job: v1.Job, savings: v1.Savings, factors: v1.Factors) -> list[str]:
     facts = []
     if since := savings.compared_from_trial:
@@ -153,8 +143,8 @@ def _facts(job: v1.Job, savings: v1.Savings, factors: v1.Factors) -> list[str]:
         trials = plural(savings.num_baseline_trials, "delivery", "deliveries")
         facts.append(f"The default, {job.spec.default_batch_size}, has {trials}")
     if savings.HasField("break_even_trial"):
-        of_cost = "" if main_quantity(savings, factors).name == "cost" else ", by cost"
-        facts.append(f"Broke even at trial {savings.break_even_trial}{of_cost}")
+        of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
+        facts.append(f"Broke even at trial {savings.break_even_trial}, by today's lower bound{of_cost}")
     if job.monitor.kinds:
         mark = ", an estimate rather than a measurement" if job.monitor.estimated and not job.monitor.partly else ""
         facts.append(f"Energy by the monitor {monitor_text(job.monitor)}{mark}")

@@ -7,6 +7,7 @@
     s     standard deviation of x: the largest of the default's own, that pooled over all batch sizes, and 0.22
     g     cautious cost of a delivery with the default:  exp(x̄ − s/√n)
     L     least cost of one, with 95% confidence:        exp(x̄ − s·u(n)/n)
+    M     what a model takes with the default: what its trials took, missed and failed ones too, by their number n
     u(n)  one-sided boundary of a sum of n standard normal values that is crossed at *any* n with a probability of at
           most α = 5%:  √(2·(n + 1)·ln(1 + √(n + 1)/(2α)))
 
@@ -114,7 +115,7 @@ class Baseline(NamedTuple):
         mean: Their mean. Tends to overstate, see the module.
         cautious: g.
         least: L.
-        generous: What decides that a job has lost, and no claim: their mean, or exp(x̄ + s/√n) if that is more.
+        generous: Decides whether a job has lost: their mean, or exp(x̄ + s/√n) if that is more.
     """
 
     runs: int
@@ -140,7 +141,7 @@ class Savings:
         default_mean: The plain mean of the default's deliveries, also where nothing is claimed; None without one.
         running: The part of S that running trials have spent, whose deliveries may still come.
         in_use: What a model costs with the batch size in use, missed and failed trials included; None without one.
-        with_default: The same with the default, to compare with.
+        with_default: The same with the default: M.
         settling: What would show a saving; None if it is shown, or if nothing that was looked at would show it.
     """
 
@@ -172,14 +173,20 @@ class Savings:
         # The default's own deliveries would have cost what they did.
         own = min(self.baseline.runs, self.deliveries)
         worth = own * self.baseline.mean + (self.deliveries - own) * self.baseline.generous
+        # It would have missed its target as often, too.
+        worth += self.deliveries * (self._model - self.baseline.mean)
         return worth - (self.spent - self.running) * (1 - _NOTHING)
 
     @property
     def uncorrected(self) -> float | None:
-        """D · mean − what ended trials spent, which overstates: of a job with the verdict LOSS, the loss to show."""
-        if self.baseline is None:
-            return None
-        return self.deliveries * self.baseline.mean - (self.spent - self.running)
+        """D · M − what ended trials spent, which overstates: of a job with the verdict LOSS, the loss to show."""
+        return None if self.baseline is None else self.deliveries * self._model - (self.spent - self.running)
+
+    @property
+    def _model(self) -> float:
+        """M."""
+        mean = 0.0 if self.baseline is None else self.baseline.mean
+        return mean if self.with_default is None else max(mean, self.with_default)
 
     def times(self, factor: float) -> Savings:
         """The same in another unit: CO2 is energy times the carbon intensity.
@@ -221,7 +228,7 @@ def savings(
         launches: The ended ones among them.
         running: What the running ones of them took. It counts against a saving, but is no loss before they end.
         in_use: What a model takes with the batch size in use.
-        with_default: What a model takes with the default.
+        with_default: What a model takes with the default: M. Without it, the mean of the default's deliveries counts.
 
     Raises:
         ValueError: a number is negative or not finite, or more logarithms than trials were counted.
@@ -229,7 +236,9 @@ def savings(
     _check(reached, deliveries, spent, running)
     default = reached.get(default_batch_size, Delivered())
     if not deliveries:
-        return Savings(deliveries, spent, Verdict.NO_DELIVERY)
+        return Savings(
+            deliveries, spent, Verdict.NO_DELIVERY, running=running, in_use=in_use, with_default=with_default
+        )
     if any(each.logs.count < each.count for each in reached.values()):
         # What was not measured is missing from what was spent, too.
         return Savings(deliveries, spent, Verdict.NOT_MEASURED)
@@ -366,14 +375,11 @@ def advice(
     return []
 
 
-_MISSES_COUNT = "missed trials of the default are part of this"
-
-
 def _keep(job_id: str, default_batch_size: int, *, in_use: int | None) -> str:
     if in_use != default_batch_size:
-        return f"the trials have cost more than they have saved so far; {_MISSES_COUNT}"
+        return "the trials have cost more than they have saved so far"
     stop = jobs_command("pin", job_id, default_batch_size)
     return (
         f"keep your default, {default_batch_size}: it is the best known batch size, and the trials have cost more than "
-        f"they have saved; {_MISSES_COUNT}; {stop} stops trials of other batch sizes"
+        f"they have saved; {stop} stops trials of other batch sizes"
     )

@@ -1,7 +1,7 @@
 """The SQL of figures: sums over the trials of jobs. Only trials that count are in them, unless a name says otherwise.
 
-A trial is *own* unless it was imported and started before its job was registered: then it tells what a batch size
-costs, but was not spent under this job. It is *doubtful* if its delivery is too cheap to count, and in no claim then.
+A trial is *own* unless it was imported and, as far as known, started before its job was registered: then it tells what
+a batch size costs, but was not spent under this job. It is *doubtful* if its delivery is too cheap to count, and in no claim then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from wattwise_server.domain import EndReason, Moments, TrialType, Usage
 from wattwise_server.store.base import Bucket, Day, Delivered, JobVersion, TrialGroup
 from wattwise_server.store.rows import Row, from_micros
 
-_OWN = "NOT (t.type = 'IMPORTED' AND t.start_known AND t.start_time < j.create_time)"
+_OWN = "(t.type != 'IMPORTED' OR (t.start_known AND t.start_time >= j.create_time))"
 _DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"
 _TRIALS = "FROM trials t JOIN jobs j ON j.job_key = t.job_key"
 _HAS_ENDED = "t.status != 'DISPATCHED' AND t.trial_number > j.reset_after"

@@ -171,7 +171,7 @@ class TrialGroup(NamedTuple):
     Attributes:
         batch_size: The batch size.
         type: The type.
-        own: Whether they ran since the job was registered, or it is unknown when they did.
+        own: Whether they ran since the job was registered; False if that is unknown of imported ones.
         delivered: Whether they reached the target.
         doubtful: Whether they did so too cheaply to count.
         running: Whether they are running; then the group has one trial, and only its number and usage are known.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from wattwise import v1
 from wattwise.commands.humanize import percent
+from wattwise.commands.tables import Figures
 
 from wattwise_web.amounts import JOULES, cost, energy, number, step_time
 from wattwise_web.batch_sizes import Belief, beliefs
@@ -39,24 +40,24 @@ _HEADROOM = 1.18
 """The end of the axis relative to the highest interval, with room for the chances."""
 
 
-def expected_costs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], money: Mapping[int, str] | None = None) -> Chart:
+def expected_costs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], figures: Figures) -> Chart:
     """What a model is expected to cost with each batch size, and which is next.
 
     Args:
         job: the job.
         preview: what its next launch may get.
-        money: the mean money of a delivery, by batch size; None without prices, for no such column.
+        figures: what is known of its batch sizes besides.
     """
     name, title = "arms", "Expected cost by batch size"
     chances = {choice.batch_size: choice.probability for choice in preview}
     known = beliefs(job)
-    rows = [_belief_row(job, state, known[state.batch_size], chances, money) for state in job.batch_size_states]
+    rows = [_belief_row(job, state, known[state.batch_size], chances, figures) for state in job.batch_size_states]
     columns = (
         "batch size",
         "state",
         "expected cost",
         "95%",
-        *(() if money is None else ("mean money of a delivery",)),
+        *(() if figures.money is None else ("mean money of a delivery",)),
         "chance of being next",
         "reached / missed / failed",
         "why",
@@ -96,17 +97,18 @@ def _belief_row(
     state: v1.BatchSizeState,
     belief: Belief,
     chances: Mapping[int, float],
-    money: Mapping[int, str] | None,
+    figures: Figures,
 ) -> tuple[Cell, ...]:
     size = state.batch_size
+    reached, missed = figures.counts.get(size, (0, 0))
     return (
         Link(str(size), page("job/trials", id=job.spec.job_id, batch=size)),
         _STATUS.get(state.status, "unknown"),
         "–" if belief.mean is None else cost(belief.mean),
         "–" if belief.deviation is None else f"± {cost(_CERTAIN * belief.deviation)}",
-        *(() if money is None else (money.get(size, "–"),)),
+        *(() if figures.money is None else (figures.money.get(size, "–"),)),
         percent(chances.get(size, 0.0)),
-        f"{state.num_converged} / {state.num_missed} / {state.num_failed}",
+        f"{reached} / {missed} / {state.num_failed}",
         state.reason,
     )
 

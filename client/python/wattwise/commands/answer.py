@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.humanize import joules, money, percent
-from wattwise.commands.tables import baseline_waits, with_status
+from wattwise.commands.tables import baseline_waits, mark_of, with_status
 
 Kind = Literal["saving", "loss", "exploring", "uncertain", "none"]
 
@@ -22,6 +22,9 @@ _KINDS: dict[int, Kind] = {
     v1.SAVINGS_VERDICT_EXPLORING: "exploring",
     v1.SAVINGS_VERDICT_UNCERTAIN: "uncertain",
 }
+
+_ESTIMATES = {" (estimate)": " (estimates)", " (partly estimate)": " (estimates in part)"}
+"""How a sentence of costs ends, by the mark of the job's costs."""
 
 _CHOICES = 3
 """Choices of the next launch that are named."""
@@ -42,11 +45,6 @@ class Quantity(NamedTuple):
     name: Literal["money", "cost"]
     saving: v1.Saving
     text: Callable[[float], str]
-
-    @property
-    def kind(self) -> Kind:
-        """What its verdict amounts to; "none" if nothing can be claimed yet."""
-        return _KINDS.get(self.saving.verdict, "none")
 
 
 class Answer(NamedTuple):
@@ -87,11 +85,11 @@ def answer(
     """
     quantity = main_quantity(savings, factors)
     return Answer(
-        quantity.kind,
+        kind_of(job, quantity.saving),
         _now(job, savings, quantity),
         _saved(job, savings, quantity),
         _settle(job, savings, quantity),
-        _used(job),
+        _used(job, quantity),
         "" if choices is None else _upcoming(job, choices),
     )
 
@@ -126,6 +124,18 @@ def measured_part(savings: v1.Savings, factors: v1.Factors) -> v1.Savings:
     return found
 
 
+def kind_of(job: v1.Job, saving: v1.Saving) -> Kind:
+    """What a verdict amounts to; "none" if nothing can be claimed yet. A job without a search does not explore."""
+    if saving.verdict == v1.SAVINGS_VERDICT_EXPLORING and _is_held(job):
+        return "uncertain" if saving.HasField("at_least") else "none"
+    return _KINDS.get(saving.verdict, "none")
+
+
+def _is_held(job: v1.Job) -> bool:
+    """Whether somebody keeps the search from trying batch sizes."""
+    return job.paused or job.HasField("pinned_batch_size")
+
+
 def since_trial(savings: v1.Savings) -> str:
     """The trial from which savings are compared, to follow a noun; empty if all trials are."""
     return f" since trial {savings.compared_from_trial}" if savings.compared_from_trial else ""
@@ -143,8 +153,8 @@ def share_saved(saving: v1.Saving) -> float:
 
 
 def share_lost(savings: v1.Savings, saving: v1.Saving) -> float:
-    """What was lost, as a share of what the default would have taken by its mean; 0 if that is not known."""
-    would_have = savings.num_deliveries * saving.baseline
+    """What was lost, as a share of what the default would have taken; 0 if that is not known."""
+    would_have = savings.num_deliveries * saving.with_default
     return -saving.uncorrected / would_have if would_have > 0 else 0.0
 
 
@@ -169,11 +179,10 @@ def shown_saving(saving: v1.Saving, text: Callable[[float], str]) -> tuple[str, 
 
 
 def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
-    saving, text = quantity.saving, quantity.text
+    saving, text, mark = quantity.saving, quantity.text, _ESTIMATES.get(mark_of(job), "")
     default, used = job.spec.default_batch_size, savings.batch_size_in_use
-    if not savings.num_deliveries:
-        reached = f"No launch has reached the target{_since(job, savings) or ' yet'}."
-        return reached if job.num_trials else "No launch yet: the first one begins the search."
+    if not (savings.num_deliveries or saving.HasField("in_use") or saving.HasField("with_default")):
+        return _no_delivery(job, savings)
     if saving.verdict == v1.SAVINGS_VERDICT_NOT_MEASURED:
         return f"Some launches have no measurement of their {quantity.name}, so what a model costs is not known."
     usual = ""
@@ -181,14 +190,20 @@ def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
         usual = f"{text(saving.with_default)} with the default, {default}{_few(savings, savings.num_baseline_trials)}"
     if not saving.HasField("in_use"):
         none = f"Batch size {used} has not reached the target{_since(job, savings)}"
-        return f"{none}; a model costs {usual}." if usual else f"{none}."
+        return f"{none}; a model costs {usual}{mark}." if usual else f"{none}."
     now = f"A model costs {text(saving.in_use)} now"
     if used == default:
-        return f"{now}, with the default, {default}{_few(savings, savings.num_baseline_trials)}."
+        return f"{now}, with the default, {default}{_few(savings, savings.num_baseline_trials)}{mark}."
     now += _few(savings, savings.num_in_use_trials)
     if not usual:
-        return f"{now}; the default, {default}, has not reached the target{_since(job, savings)}."
-    return ": ".join(filter(None, (f"{now}, {usual}", change_now(savings, saving)))) + "."
+        return f"{now}{mark}; the default, {default}, has not reached the target{_since(job, savings)}."
+    return ": ".join(filter(None, (f"{now}, {usual}", change_now(savings, saving)))) + f"{mark}."
+
+
+def _no_delivery(job: v1.Job, savings: v1.Savings) -> str:
+    if job.num_trials:
+        return f"No launch that counts has reached the target{_since(job, savings) or ' yet'}."
+    return "No launch yet." if _is_held(job) else "No launch yet: the first one begins the search."
 
 
 def _few(savings: v1.Savings, deliveries: int) -> str:
@@ -217,22 +232,28 @@ def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     found = "What was saved is not known: this client is older than the server."
     match saving.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
-            share = f"{percent(share_saved(saving))} of what the default would have cost"
+            share = f"at least {percent(share_saved(saving))} of what the default would have cost"
             found = f"Saved at least {text(saving.at_least)} in {deliveries}, {share}."
         case v1.SAVINGS_VERDICT_LOSS:
             share = f"{percent(share_lost(savings, saving))} more than the default would have cost"
             found = f"Lost about {text(-saving.uncorrected)} in {deliveries}, {share}."
-        case v1.SAVINGS_VERDICT_EXPLORING if not (job.paused or job.HasField("pinned_batch_size")):
+        case v1.SAVINGS_VERDICT_UNCERTAIN | v1.SAVINGS_VERDICT_EXPLORING if _keeps_default(job):
+            found = "Nothing can be saved while every launch gets the default batch size."
+        case v1.SAVINGS_VERDICT_EXPLORING if not _is_held(job):
             found = f"Exploring: {_so_far(savings, saving)} in the first {savings.num_exploring_launches} launches."
-        case v1.SAVINGS_VERDICT_UNCERTAIN | v1.SAVINGS_VERDICT_EXPLORING:
+        case v1.SAVINGS_VERDICT_UNCERTAIN:
             found = f"Whether it has saved anything in {deliveries} is not certain yet."
-        case v1.SAVINGS_VERDICT_NO_BASELINE:
+        case v1.SAVINGS_VERDICT_EXPLORING if saving.HasField("at_least"):
+            found = f"Whether it has saved anything in {deliveries} is not certain yet."
+        case v1.SAVINGS_VERDICT_NO_BASELINE | v1.SAVINGS_VERDICT_EXPLORING:
             needed = f"{savings.num_baseline_trials} of the {savings.min_baseline_trials} deliveries"
             found = f"What was saved is not known: the default, {default}, has {needed} that a comparison needs."
         case v1.SAVINGS_VERDICT_NOT_MEASURED:
             found = f"What was saved is not known, since some deliveries have no measurement of the {quantity.name}."
         case v1.SAVINGS_VERDICT_NO_DELIVERY:
             found = "Nothing was saved since then." if _since(job, savings) else "Nothing was saved yet."
+            if job.num_trials and quantity.saving.HasField("in_use"):
+                found = f"{_no_delivery(job, savings)} {found}"
     return found
 
 
@@ -247,19 +268,20 @@ def _settle(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     saving = quantity.saving
     if (
         not job.surviving_batch_sizes
-        or quantity.kind in ("saving", "loss")
+        or kind_of(job, saving) in ("saving", "loss")
+        or _keeps_default(job)
         or saving.verdict in (v1.SAVINGS_VERDICT_NO_DELIVERY, v1.SAVINGS_VERDICT_NOT_MEASURED)
     ):
         return ""
     missing = savings.min_baseline_trials - savings.num_baseline_trials
     if missing > 0:
-        runs = number_of(missing, "more run")
-        return f"{runs} of the default would allow a comparison{_price(missing, savings, quantity)}; {_request(job)}."
+        runs = f"{number_of(missing, 'more run')} of the default {'that reaches' if missing == 1 else 'that reach'}"
+        price = _price(missing, savings, quantity)
+        return f"{runs} the target would allow a comparison{price}; {_request(job)}."
     if saving.HasField("baselines_to_settle"):
         return _way(job, savings, quantity)
     if savings.batch_size_in_use == job.spec.default_batch_size:
-        pinned = job.HasField("pinned_batch_size")
-        return f"Nothing is saved while the default is {'pinned' if pinned else 'the best known batch size'}."
+        return "Nothing is saved while the default is the best known batch size."
     if saving.in_use < saving.with_default:
         return "So small a saving takes more than 20 further runs of the default to be shown."
     return "A model costs no less than with the default so far."
@@ -287,23 +309,27 @@ def _price(runs: int, savings: v1.Savings, quantity: Quantity) -> str:
 
 def _request(job: v1.Job) -> str:
     """How to request a baseline, or what is known of the request."""
-    requested = ""
+    job_id, default = shlex.quote(job.spec.job_id), job.spec.default_batch_size
+    command = f"wattwise jobs baseline {job_id}"
+    choosable = (v1.BATCH_SIZE_STATUS_ALLOWED, v1.BATCH_SIZE_STATUS_PINNED)
+    requested = f"`{command}` requests one, `{command} --every 20` one in 20 launches"
     if job.baseline_every:
         requested = f"one launch in {job.baseline_every} is one"
     elif job.baseline_requested:
         requested = "one is requested already"
-    if requested:
-        waits = baseline_waits(job)
-        return f"{requested}, but waits {waits}" if waits else requested
-    job_id, default = shlex.quote(job.spec.job_id), job.spec.default_batch_size
-    choosable = (v1.BATCH_SIZE_STATUS_ALLOWED, v1.BATCH_SIZE_STATUS_PINNED)
-    if job.batch_size_states and not any(default in with_status(job, status) for status in choosable):
+    elif job.batch_size_states and not any(default in with_status(job, status) for status in choosable):
         return f"`wattwise jobs allow {job_id} {default}` allows it first"
-    command = f"wattwise jobs baseline {job_id}"
-    return f"`{command}` requests one, `{command} --every 20` one in 20 launches"
+    waits = baseline_waits(job) if job.batch_size_states else ""
+    return f"{requested}, but it waits {waits}" if waits else requested
 
 
-def _used(job: v1.Job) -> str:
+def _keeps_default(job: v1.Job) -> bool:
+    """Whether every launch gets the default: it is pinned, or the only batch size."""
+    default = job.spec.default_batch_size
+    return job.pinned_batch_size == default or list(job.spec.batch_sizes) == [default]
+
+
+def _used(job: v1.Job, quantity: Quantity) -> str:
     default, size = job.spec.default_batch_size, f"Batch size {job.batch_size_in_use}"
     paused = "; the search is paused" if job.paused else ""
     if job.HasField("pinned_batch_size"):
@@ -311,8 +337,12 @@ def _used(job: v1.Job) -> str:
     if not job.surviving_batch_sizes:
         return "No batch size is used now, since none is left to try."
     if job.HasField("best_known_batch_size"):
-        cost = f"{joules(job.best_known_cost)} per model" if math.isfinite(job.best_known_cost) else "as far as known"
-        return f"{size} is used now, because its expected cost is the lowest, {cost}{paused}."
+        cost = (
+            f", {joules(job.best_known_cost)} per model" if math.isfinite(job.best_known_cost) else ", as far as known"
+        )
+        # Joules beside money would be a second unit for the same thing.
+        cost = "" if quantity.name == "money" else cost
+        return f"{size} is used now, because its expected cost is the lowest{cost}{paused}."
     which = "the default" if job.batch_size_in_use == default else f"the nearest to the default, {default}"
     return f"{size}, {which}, is used now, since no batch size is known to reach the target{paused}."
 
@@ -360,7 +390,7 @@ def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
             first = totals.savings.num_exploring_launches
             found = Total("exploring", "", f"no saving yet: no job has had more than {first} launches, which explore")
         case v1.SAVINGS_VERDICT_UNCERTAIN:
-            found = Total("uncertain", "", f"whether {jobs} saved anything is not certain yet")
+            found = Total("uncertain", "", f"whether {jobs} saved anything together is not certain yet")
         case v1.SAVINGS_VERDICT_NO_BASELINE:
             needed = totals.savings.min_baseline_trials
             found = Total("none", "", f"no saving is known: no default has the {needed} deliveries that it takes")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -45,14 +46,26 @@ from wattwise.commands.humanize import (
     money,
 )
 from wattwise.commands.main import complain
-from wattwise.commands.tables import batch_size_in_use, job_state, mark_of, monitors, print_facts, seconds_since
+from wattwise.commands.tables import (
+    Figures,
+    batch_size_in_use,
+    job_state,
+    mark_of,
+    monitors,
+    print_facts,
+    seconds_since,
+)
 from wattwise.errors import UnsupportedCallError
 from wattwise.rpc.client import Client
 from wattwise.streams import MISUSED
 
-_BOUND = (
+_SAVED = (
     "Saved: the deliveries times what one takes with the default batch size, minus everything spent, failed and "
     "running trials included. At least: the lower 95% bound of that. The estimate does not overstate on average."
+)
+_LOST = (
+    "Lost: what ended trials took, failed ones included, minus the deliveries times what a model takes with the default "
+    "batch size."
 )
 
 
@@ -103,7 +116,7 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
 
 
 def _loses(job: v1.Job, factors: v1.Factors) -> bool:
-    return main_quantity(job.summary.savings, factors).kind == "loss"
+    return main_quantity(job.summary.savings, factors).saving.verdict == v1.SAVINGS_VERDICT_LOSS
 
 
 def print_savings(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> None:
@@ -115,7 +128,7 @@ def print_savings(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors
     print()  # noqa: T201 - the command's answer
     print_facts([("job", job.spec.job_id), *_grounds(job, statistics, factors), ("factors", factors_text(factors))])
     print()  # noqa: T201 - the command's answer
-    print_models(statistics.trials, factors, mark_of(job))
+    print_models(statistics, factors, mark_of(job))
 
 
 def factor_parts(factors: v1.Factors) -> list[str]:
@@ -138,13 +151,19 @@ def factors_text(factors: v1.Factors) -> str:
     return f"{', '.join(parts)}, PUE {factors.pue:g}; source: {factors.source or 'not said'}"
 
 
-def mean_money(trials: Iterable[v1.TrialStatistics], factors: v1.Factors) -> dict[int, float]:
-    """What a delivery costs on average in money, by batch size, over all types of trials.
+def _mean_moneys(statistics: v1.JobStatistics, factors: v1.Factors) -> dict[int, str] | None:
+    """What a delivery costs on average in money, by batch size, over all types of trials; None without prices.
 
     Batch sizes are left out that have no delivery, or no measurement of what has a price.
     """
-    means = {size: _mean(list(these)) for size, these in groupby(trials, key=lambda each: each.batch_size)}
-    return {size: mean.money for size, mean in means.items() if mean is not None and _has_money(mean, factors)}
+    if not has_prices(factors):
+        return None
+    means = {models.batch_size: models.mean for models in _models(statistics)}
+    return {
+        size: money(mean.money, factors.currency)
+        for size, mean in means.items()
+        if mean is not None and _has_money(mean, factors)
+    }
 
 
 def _has_money(usage: v1.Usage, factors: v1.Factors) -> bool:
@@ -187,7 +206,9 @@ def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
             Column("a model now", lambda row: row.of("in_use"), right=True, priority=2),
             Column("with the default", lambda row: row.of("with_default"), right=True, priority=3),
         ]
-    notes = [_BOUND] if savings.cost.HasField("saved") else []
+    verdicts = {row.saving.verdict for row in rows if row.saving is not None}
+    notes = [_SAVED] if v1.SAVINGS_VERDICT_SAVING in verdicts else []
+    notes += [_LOST] if v1.SAVINGS_VERDICT_LOSS in verdicts else []
     if savings.compared_from_trial:
         notes.append(f"All amounts are those of the trials from {savings.compared_from_trial} on.")
     if mark:
@@ -215,6 +236,10 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     """What a claim rests on, and what to do about it."""
     savings, spec = statistics.savings, job.spec
     running = sum(each.num_running for each in statistics.trials)
+    if job.advice:
+        yield "advice", job.advice
+    for line in savings.advice:
+        yield "advice", line
     yield "deliveries", f"{_deliveries(statistics)}{f', {running} still running' if running else ''}"
     yield from _spending(statistics, factors)
     for change in job.changes:
@@ -234,20 +259,18 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     yield from _arithmetic(savings, factors, running=bool(running))
     if savings.HasField("break_even_trial"):
         of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
-        yield "break-even", f"at trial {savings.break_even_trial}, by the lower bound{of_cost}"
+        yield "break-even", f"at trial {savings.break_even_trial}, by today's lower bound{of_cost}"
     if statistics.num_excluded:
         yield "left out", f"{number_of(statistics.num_excluded, 'trial')} that a person has excluded"
     if job.monitor.kinds:
         mixed = ": these costs cannot be compared" if job.other_monitor.kinds else ""
-        yield "monitor", f"{monitors(job)}{mark_of(job)}{mixed}"
-    for line in savings.advice:
-        yield "advice", line
+        yield "monitor", f"{monitors(job)}{mixed}"
 
 
 def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> Iterator[tuple[str, str]]:
     """How the figures of a claim follow from what a delivery takes with the default."""
     _, saving, text = main_quantity(savings, factors)
-    deliveries, mean = savings.num_deliveries, text(saving.baseline)
+    deliveries, mean, model = savings.num_deliveries, text(saving.baseline), text(saving.with_default)
     if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
         spent = text(saving.spent)
         least = f"{text(saving.least_baseline)}, the least that one takes with the default,"
@@ -257,20 +280,22 @@ def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> I
     elif saving.verdict == v1.SAVINGS_VERDICT_LOSS:
         # What running trials spent is no loss before they end.
         ended = f"{text(deliveries * saving.baseline - saving.uncorrected)}{' of ended trials' if running else ''}"
-        yield "loss", f"{ended} - {deliveries} x {mean}, the default's mean: {text(-saving.uncorrected)}"
+        took = "what a model takes with the default"
+        yield "loss", f"{ended} - {deliveries} x {model}, {took}: {text(-saving.uncorrected)}"
 
 
 def _spending(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tuple[str, str]]:
     yield "spent", f"{spent_per_model(statistics, factors)}, failed and running trials included"
     if months := spent_by_month(statistics, factors):
-        yield "by month", months.removesuffix(".")
+        running = any(each.num_running for each in statistics.trials)
+        yield "by month", f"{months.removesuffix('.')}{'; without running trials' if running else ''}"
 
 
 def _deliveries(statistics: v1.JobStatistics) -> str:
     deliveries, groups = statistics.num_deliveries, statistics.trials
     # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
     if any(each.type == v1.TRIAL_TYPE_IMPORTED for each in groups):
-        return f"{number_of(deliveries, 'trial')} reached the target"
+        return f"{number_of(deliveries, 'trial')} since the job was registered reached the target"
     return f"{deliveries} of {number_of(sum(each.num_trials for each in groups), 'trial')} reached the target"
 
 
@@ -285,10 +310,9 @@ class _Models(NamedTuple):
     mean: v1.Usage | None
 
 
-def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark: str) -> None:
+def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -> None:
     """One row per batch size: how often it delivered a model, and what one took on average."""
-    groups = list(trials)
-    rows = [_models_of(list(these)) for _, these in groupby(groups, key=lambda each: each.batch_size)]
+    rows = _models(statistics)
     columns: list[Column[_Models]] = [
         numbers("batch size", lambda row: row.batch_size),
         numbers("trials", lambda row: row.num_trials, priority=6),
@@ -296,23 +320,25 @@ def print_models(trials: Iterable[v1.TrialStatistics], factors: v1.Factors, mark
         numbers("missed", lambda row: row.num_missed, priority=7),
         numbers("failed", lambda row: row.num_failed, priority=8),
         numbers(f"mean cost{mark}", lambda row: row.mean and row.mean.cost, joules, priority=1),
-        numbers(f"mean energy{mark}", lambda row: row.mean and row.mean.energy_joules, joules, priority=4),
+        numbers(f"mean energy{mark}", lambda row: row.mean and (row.mean.energy_joules or None), joules, priority=4),
         numbers("mean time", lambda row: row.mean and row.mean.time_seconds, duration, priority=2),
     ]
     if has_prices(factors):
-        moneys = mean_money(groups, factors)
-        columns.append(
-            numbers(
-                "mean money",
-                lambda row: moneys.get(row.batch_size),
-                lambda value: money(value, factors.currency),
-                priority=3,
-            )
-        )
+        moneys = _mean_moneys(statistics, factors) or {}
+        columns.append(Column("mean money", lambda row: moneys.get(row.batch_size, ""), right=True, priority=3))
     if factors.HasField("carbon_intensity_grams_per_kwh"):
-        columns.append(numbers("mean CO2", lambda row: row.mean and row.mean.carbon_grams, carbon, priority=5))
-    note = "Means per delivery: trials that missed the target or failed are left out."
+        columns.append(
+            numbers("mean CO2", lambda row: row.mean and (row.mean.carbon_grams or None), carbon, priority=5)
+        )
+    every = ""
+    if since := statistics.savings.compared_from_trial:
+        every = f" All trials are counted, also those from before trial {since}."
+    note = f"Means per delivery: trials that missed the target or failed are left out.{every}"
     print_table(columns, rows, notes=lambda _rows, _names: [note])
+
+
+def _models(statistics: v1.JobStatistics) -> list[_Models]:
+    return [_models_of(list(these)) for _, these in groupby(statistics.trials, key=lambda each: each.batch_size)]
 
 
 def _models_of(groups: Sequence[v1.TrialStatistics]) -> _Models:
@@ -454,18 +480,6 @@ SAVINGS_ESTIMATES = Mark[v1.Job](
 )
 
 
-class Figures(NamedTuple):
-    """What the server computes for `jobs show`.
-
-    Attributes:
-        lines: The answer for the job, and what was spent.
-        money: The mean money of a delivery by batch size; None without prices.
-    """
-
-    lines: Sequence[tuple[str, str]]
-    money: Mapping[int, str] | None
-
-
 def figures_of(client: Client, job: v1.Job) -> Figures:
     """The figures of a job; none of a server that does not know them."""
     job_id = job.spec.job_id
@@ -473,18 +487,31 @@ def figures_of(client: Client, job: v1.Job) -> Figures:
         statistics, factors = client.get_job_statistics(job_id), client.get_server_info().factors
         choices = client.preview_next(job_id).choices
     except UnsupportedCallError:
-        return Figures((), None)
+        return Figures()
     found = answer(job, statistics.savings, factors, choices)
     lines = [
         ("cost", found.now),
         ("savings", " ".join(filter(None, (found.saved, found.settle)))),
         ("used now", found.used),
-        ("next launch", found.upcoming),
+        *([("running", _running(statistics))] if _running(statistics) else []),
+        *([("next launch", found.upcoming)] if found.upcoming else []),
+        *(("advice", line) for line in statistics.savings.advice),
         *([(f"why {choices[0].batch_size}", choices[0].reason)] if choices else []),
         *_spending(statistics, factors),
     ]
-    moneys: Mapping[int, str] | None = None
-    if has_prices(factors):
-        means = mean_money(statistics.trials, factors)
-        moneys = {size: money(value, factors.currency) for size, value in means.items()}
-    return Figures(lines, moneys)
+    return by_batch_size(statistics, factors)._replace(lines=lines)
+
+
+def by_batch_size(statistics: v1.JobStatistics, factors: v1.Factors) -> Figures:
+    """What is known of each batch size of a job, without lines."""
+    counts = {models.batch_size: (models.num_deliveries, models.num_missed) for models in _models(statistics)}
+    return Figures(counts=counts, money=_mean_moneys(statistics, factors))
+
+
+def _running(statistics: v1.JobStatistics) -> str:
+    """How many trials of which batch sizes are running; empty without one."""
+    running: Counter[int] = Counter()
+    for each in statistics.trials:
+        running[each.batch_size] += each.num_running
+    sizes = ", ".join(f"{number} with batch size {size}" for size, number in running.items() if number)
+    return f"{number_of(running.total(), 'trial')}: {sizes}" if sizes else ""

@@ -87,7 +87,7 @@ def _show(client: Client, args: argparse.Namespace) -> int:
         page = [("page", page_of(base, args.job_id))] if configured and not wrong else []
         figures = figures_of(client, job)
         trials = client.list_trials(args.job_id, page_size=PAGE)
-        print_job(job, trials, [*figures.lines, *page], figures.money, wide=args.wide)
+        print_job(job, trials, figures._replace(lines=[*figures.lines, *page]), wide=args.wide)
     return 0
 
 

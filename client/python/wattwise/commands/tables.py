@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
@@ -50,29 +51,36 @@ def print_jobs(jobs: Iterable[v1.Job], options: TableOptions | None = None) -> N
     print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_EXPECTED_COST_ESTIMATES])
 
 
-def print_job(
-    job: v1.Job,
-    trials: Iterable[v1.Trial],
-    figures: Iterable[tuple[str, str]] = (),
-    money: Mapping[int, str] | None = None,
-    *,
-    wide: bool = False,
-) -> None:
+class Figures(NamedTuple):
+    """What the server computes of a job besides its state.
+
+    Attributes:
+        lines: names with texts.
+        counts: how many trials of each batch size reached the target, and how many missed it.
+        money: what a delivery costs on average, by batch size; None without prices, for no such column.
+    """
+
+    lines: Sequence[tuple[str, str]] = ()
+    counts: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    money: Mapping[int, str] | None = None
+
+
+def print_job(job: v1.Job, trials: Iterable[v1.Trial], figures: Figures, *, wide: bool = False) -> None:
     """A job's configuration and progress, and its batch sizes.
 
     Args:
         job: the job.
         trials: all its trials.
-        figures: what else is known of it, as names with texts.
-        money: what a delivery costs on average, by batch size; None without prices, for no such column.
+        figures: what else is known of it.
         wide: whether the table of batch sizes has the details behind the expected costs.
     """
-    print_facts([("job", job.spec.job_id), *figures, *_facts(job), *_unusual(trials), *_warnings(job)])
-    rows = _batch_sizes(job, money or {})
+    advice = [("advice", job.advice)] if job.advice else []
+    print_facts([("job", job.spec.job_id), *advice, *figures.lines, *_facts(job), *_unusual(trials), *_warnings(job)])
+    rows = _batch_sizes(job, figures)
     if not rows:
         return
     print()  # noqa: T201 - the command's answer
-    details = _details(job, money is not None) if wide else ()
+    details = _details(job, figures.money is not None) if wide else ()
     print_table((*_batch_size_columns(mark_of(job)), *details), rows, TableOptions(wide=wide))
     for state in job.batch_size_states:
         if state.status != v1.BATCH_SIZE_STATUS_ALLOWED:
@@ -93,10 +101,12 @@ class _BatchSize(NamedTuple):
     state: v1.BatchSizeState
     arm: v1.Arm
     limit: v1.PowerLimit
-    money: str | None
+    reached: int
+    missed: int
+    money: str
 
 
-def _batch_sizes(job: v1.Job, money: Mapping[int, str]) -> list[_BatchSize]:
+def _batch_sizes(job: v1.Job, figures: Figures) -> list[_BatchSize]:
     states = {each.batch_size: each for each in job.batch_size_states}
     arms = {each.batch_size: each for each in job.arms}
     limits = {each.batch_size: each for each in job.power_limits}
@@ -106,7 +116,8 @@ def _batch_sizes(job: v1.Job, money: Mapping[int, str]) -> list[_BatchSize]:
             states.get(size, v1.BatchSizeState()),
             arms.get(size, v1.Arm()),
             limits.get(size, v1.PowerLimit()),
-            money.get(size),
+            *figures.counts.get(size, (0, 0)),
+            (figures.money or {}).get(size, ""),
         )
         for size in sorted({*states, *arms, *limits})
     ]
@@ -116,8 +127,8 @@ def _batch_size_columns(mark: str) -> Sequence[Column[_BatchSize]]:
     return (
         numbers("batch size", lambda row: row.batch_size),
         Column("state", lambda row: status_name(row.state), priority=1),
-        numbers("reached", lambda row: row.state.num_converged, priority=3),
-        numbers("missed", lambda row: row.state.num_missed, priority=4),
+        numbers("reached", lambda row: row.reached, priority=3),
+        numbers("missed", lambda row: row.missed, priority=4),
         numbers("failed", lambda row: row.state.num_failed, priority=5),
         numbers("running", lambda row: row.state.num_running, priority=6),
         Column(f"expected cost per model{mark}", lambda row: _expected_cost(row.state), right=True, priority=2),
@@ -129,8 +140,8 @@ def _details(job: v1.Job, with_money: bool) -> Iterator[Column[_BatchSize]]:
     mark = mark_of(job)
     if job.arms:
         yield numbers("observations", lambda row: row.arm.num_observations)
-        yield Column(f"mean cost{mark}", lambda row: _mean_cost(row.arm), right=True)
-        yield Column(f"std dev of the mean{mark}", lambda row: spread(row.arm.param_precision), right=True)
+        yield Column(f"expected cost of a delivery{mark}", lambda row: _mean_cost(row.arm), right=True)
+        yield Column(f"std dev of that{mark}", lambda row: spread(row.arm.param_precision), right=True)
         yield Column(f"std dev of a trial{mark}", lambda row: spread(row.arm.reward_precision), right=True)
     if job.power_limits:
         yield numbers("cheapest power limit", lambda row: row.limit.power_limit_watts or None, watts_per_gpu)
@@ -138,7 +149,7 @@ def _details(job: v1.Job, with_money: bool) -> Iterator[Column[_BatchSize]]:
         yield numbers("time of a step", lambda row: row.limit.time_seconds_per_step or None, step_time)
         yield numbers("energy of a step", lambda row: row.limit.energy_joules_per_step or None, joules)
     if with_money:
-        yield Column("mean money of a delivery", lambda row: row.money or "", right=True)
+        yield Column("mean money of a delivery", lambda row: row.money, right=True)
 
 
 def _mean_cost(arm: v1.Arm) -> str:
@@ -312,8 +323,6 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
         waits = baseline_waits(job)
         often = f"one launch in {job.baseline_every} gets batch size {spec.default_batch_size}"
         yield "baselines", f"{often}, but not {waits}" if waits else often
-    if job.advice:
-        yield "advice", job.advice
     warned = {warning.message for warning in job.warnings}
     for change in job.changes:
         if change.message not in warned:
