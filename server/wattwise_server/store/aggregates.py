@@ -1,7 +1,8 @@
 """The SQL of figures: sums over the trials of jobs. Only trials that count are in them, unless a name says otherwise.
 
 A trial is *own* unless it was imported and, as far as known, started before its job was registered: then it tells what
-a batch size costs, but was not spent under this job. It is *doubtful* if its delivery is too cheap to count, and in no claim then.
+a batch size costs, but was not spent under this job. It is *doubtful* if its delivery is too cheap to count, and in no
+claim then.
 """
 
 from __future__ import annotations

@@ -337,11 +337,10 @@ def _used(job: v1.Job, quantity: Quantity) -> str:
     if not job.surviving_batch_sizes:
         return "No batch size is used now, since none is left to try."
     if job.HasField("best_known_batch_size"):
-        cost = (
-            f", {joules(job.best_known_cost)} per model" if math.isfinite(job.best_known_cost) else ", as far as known"
-        )
-        # Joules beside money would be a second unit for the same thing.
-        cost = "" if quantity.name == "money" else cost
+        cost = ", as far as known"
+        if math.isfinite(job.best_known_cost):
+            # Joules beside money would be a second unit for the same thing.
+            cost = f", {joules(job.best_known_cost)} per model" if quantity.name == "cost" else ""
         return f"{size} is used now, because its expected cost is the lowest{cost}{paused}."
     which = "the default" if job.batch_size_in_use == default else f"the nearest to the default, {default}"
     return f"{size}, {which}, is used now, since no batch size is known to reach the target{paused}."

@@ -64,8 +64,8 @@ _SAVED = (
     "running trials included. At least: the lower 95% bound of that. The estimate does not overstate on average."
 )
 _LOST = (
-    "Lost: what ended trials took, failed ones included, minus the deliveries times what a model takes with the default "
-    "batch size."
+    "Lost: what ended trials took, failed ones included, minus the deliveries times what a model takes with the "
+    "default batch size."
 )
 
 
