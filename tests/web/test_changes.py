@@ -65,7 +65,7 @@ def test_a_claim_says_from_which_trial_it_compares(browser: httpx.Client, change
     number = changed.shown.num_trials - change.since_trial + 1
     shown = text_of(job_page(browser, changed.job_id))
     assert f"the default, 16, has not reached the target {since}." in shown
-    assert "3 more runs of the default would allow a comparison" in shown
+    assert "3 more runs of the default that reach the target would allow a comparison" in shown
     assert f"Only trials from {change.since_trial} on are compared: {change.message}." in shown
     assert f"Changed {change.message}" in shown
     changed.train(16, 30, times=6)

@@ -23,7 +23,8 @@ def said(verdict: v1.SavingsVerdict.ValueType, runs: int = 3, job: dict[str, Any
     known["batch_size_states"] = [
         v1.BatchSizeState(batch_size=size, status=v1.BATCH_SIZE_STATUS_ALLOWED) for size in (16, 32, 64)
     ]
-    shown = v1.Job(spec=v1.JobSpec(job_id="a job", default_batch_size=64), **known | (job or {}))
+    known["spec"] = v1.JobSpec(job_id="a job", default_batch_size=64)
+    shown = v1.Job(**known | (job or {}))
     amounts = {"spent": 500.0, "in_use": 16.4, "baseline": 29.4, "with_default": 29.4} | cost
     savings = v1.Savings(
         verdict=verdict,
@@ -42,7 +43,7 @@ def test_a_saving_has_what_a_launch_costs_and_what_was_saved_at_least() -> None:
     """Both are in the first line, with the batch size that is used and the next one."""
     found = said(SAVING, at_least=100.0)
     assert found.now == "A model costs 16.4 J now, 29.4 J with the default, 64: 44% less."
-    assert found.saved == "Saved at least 100 J in 20 deliveries, 17% of what the default would have cost."
+    assert found.saved == "Saved at least 100 J in 20 deliveries, at least 17% of what the default would have cost."
     assert (found.kind, found.settle) == ("saving", "")
     assert found.used == "Batch size 16 is used now, because its expected cost is the lowest, 16.4 J per model."
     assert found.upcoming == "The next launch tries 32."
@@ -55,12 +56,12 @@ def test_nothing_is_compared_with_few_runs_of_the_default() -> None:
     assert found.kind == "none"
     assert "1 of the 3 deliveries" in found.saved
     assert found.settle.startswith(
-        "2 more runs of the default would allow a comparison, and cost about 26.0 J more than"
+        "2 more runs of the default that reach the target would allow a comparison, and cost about 26.0 J more than"
     )
     assert "`wattwise jobs baseline 'a job'`" in found.settle
     assert "--every" in found.settle
     unknown = said(NO_BASELINE, runs=0, baseline=None, with_default=None)
-    assert unknown.settle.startswith("3 more runs of the default would allow a comparison; ")
+    assert unknown.settle.startswith("3 more runs of the default that reach the target would allow a comparison; ")
 
 
 def test_a_default_that_may_not_be_chosen_is_allowed_first() -> None:
@@ -69,7 +70,7 @@ def test_a_default_that_may_not_be_chosen_is_allowed_first() -> None:
     banned = said(NO_BASELINE, runs=1, job={"batch_size_states": states, "surviving_batch_sizes": [16, 32]})
     assert banned.settle.endswith("; `wattwise jobs allow 'a job' 64` allows it first.")
     paused = said(NO_BASELINE, runs=1, job={"paused": True, "baseline_every": 9})
-    assert paused.settle.endswith("; one launch in 9 is one, but waits until the search is resumed.")
+    assert paused.settle.endswith("; one launch in 9 is one, but it waits until the search is resumed.")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,12 @@ def test_exploration_is_no_loss() -> None:
     assert found.saved == "Exploring: 16% more so far than with the default, which is usual in the first 10 launches."
     assert "usually costs more than it saves" in said(EXPLORING, runs=1, spent=682.0).saved
     for held in ({"paused": True}, {"pinned_batch_size": 16}):
-        assert "xploring" not in said(EXPLORING, job=held).saved
+        without = said(EXPLORING, runs=1, job=held)
+        assert (without.kind, "1 of the 3 deliveries" in without.saved) == ("none", True)
+        assert "requests one" in without.settle
+        assert ("but it waits until" in without.settle) == ("paused" in held)
+        uncertain = said(EXPLORING, job=held, at_least=-1.0)
+        assert (uncertain.kind, "not certain yet" in uncertain.saved) == ("uncertain", True)
 
 
 def test_an_uncertain_claim_has_no_negative_numbers() -> None:
@@ -103,14 +109,17 @@ def test_an_uncertain_claim_has_no_negative_numbers() -> None:
     same = said(UNCERTAIN, job={"batch_size_in_use": 64}, saved=-1.0, at_least=-2.0)
     assert same.settle == "Nothing is saved while the default is the best known batch size."
     pinned = said(UNCERTAIN, job={"batch_size_in_use": 64, "pinned_batch_size": 64}, saved=-1.0, at_least=-2.0)
-    assert pinned.settle == "Nothing is saved while the default is pinned."
+    nothing = "Nothing can be saved while every launch gets the default batch size."
+    assert (pinned.saved, pinned.settle) == (nothing, "")
+    only = said(UNCERTAIN, job={"batch_size_in_use": 64, "spec": v1.JobSpec(batch_sizes=[64], default_batch_size=64)})
+    assert (only.saved, only.settle) == (nothing, "")
     assert said(UNCERTAIN, saved=-1.0, at_least=-2.0).settle.startswith("So small a saving takes more than 20 ")
     assert said(UNCERTAIN, saved=-1.0, at_least=-2.0, in_use=30.0).settle.startswith("A model costs no less ")
 
 
 def test_a_loss_is_said() -> None:
-    """By the mean of the default, as a share of what it would have cost."""
-    found = said(LOSS, uncorrected=-147.0)
+    """As a share of what the default would have cost, its misses included."""
+    found = said(LOSS, uncorrected=-147.0, baseline=10.0)
     assert found.saved == "Lost about 147 J in 20 deliveries, 25% more than the default would have cost."
 
 
@@ -127,13 +136,28 @@ def test_states_of_a_job_are_told() -> None:
     unknown.batch_size_in_use = 32
     assert "the nearest to the default, 64, is used now" in answer(unknown, nothing, v1.Factors()).used
     unknown.num_trials = 1
-    assert answer(unknown, nothing, v1.Factors()).now == "No launch has reached the target yet."
+    assert answer(unknown, nothing, v1.Factors()).now == "No launch that counts has reached the target yet."
     unknown.reset_after = 50
     after = answer(unknown, nothing, v1.Factors())
-    assert after.now == "No launch has reached the target since the reset after trial 50."
+    assert after.now == "No launch that counts has reached the target since the reset after trial 50."
     assert after.saved == "Nothing was saved since then."
     assert said(SAVING, at_least=1.0, job={"pinned_batch_size": 16}).used.endswith("because it is pinned.")
     assert said(SAVING, at_least=1.0, job={"paused": True}).used.endswith("; the search is paused.")
+
+
+def test_imported_trials_tell_what_a_model_costs() -> None:
+    """Before the first delivery of the job itself, of which nothing was saved."""
+    found = said(NO_DELIVERY)
+    assert found.now == "A model costs 16.4 J now, 29.4 J with the default, 64: 44% less."
+    assert found.saved == "No launch that counts has reached the target yet. Nothing was saved yet."
+
+
+def test_estimates_are_marked() -> None:
+    """Costs of a monitor that estimates are called so, also as money."""
+    for partly, mark in ((False, "(estimates)"), (True, "(estimates in part)")):
+        monitor = v1.Monitor(kinds=["estimate"], estimated=True, partly=partly)
+        found = said(SAVING, at_least=100.0, job={"monitor": monitor})
+        assert found.now == f"A model costs 16.4 J now, 29.4 J with the default, 64: 44% less {mark}."
 
 
 def test_choices_that_are_not_named_are_said() -> None:

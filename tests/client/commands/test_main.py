@@ -208,7 +208,7 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert row(shown, "policy") == ["policy", "pruning gts"]
     assert row(shown, "stage") == ["stage", "bandit"]
     assert row(shown, "stopped early") == ["stopped early", "above 5 times the cost of the cheapest trial"]
-    assert row(shown, "16", "mean cost")[-4:] == ["2", "2.00 kJ", "707 J", "1.00 kJ"]
+    assert row(shown, "16", "observations")[-4:] == ["2", "2.00 kJ", "707 J", "1.00 kJ"]
 
 
 def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -221,10 +221,10 @@ def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.Batch
     assert listed.splitlines()[-1] == "Costs are estimates."
     shown = ask("jobs", "show", trainer.job_id, "--wide")
     assert row(shown, "monitor") == ["monitor", "estimate"]
-    (heading,) = (line for line in shown.splitlines() if "mean cost" in line)
+    (heading,) = (line for line in shown.splitlines() if "observations" in line)
     assert re.split(" {2,}", heading.strip())[6:] == [
-        *("expected cost per model (estimate)", "observations", "mean cost (estimate)"),
-        *("std dev of the mean (estimate)", "std dev of a trial (estimate)"),
+        *("expected cost per model (estimate)", "observations", "expected cost of a delivery (estimate)"),
+        *("std dev of that (estimate)", "std dev of a trial (estimate)"),
     ]
     trials = ask("jobs", "trials", trainer.job_id)
     assert row(trials, "2")[10:13] == ["3.00 kJ", "3.00 kJ", "estimate"]
@@ -265,7 +265,7 @@ def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerS
     """An arm without observations has unknown costs."""
     trainer = Trainer(stub, num_pruning_rounds=0)
     shown = ask("jobs", "show", trainer.job_id, "--wide")
-    assert row(shown, "8", "mean cost")[-4:] == ["0", "unknown", "unknown", "unknown"]
+    assert row(shown, "8", "observations")[-4:] == ["0", "unknown", "unknown", "unknown"]
 
 
 def test_show_batch_sizes(stub: v1.BatchSizeOptimizerStub) -> None:

@@ -120,4 +120,5 @@ def test_one_table_of_batch_sizes(ask: Ask, trainer: Trainer) -> None:
     (heading,) = (line for line in shown.splitlines() if line.startswith("batch size"))
     assert heading.split("  ")[-1] == "expected cost per model"
     assert "cost" not in heading.removesuffix("expected cost per model")
-    assert all(name in wide for name in ("observations", "mean cost", "std dev of the mean", "std dev of a trial"))
+    details = ("observations", "expected cost of a delivery", "std dev of that", "std dev of a trial")
+    assert all(name in wide for name in details)

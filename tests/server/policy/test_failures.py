@@ -288,13 +288,16 @@ def test_states_of_batch_sizes() -> None:
 @pytest.mark.parametrize(
     ("arm", "known"),
     [
-        (Arm(16, num_succeeded=5, num_converged=2, num_failed=1), "2 reached the target, 3 missed it, 1 failed"),
-        (Arm(16, num_succeeded=2, num_converged=2), "2 reached the target"),
-        (Arm(16, num_succeeded=1), "1 missed it"),
+        (
+            Arm(16, num_succeeded=5, num_converged=2, num_failed=1),
+            "2 reached the target within the bound, 3 missed the target or the bound, 1 failed",
+        ),
+        (Arm(16, num_succeeded=2, num_converged=2), "2 reached the target within the bound"),
+        (Arm(16, num_succeeded=1), "1 missed the target or the bound"),
     ],
 )
 def test_state_counts_how_trials_ended(arm: Arm, known: str) -> None:
-    """The reason of an allowed batch size says how many of its trials reached the target, missed it and failed."""
+    """The reason of an allowed batch size says how many of its trials reached the target, missed it or its bound, and failed."""
     assert state(Search(Stage.MAB, (Arm(8), arm), 0, 8), arm, "j") == (Status.ALLOWED, f"of its trials {known}")
 
 

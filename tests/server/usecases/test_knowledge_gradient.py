@@ -97,7 +97,7 @@ def test_decision_has_the_bound(server: LiveServer) -> None:
     best = job.report(running.pop(32), 10.0, 0.1)
     # Starting again costs less by then.
     assert 1800 < best.cost_bound < 40 * 150
-    assert f"bound {best.cost_bound:.6g} J" in best.message
+    assert f"bound {with_unit(best.cost_bound)}" in best.message
     bounds = {job.report(trial, 10.0, 0.1).cost_bound for trial in running.values()}
     assert len(bounds) == 1
     # Twice what 32 is expected to cost.

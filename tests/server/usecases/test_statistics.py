@@ -48,11 +48,15 @@ class People(Trainer):
 
     def run_with(self, batch_size: int, cost: float, *, converges: bool = True) -> v1.Trial:
         """Runs a trial of this batch size."""
+        self.pin(batch_size)
+        return self.run(cost, converges=converges)
+
+    def pin(self, batch_size: int) -> None:
+        """Further launches get this batch size."""
         status = v1.BATCH_SIZE_STATUS_PINNED
         self.admin.SetBatchSizeState(
             v1.SetBatchSizeStateRequest(job_id=self.job_id, batch_size=batch_size, status=status)
         )
-        return self.run(cost, converges=converges)
 
 
 def test_job_that_saves(priced: LiveServer) -> None:
@@ -104,10 +108,11 @@ def test_loss_is_said_as_such(priced: LiveServer) -> None:
 
 
 def test_running_trial_is_no_loss(priced: LiveServer) -> None:
-    """A job that always trains its default loses nothing while a trial runs, but by one that ends without a model."""
+    """A job loses nothing while a trial runs, but by one of another batch size that ends without a model."""
     job = People(priced)
     for _ in range(11):
         job.run_with(16, 100.0)
+    job.pin(8)
     running = job.next()
     job.report(running, 90.0, metric=0.1)
     savings = figures(priced, job.job_id).savings
@@ -117,6 +122,34 @@ def test_running_trial_is_no_loss(priced: LiveServer) -> None:
     savings = figures(priced, job.job_id).savings
     assert savings.verdict == v1.SAVINGS_VERDICT_LOSS
     assert savings.cost.uncorrected == -90.0
+
+
+def test_misses_of_the_default_are_no_loss(priced: LiveServer) -> None:
+    """They would have been paid for without a search: a job that always trains its default loses nothing by them."""
+    job = People(priced)
+    for converges in (True, True, False) * 5:
+        job.run_with(16, 100.0, converges=converges)
+    found = figures(priced, job.job_id)
+    assert (found.savings.cost.baseline, found.savings.cost.with_default) == (100.0, 150.0)
+    assert (found.savings.verdict, found.savings.cost.uncorrected) == (v1.SAVINGS_VERDICT_UNCERTAIN, 0.0)
+    for _ in range(10):
+        job.run_with(8, 400.0)
+    found = figures(priced, job.job_id)
+    assert (found.savings.verdict, found.savings.cost.uncorrected) == (v1.SAVINGS_VERDICT_LOSS, 20 * 150.0 - 5500.0)
+
+
+def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer) -> None:
+    """They may be older than the job: they tell what batch sizes cost, but nothing was spent or delivered by them."""
+    job = People(priced)
+    for number in range(20):
+        size, cost = (16, 100.0) if number < 5 else (8, 10.0)
+        epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=cost, metric=0.95)
+        imported = {"request_id": str(number), "batch_size": size, "measurements": [epoch]}
+        priced.trainer.ImportTrial(v1.ImportTrialRequest(job_id=job.job_id, **imported))
+    found = figures(priced, job.job_id)
+    assert (found.num_deliveries, found.spent.cost, list(found.months)) == (0, 0.0, [])
+    assert found.savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
+    assert (found.savings.cost.in_use, found.savings.cost.with_default) == (10.0, 100.0)
 
 
 def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
