@@ -297,7 +297,7 @@ def test_states_of_batch_sizes() -> None:
     ],
 )
 def test_state_counts_how_trials_ended(arm: Arm, known: str) -> None:
-    """The reason of an allowed batch size says how many of its trials reached the target, missed it or its bound, and failed."""
+    """The reason of an allowed batch size says how many of its trials reached the target, missed it, and failed."""
     assert state(Search(Stage.MAB, (Arm(8), arm), 0, 8), arm, "j") == (Status.ALLOWED, f"of its trials {known}")
 
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from wattwise import v1
+from wattwise_server.policy.cost import with_unit
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
