@@ -419,7 +419,9 @@ class ImportTrialRequest(_message.Message):
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When the trial started. A new trial that started before the job was reset is excluded. Unset: unknown."""
+        """When the trial started. A new trial that started before the job was reset is excluded. One that started before the job
+        was registered is no delivery of the job, and was not spent under it. Unset: unknown, which counts as before the job.
+        """
 
     @_builtins.property
     def monitor(self) -> _trial_pb2.Monitor:

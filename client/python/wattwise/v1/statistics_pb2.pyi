@@ -295,14 +295,14 @@ class Saving(_message.Message):
     least_baseline: _builtins.float
     """What it takes at least, as `at_least` takes it. Unset: there is no claim."""
     uncorrected: _builtins.float
-    """The deliveries times `baseline`, minus what ended trials spent. It tends to overstate, so that below 0 it is what was lost.
-    Unset: there is no claim.
+    """The deliveries times `with_default`, minus what ended trials spent. It tends to overstate, so that below 0 it is what
+    was lost. Unset: there is no claim.
     """
     verdict: Global___SavingsVerdict.ValueType
     """What the data say about this quantity. Always set."""
     in_use: _builtins.float
     """What a model takes with the batch size in use: what its ended trials took, missed and failed ones included, by its
-    deliveries. Unset: it has none, or as `baseline`.
+    deliveries. Unset: it has none, or some deliveries have no measurement.
     """
     baselines_to_settle: _builtins.int
     """The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch

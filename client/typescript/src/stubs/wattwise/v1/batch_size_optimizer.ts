@@ -182,7 +182,10 @@ export interface ImportTrialRequest {
   powerLimitWatts?:
     | number
     | undefined;
-  /** When the trial started. A new trial that started before the job was reset is excluded. Unset: unknown. */
+  /**
+   * When the trial started. A new trial that started before the job was reset is excluded. One that started before the job
+   * was registered is no delivery of the job, and was not spent under it. Unset: unknown, which counts as before the job.
+   */
   startTime:
     | Date
     | undefined;

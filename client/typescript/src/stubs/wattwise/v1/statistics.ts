@@ -216,8 +216,8 @@ export interface Saving {
     | number
     | undefined;
   /**
-   * The deliveries times `baseline`, minus what ended trials spent. It tends to overstate, so that below 0 it is what was lost.
-   * Unset: there is no claim.
+   * The deliveries times `with_default`, minus what ended trials spent. It tends to overstate, so that below 0 it is what
+   * was lost. Unset: there is no claim.
    */
   uncorrected?:
     | number
@@ -226,7 +226,7 @@ export interface Saving {
   verdict: SavingsVerdict;
   /**
    * What a model takes with the batch size in use: what its ended trials took, missed and failed ones included, by its
-   * deliveries. Unset: it has none, or as `baseline`.
+   * deliveries. Unset: it has none, or some deliveries have no measurement.
    */
   inUse?:
     | number
