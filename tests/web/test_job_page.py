@@ -206,7 +206,7 @@ def test_a_label_that_is_none_is_said(own_web: httpx.Client, labelled: Trainer) 
     assert 'value="node-7" aria-invalid="true"' in bad.text
     assert "Write a label as key=value" in text_of(bad)
     good = own_web.get("/job/trials", params={"id": labelled.job_id, "label": "host=node-7"})
-    (chips,) = re.findall(r'aria-label="Result">(.*?)</nav>', good.text, re.DOTALL)
+    (chips,) = re.findall(r'aria-label="Ended by">(.*?)</nav>', good.text, re.DOTALL)
     assert all("label=host%3Dnode-7" in link for link in re.findall(r'href="([^"]*)"', chips))
 
 

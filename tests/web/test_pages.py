@@ -362,7 +362,7 @@ def test_the_batch_size_is_a_control_that_links_keep(web: httpx.Client) -> None:
     shown = web.get("/job/trials", params={"id": "resnet-nightly", "batch": "256", "result": "target-reached"})
     assert "<option selected>256</option>" in shown.text
     assert '<input type="hidden" name="result" value="target-reached">' in shown.text
-    (chips,) = re.findall(r'aria-label="Result">(.*?)</nav>', shown.text, re.DOTALL)
+    (chips,) = re.findall(r'aria-label="Ended by">(.*?)</nav>', shown.text, re.DOTALL)
     links = [html.unescape(link) for link in re.findall(r'href="([^"]*)"', chips)]
     assert len(links) == len(RESULT_WORDS) == 12
     assert all("batch=256" in link and "id=resnet-nightly" in link for link in links)

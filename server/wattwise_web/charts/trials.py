@@ -224,7 +224,7 @@ def _lines(job: v1.Job, statistics: v1.JobStatistics, bound: float | None) -> li
     """What a delivery costs with the default on average, and where the newest trial is stopped."""
     lines, of_cost = [], statistics.savings.cost
     if of_cost.HasField("baseline") and math.isfinite(of_cost.baseline):
-        text = f"default {job.spec.default_batch_size}, mean: {cost(of_cost.baseline)}"
+        text = f"default {job.spec.default_batch_size}, mean of its deliveries: {cost(of_cost.baseline)}"
         lines.append(_Line(text, of_cost.baseline, (1, 0)))
     if bound is not None and math.isfinite(bound):
         lines.append(_Line(f"bound of the newest trial: {cost(bound)}", bound, (4, 4)))
@@ -324,7 +324,10 @@ def saved_so_far(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
             dated(values),
         ],
     )
-    caption = "Solid: saved at least; dashed: the estimate; both by today's mean of the default. Below zero: not yet."
+    caption = (
+        "Solid: saved at least; dashed: the estimate; both are cautious, by what is known of the default today. Below "
+        "zero: not yet. A loss is computed by the plain mean, and is smaller than these lines say."
+    )
     if is_clipped:
         caption += " The solid line goes on below the chart; the table has all its values."
     if since := statistics.savings.compared_from_trial:
