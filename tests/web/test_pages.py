@@ -45,6 +45,13 @@ PAGES = (
         "/login",
     ),
 )
+COMMANDED = {
+    "job?id=stuck-on-memory": "wattwise jobs allow stuck-on-memory 64",
+    "job?id=bert-weekly": "wattwise jobs pin bert-weekly 256",
+    "job?id=none-such": "wattwise jobs list",
+    "trial?job=resnet-nightly&number=9999": "wattwise jobs trials resnet-nightly",
+}
+"""Pages with texts that name a command."""
 LARGEST = 200_000
 DASH = "\N{EN DASH}"
 """What stands where nothing is known."""
@@ -106,6 +113,24 @@ def test_every_page_is_well_formed_and_has_its_landmarks(web: httpx.Client, path
     assert not outline.all("style")
     names = {name for _, attributes in outline.tags for name in attributes}
     assert not [name for name in names if name.startswith("on") or name == "style"]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *(f"/{name}" for name in COMMANDED)])
+def test_commands_are_code(web: httpx.Client, path: str) -> None:
+    """No text of the server has backquotes or an escaped tag: what stands in backquotes is code."""
+    answer = web.get(path)
+    shown = text_of(answer)
+    assert "`" not in shown
+    assert "<code>" not in shown
+    if command := COMMANDED.get(path.removeprefix("/")):
+        assert f"<code>{command}</code>" in html.unescape(answer.text)
+
+
+@pytest.mark.parametrize("path", ["/job?id=none-such", "/trial?job=resnet-nightly&number=9999"])
+def test_the_message_of_an_error_begins_like_a_sentence(web: httpx.Client, path: str) -> None:
+    """The server's texts begin with a small letter, the page's with a capital one."""
+    (message,) = re.findall('<p class="long">(.*?)</p>', web.get(path).text)
+    assert message[0].isupper()
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/none", "/static/app.js", "/job?id=none", "/job/trials.csv?id=vision-new"])

@@ -446,7 +446,7 @@ def cost_per_delivery(found: Sequence[tuple[v1.Job, v1.JobStatistics]]) -> Chart
     ]
     rows = [
         (
-            point.job_id,
+            Link(point.job_id, page("job", id=point.job_id)),
             str(point.trial),
             f"{point.deliveries:,}",
             cost(point.each),
