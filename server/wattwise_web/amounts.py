@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.humanize import duration, end_reason, trial_result
-from wattwise.commands.tables import has_stages, policy, stuck
+from wattwise.commands.tables import has_stages, job_state, policy
 from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
@@ -142,20 +142,20 @@ class Badge(NamedTuple):
     kind: str
 
 
-def job_badge(job: v1.Job, summary: v1.JobSummary | None = None) -> Badge:
-    """The state of a job in a word or two; what somebody should look at comes first."""
-    summary = summary or job.summary
-    if stuck(job):
-        return Badge("stuck", "attention")
-    if summary.needs_attention:
-        return Badge("warning" if job.warnings else "failing", "attention")
-    if job.HasField("pinned_batch_size"):
-        return Badge(f"pinned to {job.pinned_batch_size}", "held")
-    if job.paused:
-        return Badge("paused", "held")
-    if summary.num_running_trials:
-        return Badge("running", "run")
-    return Badge("idle", "idle") if job.num_trials else Badge("new", "new")
+_STATE_KINDS = {
+    "stuck": "attention",
+    "warning": "attention",
+    "failing": "attention",
+    "running": "run",
+    "idle": "idle",
+    "new": "new",
+}
+
+
+def job_badge(job: v1.Job) -> Badge:
+    """The state of a job."""
+    state = job_state(job)
+    return Badge(state, _STATE_KINDS.get(state, "held"))
 
 
 def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:

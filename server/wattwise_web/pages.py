@@ -165,7 +165,7 @@ class Reader:
             "title": job_id,
             "info": info,
             "job_id": job_id,
-            "badge": _page_badge(job, running.total_size),
+            "badge": amounts.job_badge(job),
             "sentence": _sentence(found, running.total_size),
             "warnings": _warnings(job),
             "answer": found,
@@ -544,11 +544,6 @@ def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
         "activity": amounts.moment(summary.last_activity_time if has_activity else job.create_time),
         "active": has_activity,
     }
-
-
-def _page_badge(job: v1.Job, running: int) -> amounts.Badge:
-    summary = v1.JobSummary(num_running_trials=running, needs_attention=bool(job.advice or job.warnings))
-    return amounts.job_badge(job, summary)
 
 
 def _sentence(found: Answer, running: int) -> str:

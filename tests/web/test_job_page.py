@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from wattwise import v1
+from wattwise.commands.tables import job_state
 from wattwise_web import amounts
 from wattwise_web.facts import web_url
 
@@ -70,6 +71,25 @@ def test_the_batch_size_in_use_has_the_same_name_in_list_and_page(own_web: httpx
     (cell,) = re.findall(r'<td class="num" data-label="used now">(.*?)</td>', listed)
     assert words_of(cell) == "8 default 16"
     assert facts_of(job_page(own_web, lucky.job_id))["Used now"] == "batch size 8"
+
+
+def test_a_job_has_the_same_state_everywhere(own_web: httpx.Client, grpc_server: LiveServer) -> None:
+    """Both lists and the page of a job have one word for its state, also if it only misses its target."""
+    new, missing, idle, running = (
+        Trainer(grpc_server.trainer, job_id=name, job_id_prefix="state", batch_sizes=[8, 16], policy=POLICY)
+        for name in ("state-new", "state-missing", "state-idle", "state-running")
+    )
+    for _ in range(2):
+        missing.run(5.0, converges=False)
+    idle.run(5.0, converges=False)
+    running.next()
+    states = {new.job_id: "new", missing.job_id: "failing", idle.job_id: "idle", running.job_id: "running"}
+    request = v1.ListJobsRequest(job_id_prefix="state-", with_summaries=True)
+    assert {job.spec.job_id: job_state(job) for job in grpc_server.admin.ListJobs(request).jobs} == states
+    for job_id, state in states.items():
+        (cell,) = re.findall(r'<td data-label="state">(.*?)</td>', own_web.get("/", params={"q": job_id}).text)
+        (badge,) = re.findall('<h1 class="id">.*?</h1>\\s*(<span class="badge.*?)\n', job_page(own_web, job_id).text)
+        assert words_of(cell) == words_of(badge) == state
 
 
 def test_the_cheapest_batch_size_has_its_expected_cost(

@@ -118,7 +118,7 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert row(ask("jobs", "trials", job_id), "1")[3] == "requested"
     assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
     assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id} is no longer pinned; ")
-    assert row(ask("jobs", "list"), job_id)[1] == "searching"
+    assert row(ask("jobs", "list"), job_id)[1] == "running"
     assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned: ")
 
 
@@ -136,7 +136,9 @@ def test_pinned_batch_size_of_an_older_server(
 def test_paused_search(ask: Ask, trainer: Trainer) -> None:
     """While it is paused, launches get the best known batch size; the answer has the command that ends that."""
     job_id = trainer.job_id
-    trainer.run(100)
+    trial = trainer.next()
+    trainer.report(trial, 50, metric=0.1)
+    trainer.report(trial, 100, epoch=2)
     answer = ask("jobs", "pause", job_id)
     assert f"`wattwise jobs resume {job_id}`" in answer
     assert "gets the best known batch size; no cost bound. " in answer
