@@ -192,8 +192,12 @@ def glossary() -> list[tuple[str, str]]:
     file = next((file for file in _GLOSSARY if file.is_file()), None)
     text = "" if file is None else file.read_text(encoding="utf-8")
     found = re.findall(r"^- \*\*(.+?)\*\*: (.+?)(?=\n\S|\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    plain = [(term, re.sub(r"\[(.+?)\]\(.+?\)", r"\1", meaning.replace("`", ""))) for term, meaning in found]
-    return [(term, " ".join(meaning.split())) for term, meaning in plain]
+    return [(term, _without_markup(" ".join(meaning.split()))) for term, meaning in found]
+
+
+def _without_markup(text: str) -> str:
+    """A line of Markdown without its links, code and emphasis."""
+    return re.sub(r"\*(.+?)\*", r"\1", re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text.replace("`", "")))
 
 
 def label(key: str, value: str) -> dict[str, str]:

@@ -314,6 +314,8 @@ def test_the_glossary_is_that_of_the_docs(own_web: httpx.Client) -> None:
     assert re.findall(r'<dt id="[^"]*">(.*?)</dt>', page.text) == terms
     assert {"launch", "trial", "delivery"} <= set(terms)
     assert "A trial that reached its target" in text_of(page)
+    assert "each time is an attempt, with a trial" in text_of(page)
+    assert not set("*`[]") & set(text_of(page))
     assert '<a href="/glossary">Glossary</a>' in own_web.get("/").text
 
 
