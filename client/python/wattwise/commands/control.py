@@ -130,8 +130,8 @@ def _every(text: str) -> int:
     number = whole_number(text)
     if number is None or number == 1 or number >= 2**31:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is invalid; use an integer from 2 on, or 0 for no more baselines (for every launch: `wattwise jobs "
-            "pin`)"
+            f"{text!r} is invalid; use an integer from 2 on, or 0 for no more baselines (for every launch: `wattwise "
+            "jobs pin`)"
         )
     return number
 
