@@ -239,6 +239,11 @@ def test_without_prices_no_model_has_one(tmp_path: Path, prices: Sequence[str]) 
     assert "EUR each" not in text_of(shown)
 
 
+def test_the_age_of_the_default_names_the_default(web: httpx.Client) -> None:
+    """How old the newest delivery of the default is, is said of it, whatever stands before."""
+    assert "The newest delivery of the default ended " in text_of(job_page(web, "resnet-nightly"))
+
+
 def test_a_loss_is_shown_like_a_gain(web: httpx.Client) -> None:
     """A job that cost more than its default has the same headline, with the loss and what to do."""
     answer = job_page(web, "bert-weekly")
@@ -283,12 +288,27 @@ def test_marks_of_explorations_are_hollow(tmp_path: Path) -> None:
         request = v1.ListTrialsRequest(job_id=trainer.job_id, page_size=100)
         trials = live.admin.ListTrials(request).trials
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
-            spec = spec_of(job_page(web, trainer.job_id), "cost")
+            shown = job_page(web, trainer.job_id)
+            spec = spec_of(shown, "cost")
+    assert "hollow: it missed the target or explored" in text_of(shown)
     types = {trial.id.trial_number: trial.type for trial in trials}
     assert {v1.TRIAL_TYPE_EXPLORATION, v1.TRIAL_TYPE_CONCURRENT, v1.TRIAL_TYPE_MAB} <= set(types.values())
     assert {value["x"]: value["k"] for value in spec["data"]["values"]} == {
         number: HOLLOW if kind == v1.TRIAL_TYPE_EXPLORATION else FILLED for number, kind in types.items()
     }
+
+
+def test_without_stages_only_misses_are_hollow(tmp_path: Path) -> None:
+    """Under a policy without stages the trials that try a batch size are filled, too, and the caption says so."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        trainer = Trainer(live.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+        trainer.run(50.0)
+        trainer.run(5.0, converges=False)
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            shown = job_page(web, trainer.job_id)
+    assert [value["k"] for value in spec_of(shown, "cost")["data"]["values"]] == [FILLED, HOLLOW]
+    assert "hollow: it missed the target." in text_of(shown)
 
 
 def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> None:
