@@ -349,9 +349,9 @@ class _File:
             for line, fields in rows:
                 # Spreadsheets write empty cells behind the last column.
                 if len(fields) < len(self.names) or any(fields[len(self.names) :]):
-                    fault = f"has {len(fields)} field{'' if len(fields) == 1 else 's'}, and the header has {len(self.names)}"
-                    single = f", which are separated by {file.delimiter!r}" if len(fields) == 1 else ""
-                    self.fault(line, f"{fault}{single}")
+                    found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+                    how = f", which are separated by {file.delimiter!r}" if len(fields) == 1 else ""
+                    self.fault(line, f"has {found}, and the header has {len(self.names)}{how}")
                 elif self._is_chosen(by_name := dict(zip(self.names, fields, strict=False))):
                     yield _Row(line, by_name, self._source.columns)
         except FileNotFoundError as error:

@@ -48,6 +48,37 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(f"{text.removesuffix('Z')}+00:00")
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("replay --syntetic 1", "--syntetic; did you mean '--synthetic'?"),
+        ("jobs show --jsn", "--jsn; did you mean '--json'?"),
+        ("jobs ban x --qqqq", "--qqqq"),
+        ("web --adress 127.0.0.1:0", "--adress; did you mean '--address'?"),
+        ("--verison", "--verison; did you mean '--version'?"),
+    ],
+)
+def test_an_unknown_option_comes_before_missing_arguments(refused: Ask, words: str, named: str) -> None:
+    """A misspelt option is often the one that is missing: it is named instead."""
+    error = refused(*words.split(), status=2)
+    assert f"unknown arguments: {named}\n" in error
+    assert "required" not in error
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("jobs --json", "arguments are required: ACTION"),
+        ("jobs ban x", "arguments are required: BATCH_SIZE"),
+        ("jobs ban -- --qqqq", "arguments are required: BATCH_SIZE"),
+        ("job --server x", "unknown command 'job'; did you mean 'jobs'?"),
+    ],
+)
+def test_missing_arguments(refused: Ask, words: str, named: str) -> None:
+    """Without an unknown option what is missing or unknown is named; options of a subcommand are none."""
+    assert named in refused(*words.split(), status=2)
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """--version prints the version of the installed package."""
     with pytest.raises(SystemExit) as left:
