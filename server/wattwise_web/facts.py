@@ -15,7 +15,6 @@ from wattwise.commands.tables import baseline_waits, has_stages, policy, with_st
 from wattwise.monitor.kind import monitor_text
 
 from wattwise_web import amounts
-from wattwise_web.batch_sizes import Belief, beliefs
 
 LOG_URL = "log_url"
 """The label whose value leads to the log of a trial."""
@@ -132,7 +131,6 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
         spec, spent, deliveries, cost = job.spec, of.spent, of.num_deliveries, of.savings.cost
         epochs = [(each.mean_epochs, each.num_deliveries) for each in of.trials if each.num_deliveries]
         delivered = sum(count for _, count in epochs)
-        used = beliefs(job).get(job.batch_size_in_use, Belief()).mean
         quantity = main_quantity(of.savings, factors)
         told = quantity.name == "money"
         money = spent.money / deliveries if told and deliveries else None
@@ -141,8 +139,10 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
             {
                 "used now": str(job.batch_size_in_use or dash),
                 "default": str(spec.default_batch_size),
-                "expected cost of a model, used now": dash if used is None else amounts.cost(used),
-                "mean cost of a delivery, default": amounts.cost(cost.baseline) if cost.HasField("baseline") else dash,
+                "cost of a model now": amounts.cost(cost.in_use) if cost.HasField("in_use") else dash,
+                "cost of a model with the default": amounts.cost(cost.with_default)
+                if cost.HasField("with_default")
+                else dash,
                 "trials": f"{job.num_trials:,}",
                 "deliveries": f"{deliveries:,}",
                 "cost per delivery so far": amounts.cost(spent.cost / deliveries) if deliveries else dash,
@@ -153,7 +153,7 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
                 ),
                 "energy so far": amounts.energy(spent.energy_joules) if spent.energy_joules > 0 else dash,
                 "time so far": amounts.span(spent.time_seconds),
-                "saved at least": at_least or lost or "not shown yet",
+                "saved at least, or lost": at_least or lost or "not shown yet",
                 "mean epochs of a delivery": amounts.number(sum(mean * count for mean, count in epochs) / delivered)
                 if delivered
                 else dash,

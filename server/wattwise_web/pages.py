@@ -572,8 +572,8 @@ def _warnings(job: v1.Job) -> list[tuple[str, str]]:
 
 def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
     has_cost = trial.HasField("cost")
-    report = trial.last_report_time if trial.HasField("last_report_time") else trial.start_time
-    silent = amounts.moment(report) if report.ByteSize() else None
+    reported = trial.HasField("last_report_time")
+    silent_since = trial.last_report_time if reported else trial.start_time
     lease = amounts.moment(trial.lease_expire_time, is_ahead=True) if trial.HasField("lease_expire_time") else None
     why = uncounted(job, trial) if job is not None else ""
     return {
@@ -590,8 +590,8 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
         "estimated": trial.monitor.estimated,
         "computed": trial.HasField("computed"),
         "started": amounts.moment(trial.start_time) if trial.HasField("start_time") else None,
-        "silent": silent,
-        "silent_since": silent.seconds if silent else 0.0,
+        "reported": amounts.moment(trial.last_report_time) if reported else None,
+        "silent_since": silent_since.ToNanoseconds(),
         "lease": lease,
         "host": trial.labels.get("host", ""),
         "log": facts.web_url(trial.labels.get(facts.LOG_URL, "")),

@@ -284,6 +284,10 @@ def test_two_jobs_are_compared(own_web: httpx.Client, grpc_server: LiveServer, l
     each = [amounts.cost(of.spent.cost / of.num_deliveries) for of in found.values()]
     assert shown["cost per delivery so far"] == each
     assert shown["deliveries"] == [str(of.num_deliveries) for of in found.values()]
+    costs = [of.savings.cost for of in found.values()]
+    assert shown["cost of a model now"] == [amounts.cost(cost.in_use) for cost in costs]
+    assert shown["cost of a model with the default"] == [amounts.cost(cost.with_default) for cost in costs]
+    assert "saved at least, or lost" in shown
     page = own_web.get("/compare", params={"a": lucky.job_id, "b": "lucky-too"})
     assert "η is 1 and 0.5" in text_of(page)
     points = spec_of(page, "per-delivery")["data"]["values"]
@@ -291,6 +295,32 @@ def test_two_jobs_are_compared(own_web: httpx.Client, grpc_server: LiveServer, l
     assert [amounts.cost(value["y"]) for value in last] == each
     tops = [spec_of(page, f"cost-{place}")["layer"][-1]["encoding"]["y"]["scale"]["domain"] for place in (1, 2)]
     assert tops[0] == tops[1]
+
+
+def test_a_trial_without_a_report_has_none(own_web: httpx.Client, grpc_server: LiveServer) -> None:
+    """A running trial that has not reported has no time of a last report, on the page of its job and in the list."""
+    trainer = Trainer(grpc_server.trainer, job_id="silent", job_id_prefix="silent", policy=POLICY)
+    trial = trainer.next()
+    assert "no report yet, started 0 s ago" in text_of(job_page(own_web, trainer.job_id))
+
+    def listed() -> str:
+        (row,) = re.findall(f'<tr id="t-1-{trainer.job_id}".*?</tr>', own_web.get("/running").text, re.DOTALL)
+        (cell,) = re.findall('<td data-label="last report">(.*?)</td>', row)
+        return words_of(cell)
+
+    assert listed() == "none yet"
+    trainer.report(trial, 1.0, metric=0.1)
+    assert "last report 0 s ago" in text_of(job_page(own_web, trainer.job_id))
+    assert listed().endswith(" ago")
+
+
+def test_a_log_without_a_host_stands_alone(own_web: httpx.Client, grpc_server: LiveServer) -> None:
+    """Where a trial ran is its host and its log, one of them, or a dash."""
+    trainer = Trainer(grpc_server.trainer, job_id="logged", job_id_prefix="logged", policy=POLICY)
+    for labels in ({"log_url": "https://logs.example/1", "host": "a"}, {"log_url": "https://logs.example/2"}, {}):
+        launched(grpc_server, trainer, **labels)
+    cells = re.findall('<td data-label="where" class="where">(.*?)</td>', job_page(own_web, trainer.job_id).text)
+    assert [" ".join(words_of(cell).split()) for cell in cells] == ["–", "log of trial 2", "a · log of trial 1"]
 
 
 def test_the_other_job_is_found_by_a_part_of_its_id(own_web: httpx.Client, lucky: Trainer, held: Trainer) -> None:
