@@ -135,14 +135,14 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
         told = quantity.name == "money"
         money = spent.money / deliveries if told and deliveries else None
         at_least, lost = shown_saving(quantity.saving, quantity.text)
+        now = amounts.cost(cost.in_use) if cost.HasField("in_use") else dash
+        with_default = amounts.cost(cost.with_default) if cost.HasField("with_default") else dash
         columns.append(
             {
                 "used now": str(job.batch_size_in_use or dash),
                 "default": str(spec.default_batch_size),
-                "cost of a model now": amounts.cost(cost.in_use) if cost.HasField("in_use") else dash,
-                "cost of a model with the default": amounts.cost(cost.with_default)
-                if cost.HasField("with_default")
-                else dash,
+                "cost of a model now": now,
+                "cost of a model with the default": with_default,
                 "trials": f"{job.num_trials:,}",
                 "deliveries": f"{deliveries:,}",
                 "cost per delivery so far": amounts.cost(spent.cost / deliveries) if deliveries else dash,
