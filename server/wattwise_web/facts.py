@@ -98,7 +98,7 @@ def job_facts(job: v1.Job) -> list[tuple[str, str]]:
         ),
         ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
         ("Default", str(spec.default_batch_size)),
-        ("Target", f"metric {sign} {amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs"),
+        ("Target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"),
         ("Energy against time", f"η = {spec.eta_knob:g} (1: only energy, 0: only time)"),
         ("Stopped early", stopping),
         ("GPUs", f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total"),
@@ -158,7 +158,7 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
                 if delivered
                 else dash,
                 "policy": policy(spec),
-                "target": f"{amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs",
+                "target": f"{spec.target_metric:g} within {spec.max_epochs} epochs",
                 "η": f"{spec.eta_knob:g}",
                 "GPUs": f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total",
                 "monitor": monitor_text(job.monitor) or dash,
@@ -226,7 +226,7 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
         ("Epochs", f"{trial.last_epoch} of at most {job.spec.max_epochs}"),
         (
             "Metric",
-            f"{amounts.metric(trial.last_metric)}, target {amounts.metric(job.spec.target_metric)}"
+            f"{amounts.metric(trial.last_metric)}, target {job.spec.target_metric:g}"
             if trial.HasField("last_metric")
             else "no report yet",
         ),

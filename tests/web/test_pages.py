@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from wattwise import v1
+from wattwise.commands import humanize
 from wattwise.commands.export import FIELDS
 from wattwise.rpc.credentials import Credentials
 from wattwise_web import amounts, live, pages
@@ -447,6 +448,26 @@ def test_running_trials_are_sorted_within_a_page(tmp_path: Path) -> None:
             assert "200 running trials. First come those whose last report is" in text_of(web.get("/running"))
             trainer.next()
             assert "201 running trials. First come those of this page whose" in text_of(web.get("/running"))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.0005, 0.523, 9.996, 1234.5, -999.6, 5e18])
+def test_amounts_are_those_of_the_terminal(value: float) -> None:
+    """An amount is written alike on the page and in the terminal, but for the minus sign."""
+    for shown, text in (
+        (amounts.cost(value), humanize.joules(value)),
+        (amounts.money(value, "US-$"), humanize.money(value, "US-$")),
+        (amounts.carbon(value), humanize.carbon(value)),
+        (amounts.span(value), humanize.duration(value)),
+    ):
+        assert shown.replace(amounts.MINUS, "-") == text
+
+
+def test_targets_are_those_of_the_terminal(web: httpx.Client) -> None:
+    """A target has no zeros behind it, and is not rounded to the digits of a metric."""
+    shown = text_of(job_page(web, "resnet-nightly"))
+    assert "metric at least 0.9 within 40 epochs" in shown
+    assert "the dashed line is the target, 0.9." in shown
+    assert [amounts.metric(value) for value in (0.9, 0.95123, 12.0, 1234.56)] == ["0.9", "0.9512", "12", "1,235"]
 
 
 def test_values_of_newer_servers_have_a_name() -> None:

@@ -239,7 +239,7 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
         yield "left out", f"{number_of(statistics.num_excluded, 'trial')} that a person has excluded"
     if job.monitor.kinds:
         mixed = ": these costs cannot be compared" if job.other_monitor.kinds else ""
-        yield "monitor", f"{monitors(job)}{mark_of(job)}{mixed}"
+        yield "monitor", f"{monitors(job)}{mixed}"
     for line in savings.advice:
         yield "advice", line
 
