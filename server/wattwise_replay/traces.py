@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from wattwise.commands.csv_file import CsvFile, CsvRow, number_in
+from wattwise.commands.csv_file import SEPARATED, CsvFile, CsvRow, number_in
 from wattwise.files import FileError
 
 from wattwise_replay.errors import ReplayError
@@ -334,18 +334,24 @@ class _File:
     def _rows(self) -> Iterator[_Row]:
         """The workload's lines."""
         try:
-            rows = CsvFile(self._path).rows()
+            file = CsvFile(self._path)
+            rows = file.rows()
             self.names = next(rows, CsvRow(1, ())).cells
             if not self.names:
                 raise ReplayError(
                     f"{self._path} is empty; its columns are {', '.join(map(self.column, self._columns))}"
                 )
             if missing := [name for name in map(self.column, self._columns) if name not in self.names]:
-                raise ReplayError(f"{self._path} has no column {', '.join(sorted(missing))}; {self._source.remedy}")
+                single = f" (its first line is a single column; {SEPARATED})" if len(self.names) == 1 else ""
+                raise ReplayError(
+                    f"{self._path} has no column {', '.join(sorted(missing))}{single}; {self._source.remedy}"
+                )
             for line, fields in rows:
                 # Spreadsheets write empty cells behind the last column.
                 if len(fields) < len(self.names) or any(fields[len(self.names) :]):
-                    self.fault(line, f"has {len(fields)} fields, and the header {len(self.names)}")
+                    found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+                    how = f", which are separated by {file.delimiter!r}" if len(fields) == 1 else ""
+                    self.fault(line, f"has {found}, and the header has {len(self.names)}{how}")
                 elif self._is_chosen(by_name := dict(zip(self.names, fields, strict=False))):
                     yield _Row(line, by_name, self._source.columns)
         except FileNotFoundError as error:

@@ -503,8 +503,9 @@ class Activity(NamedTuple):
     Attributes:
         num_running: Running ones.
         last_time: When one was last dispatched, has reported or has ended; None if there is none.
-        needs_attention: Whether no batch size is left to try, there are warnings, or the newest three trials that ended
-            have failed; a preemption is no failure.
+        needs_attention: Whether no batch size is left to try, each that may be chosen has missed the target and none
+            has ever reached it, there are warnings, or the newest three trials that ended have failed; a preemption is
+            no failure.
     """
 
     num_running: int
@@ -520,6 +521,7 @@ class ListedJob(NamedTuple):
         key: Its key in the store, by which its figures are found.
         job: The job; its search has no arms, and no power limits are known.
         surviving: The batch sizes that are neither pruned, excluded nor banned, ascending.
+        failing: The batch sizes whose last three or more trials failed, ascending.
         activity: What its trials are doing; None if the list was not asked for it.
     """
 
@@ -527,6 +529,7 @@ class ListedJob(NamedTuple):
     key: int
     job: Job
     surviving: tuple[int, ...]
+    failing: tuple[int, ...]
     activity: Activity | None = None
 
 

@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.humanize import duration, end_reason, trial_result
-from wattwise.commands.tables import has_stages, policy, stuck
+from wattwise.commands import humanize
+from wattwise.commands.humanize import duration, end_reason, joules, trial_result
+from wattwise.commands.tables import has_stages, job_state, policy
 from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
@@ -43,29 +44,32 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def metric(value: float) -> str:
-    """A metric: four significant digits."""
-    return number(value, 4)
+    """A metric: up to four significant digits."""
+    text = number(value, 4)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
-def cost(joules: float) -> str:
+def cost(value: float) -> str:
     """A cost, in joules with a unit prefix."""
-    size, unit = next((each for each in JOULES if abs(joules) >= 0.9995 * each[0]), JOULES[-1])
-    return f"{number(joules / size)} {unit}"
+    return _typeset(joules(value))
 
 
-def energy(joules: float) -> str:
+def _typeset(text: str) -> str:
+    """A text of the terminal, with a minus sign."""
+    return text.replace("-", MINUS)
+
+
+def energy(value: float) -> str:
     """Energy: kilowatt-hours where bills are in them, joules below a tenth of one."""
-    if not math.isfinite(joules) or abs(joules) < 0.1 * KWH:
-        return cost(joules)
-    kwh = joules / KWH
+    if not math.isfinite(value) or abs(value) < 0.1 * KWH:
+        return cost(value)
+    kwh = value / KWH
     return f"{number(kwh / 1000)} MWh" if abs(kwh) >= 1000 else f"{number(kwh)} kWh"
 
 
 def span(seconds: float) -> str:
     """A duration of either sign."""
-    if not math.isfinite(seconds):
-        return number(seconds)
-    return f"{MINUS}{duration(-seconds)}" if seconds < 0 else duration(seconds)
+    return _typeset(duration(seconds))
 
 
 def step_time(seconds: float) -> str:
@@ -75,17 +79,13 @@ def step_time(seconds: float) -> str:
 
 def money(value: float, currency: str) -> str:
     """Money, to the cent; three digits below one."""
-    if 0 < abs(value) < 0.001:
-        return f"{MINUS if value < 0 else ''}<0.001 {currency}".strip()
-    text = number(value) if 0 < abs(value) < 1 else f"{value:,.2f}".replace("-", MINUS)
-    return f"{text} {currency}".strip()
+    # A currency is any text of the operator's.
+    return f"{_typeset(humanize.money(value, ''))} {currency}".rstrip()
 
 
 def carbon(grams: float) -> str:
     """CO2 equivalent."""
-    if abs(grams) >= 1e6:
-        return f"{number(grams / 1e6)} t"
-    return f"{number(grams / 1000)} kg" if abs(grams) >= 1000 else f"{number(grams)} g"
+    return _typeset(humanize.carbon(grams))
 
 
 class Moment(NamedTuple):
@@ -142,20 +142,20 @@ class Badge(NamedTuple):
     kind: str
 
 
-def job_badge(job: v1.Job, summary: v1.JobSummary | None = None) -> Badge:
-    """The state of a job in a word or two; what somebody should look at comes first."""
-    summary = summary or job.summary
-    if stuck(job):
-        return Badge("stuck", "attention")
-    if summary.needs_attention:
-        return Badge("warning" if job.warnings else "failing", "attention")
-    if job.HasField("pinned_batch_size"):
-        return Badge(f"pinned to {job.pinned_batch_size}", "held")
-    if job.paused:
-        return Badge("paused", "held")
-    if summary.num_running_trials:
-        return Badge("running", "run")
-    return Badge("idle", "idle") if job.num_trials else Badge("new", "new")
+_STATE_KINDS = {
+    "stuck": "attention",
+    "warning": "attention",
+    "failing": "attention",
+    "running": "run",
+    "idle": "idle",
+    "new": "new",
+}
+
+
+def job_badge(job: v1.Job) -> Badge:
+    """The state of a job."""
+    state = job_state(job)
+    return Badge(state, _STATE_KINDS.get(state, "held"))
 
 
 def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:

@@ -105,7 +105,8 @@ _COMMAND = re.compile("`([^`]+)`")
 
 def with_commands(text: str) -> Markup:
     """The text with what stands in backquotes as code."""
-    return Markup(_COMMAND.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - it is escaped
+    # Not Markup.sub, which escapes what is inserted, too.
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
 class Page:

@@ -15,7 +15,6 @@ from wattwise.commands.tables import baseline_waits, has_stages, policy, with_st
 from wattwise.monitor.kind import monitor_text
 
 from wattwise_web import amounts
-from wattwise_web.batch_sizes import Belief, beliefs
 
 LOG_URL = "log_url"
 """The label whose value leads to the log of a trial."""
@@ -99,7 +98,7 @@ def job_facts(job: v1.Job) -> list[tuple[str, str]]:
         ),
         ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
         ("Default", str(spec.default_batch_size)),
-        ("Target", f"metric {sign} {amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs"),
+        ("Target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"),
         ("Energy against time", f"η = {spec.eta_knob:g} (1: only energy, 0: only time)"),
         ("Stopped early", stopping),
         ("GPUs", f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total"),
@@ -132,17 +131,18 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
         spec, spent, deliveries, cost = job.spec, of.spent, of.num_deliveries, of.savings.cost
         epochs = [(each.mean_epochs, each.num_deliveries) for each in of.trials if each.num_deliveries]
         delivered = sum(count for _, count in epochs)
-        used = beliefs(job).get(job.batch_size_in_use, Belief()).mean
         quantity = main_quantity(of.savings, factors)
         told = quantity.name == "money"
         money = spent.money / deliveries if told and deliveries else None
         at_least, lost = shown_saving(quantity.saving, quantity.text)
+        now = amounts.cost(cost.in_use) if cost.HasField("in_use") else dash
+        with_default = amounts.cost(cost.with_default) if cost.HasField("with_default") else dash
         columns.append(
             {
                 "used now": str(job.batch_size_in_use or dash),
                 "default": str(spec.default_batch_size),
-                "expected cost of a model, used now": dash if used is None else amounts.cost(used),
-                "mean cost of a delivery, default": amounts.cost(cost.baseline) if cost.HasField("baseline") else dash,
+                "cost of a model now": now,
+                "cost of a model with the default": with_default,
                 "trials": f"{job.num_trials:,}",
                 "deliveries": f"{deliveries:,}",
                 "cost per delivery so far": amounts.cost(spent.cost / deliveries) if deliveries else dash,
@@ -153,12 +153,12 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
                 ),
                 "energy so far": amounts.energy(spent.energy_joules) if spent.energy_joules > 0 else dash,
                 "time so far": amounts.span(spent.time_seconds),
-                "saved at least": at_least or lost or "not shown yet",
+                "saved at least, or lost": at_least or lost or "not shown yet",
                 "mean epochs of a delivery": amounts.number(sum(mean * count for mean, count in epochs) / delivered)
                 if delivered
                 else dash,
                 "policy": policy(spec),
-                "target": f"{amounts.metric(spec.target_metric)} within {spec.max_epochs} epochs",
+                "target": f"{spec.target_metric:g} within {spec.max_epochs} epochs",
                 "η": f"{spec.eta_knob:g}",
                 "GPUs": f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total",
                 "monitor": monitor_text(job.monitor) or dash,
@@ -192,8 +192,12 @@ def glossary() -> list[tuple[str, str]]:
     file = next((file for file in _GLOSSARY if file.is_file()), None)
     text = "" if file is None else file.read_text(encoding="utf-8")
     found = re.findall(r"^- \*\*(.+?)\*\*: (.+?)(?=\n\S|\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    plain = [(term, re.sub(r"\[(.+?)\]\(.+?\)", r"\1", meaning.replace("`", ""))) for term, meaning in found]
-    return [(term, " ".join(meaning.split())) for term, meaning in plain]
+    return [(term, _without_markup(" ".join(meaning.split()))) for term, meaning in found]
+
+
+def _without_markup(text: str) -> str:
+    """A line of Markdown without its links, code and emphasis."""
+    return re.sub(r"\*(.+?)\*", r"\1", re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text.replace("`", "")))
 
 
 def label(key: str, value: str) -> dict[str, str]:
@@ -222,7 +226,7 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
         ("Epochs", f"{trial.last_epoch} of at most {job.spec.max_epochs}"),
         (
             "Metric",
-            f"{amounts.metric(trial.last_metric)}, target {amounts.metric(job.spec.target_metric)}"
+            f"{amounts.metric(trial.last_metric)}, target {job.spec.target_metric:g}"
             if trial.HasField("last_metric")
             else "no report yet",
         ),

@@ -166,7 +166,7 @@ class Reader:
             "title": job_id,
             "info": info,
             "job_id": job_id,
-            "badge": _page_badge(job, running.total_size),
+            "badge": amounts.job_badge(job),
             "sentence": _sentence(found, running.total_size),
             "warnings": _warnings(job),
             "answer": found,
@@ -547,11 +547,6 @@ def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
     }
 
 
-def _page_badge(job: v1.Job, running: int) -> amounts.Badge:
-    summary = v1.JobSummary(num_running_trials=running, needs_attention=bool(job.advice or job.warnings))
-    return amounts.job_badge(job, summary)
-
-
 def _sentence(found: Answer, running: int) -> str:
     """What a launch costs, what was saved, what is used, what is next, and what runs."""
     runs = f"{amounts.plural(running, 'trial is', 'trials are')} running." if running else "Nothing is running."
@@ -578,8 +573,8 @@ def _warnings(job: v1.Job) -> list[tuple[str, str]]:
 
 def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
     has_cost = trial.HasField("cost")
-    report = trial.last_report_time if trial.HasField("last_report_time") else trial.start_time
-    silent = amounts.moment(report) if report.ByteSize() else None
+    reported = trial.HasField("last_report_time")
+    silent_since = trial.last_report_time if reported else trial.start_time
     lease = amounts.moment(trial.lease_expire_time, is_ahead=True) if trial.HasField("lease_expire_time") else None
     why = uncounted(job, trial) if job is not None else ""
     return {
@@ -596,8 +591,8 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
         "estimated": trial.monitor.estimated,
         "computed": trial.HasField("computed"),
         "started": amounts.moment(trial.start_time) if trial.HasField("start_time") else None,
-        "silent": silent,
-        "silent_since": silent.seconds if silent else 0.0,
+        "reported": amounts.moment(trial.last_report_time) if reported else None,
+        "silent_since": silent_since.ToNanoseconds(),
         "lease": lease,
         "host": trial.labels.get("host", ""),
         "log": facts.web_url(trial.labels.get(facts.LOG_URL, "")),

@@ -205,8 +205,9 @@ def test_a_csv_file_that_cannot_be_read_is_named(file: Path, content: bytes, mes
         ("8.5,3,0.9,2,small", "batch_size is '8.5', not a whole number above 0"),
         ("8,3,,2,small", "accuracy is '', not a number"),
         ("8,3,inf,,small", "accuracy is 'inf', not a number"),
-        ("8,3,0.9", "has 3 fields, and the header 5"),
-        ("8,3,0,9,2,small", "has 6 fields, and the header 5"),
+        ("8,3,0.9", "has 3 fields, and the header has 5"),
+        ("8|3|0.9|2|small", "has 1 field, and the header has 5, which are separated by ','"),
+        ("8,3,0,9,2,small", "has 6 fields, and the header has 5"),
         (
             "8,2,0.90,4,small",
             "batch size 8, run 2 and target 0.9 are in line 3 already; keep one, or select lines with a filter",
@@ -225,7 +226,7 @@ def test_a_faulty_run_is_named_with_its_line(file: Path, line: str, message: str
     [
         ("8,300,5,-1,1", "watts is '-1', not a number above 0"),
         ("8,300,nan,150,1", "time_per_epoch is 'nan', not a number above 0"),
-        ("8,300,5", "has 3 fields, and the header 5"),
+        ("8,300,5", "has 3 fields, and the header has 5"),
         ("8,300,5,375.1,1", "watts is 375.1, more than 25% above its power_limit, 300; both are in watts"),
         ("8,200.0,6,140,1", "batch size 8 at 200 W is in line 3 already; keep one, or select lines with a filter"),
         ("8,301,5,150,1", "power_limit is 301, above max_power_watts, which is 300"),
@@ -272,6 +273,14 @@ def test_a_target_may_be_below_0(file: Path) -> None:
     assert workload_file.load(file).of(8).runs == (RecordedRun(4), RecordedRun(None))
 
 
+def test_a_header_with_another_separator_has_a_hint(file: Path) -> None:
+    """A header that is a single column is said to be one, with the separators that are read."""
+    path = file.parent / "runs.csv"
+    path.write_text(path.read_text().replace(",", "|"))
+    (fault,) = _faults(file)
+    assert "its first line is a single column; separate the columns with commas, semicolons or tabs" in fault
+
+
 def test_the_faults_of_both_files_are_named_at_once(file: Path) -> None:
     """Of seven faults in one file five are shown."""
     runs, power = file.parent / "runs.csv", file.parent / "power.csv"
@@ -282,7 +291,7 @@ def test_the_faults_of_both_files_are_named_at_once(file: Path) -> None:
     assert found[4:] == [
         "line 11: epoch is 'soon', not a whole number above 0",
         "and 2 more",
-        "power.csv, line 6: has 2 fields, and the header 5",
+        "power.csv, line 6: has 2 fields, and the header has 5",
     ]
 
 

@@ -44,10 +44,11 @@ def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, change
     """The page of a job has them, and the line is before the first trial that counts; its badge asks for attention."""
     (change,) = changed.shown.changes
     shown, page = text_of(job_page(browser, changed.job_id)), job_page(browser, changed.job_id)
-    assert f"epochs changed, trial {change.detected_by_trial} {change.message}" in shown
+    sentence = f"{change.message[0].upper()}{change.message[1:]}"
+    assert f"epochs changed, trial {change.detected_by_trial} {sentence}" in shown
     assert 'class="badge b-attention"' in page.text
     events = text_of(browser.get("/events", params={"job": changed.job_id, "kind": "EVENT_KIND_CHANGE_DETECTED"}))
-    assert f"{change.message[0].upper()}{change.message[1:]}" in events
+    assert sentence in events
     chart = spec_of(page, "cost")
     (line,) = (each for layer in chart["layer"] for each in layer.get("data", {}).get("values", ()) if "change" in each)
     before = changed.admin.GetTrial(

@@ -11,12 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 from wattwise import v1
+from wattwise.commands.tables import job_state
 from wattwise_web import amounts
 from wattwise_web.facts import web_url
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
-from tests.web.test_pages import job_page, rows_of, spec_of, text_of, words_of
+from tests.web.test_pages import DASH, job_page, rows_of, spec_of, text_of, words_of
 
 POLICY = v1.POLICY_KNOWLEDGE_GRADIENT
 COMMITS = ("5f0", "5f0", "9ab")
@@ -70,6 +71,25 @@ def test_the_batch_size_in_use_has_the_same_name_in_list_and_page(own_web: httpx
     (cell,) = re.findall(r'<td class="num" data-label="used now">(.*?)</td>', listed)
     assert words_of(cell) == "8 default 16"
     assert facts_of(job_page(own_web, lucky.job_id))["Used now"] == "batch size 8"
+
+
+def test_a_job_has_the_same_state_everywhere(own_web: httpx.Client, grpc_server: LiveServer) -> None:
+    """Both lists and the page of a job have one word for its state, also if it only misses its target."""
+    new, missing, idle, running = (
+        Trainer(grpc_server.trainer, job_id=name, job_id_prefix="state", batch_sizes=[8, 16], policy=POLICY)
+        for name in ("state-new", "state-missing", "state-idle", "state-running")
+    )
+    for _ in range(2):
+        missing.run(5.0, converges=False)
+    idle.run(5.0, converges=False)
+    running.next()
+    states = {new.job_id: "new", missing.job_id: "failing", idle.job_id: "idle", running.job_id: "running"}
+    request = v1.ListJobsRequest(job_id_prefix="state-", with_summaries=True)
+    assert {job.spec.job_id: job_state(job) for job in grpc_server.admin.ListJobs(request).jobs} == states
+    for job_id, state in states.items():
+        (cell,) = re.findall(r'<td data-label="state">(.*?)</td>', own_web.get("/", params={"q": job_id}).text)
+        (badge,) = re.findall('<h1 class="id">.*?</h1>\\s*(<span class="badge.*?)\n', job_page(own_web, job_id).text)
+        assert words_of(cell) == words_of(badge) == state
 
 
 def test_the_cheapest_batch_size_has_its_expected_cost(
@@ -264,6 +284,11 @@ def test_two_jobs_are_compared(own_web: httpx.Client, grpc_server: LiveServer, l
     each = [amounts.cost(of.spent.cost / of.num_deliveries) for of in found.values()]
     assert shown["cost per delivery so far"] == each
     assert shown["deliveries"] == [str(of.num_deliveries) for of in found.values()]
+    costs = [of.savings.cost for of in found.values()]
+    for name, field in (("now", "in_use"), ("with the default", "with_default")):
+        known = [amounts.cost(getattr(cost, field)) if cost.HasField(field) else DASH for cost in costs]
+        assert shown[f"cost of a model {name}"] == known
+    assert "saved at least, or lost" in shown
     page = own_web.get("/compare", params={"a": lucky.job_id, "b": "lucky-too"})
     assert "η is 1 and 0.5" in text_of(page)
     points = spec_of(page, "per-delivery")["data"]["values"]
@@ -271,6 +296,32 @@ def test_two_jobs_are_compared(own_web: httpx.Client, grpc_server: LiveServer, l
     assert [amounts.cost(value["y"]) for value in last] == each
     tops = [spec_of(page, f"cost-{place}")["layer"][-1]["encoding"]["y"]["scale"]["domain"] for place in (1, 2)]
     assert tops[0] == tops[1]
+
+
+def test_a_trial_without_a_report_has_none(own_web: httpx.Client, grpc_server: LiveServer) -> None:
+    """A running trial that has not reported has no time of a last report, on the page of its job and in the list."""
+    trainer = Trainer(grpc_server.trainer, job_id="silent", job_id_prefix="silent", policy=POLICY)
+    trial = trainer.next()
+    assert re.search(r"no report yet, started \d+ s ago", text_of(job_page(own_web, trainer.job_id)))
+
+    def listed() -> str:
+        (row,) = re.findall(f'<tr id="t-1-{trainer.job_id}".*?</tr>', own_web.get("/running").text, re.DOTALL)
+        (cell,) = re.findall('<td data-label="last report">(.*?)</td>', row)
+        return words_of(cell)
+
+    assert listed() == "none yet"
+    trainer.report(trial, 1.0, metric=0.1)
+    assert re.search(r"last report \d+ s ago", text_of(job_page(own_web, trainer.job_id)))
+    assert listed().endswith(" ago")
+
+
+def test_a_log_without_a_host_stands_alone(own_web: httpx.Client, grpc_server: LiveServer) -> None:
+    """Where a trial ran is its host and its log, one of them, or a dash."""
+    trainer = Trainer(grpc_server.trainer, job_id="logged", job_id_prefix="logged", policy=POLICY)
+    for labels in ({"log_url": "https://logs.example/1", "host": "a"}, {"log_url": "https://logs.example/2"}, {}):
+        launched(grpc_server, trainer, **labels)
+    cells = re.findall('<td data-label="where" class="where">(.*?)</td>', job_page(own_web, trainer.job_id).text)
+    assert [" ".join(words_of(cell).split()) for cell in cells] == [DASH, "log of trial 2", "a · log of trial 1"]
 
 
 def test_the_other_job_is_found_by_a_part_of_its_id(own_web: httpx.Client, lucky: Trainer, held: Trainer) -> None:
@@ -294,6 +345,8 @@ def test_the_glossary_is_that_of_the_docs(own_web: httpx.Client) -> None:
     assert re.findall(r'<dt id="[^"]*">(.*?)</dt>', page.text) == terms
     assert {"launch", "trial", "delivery"} <= set(terms)
     assert "A trial that reached its target" in text_of(page)
+    assert "each time is an attempt, with a trial" in text_of(page)
+    assert not set("*`[]") & set(text_of(page))
     assert '<a href="/glossary">Glossary</a>' in own_web.get("/").text
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from wattwise import v1
+from wattwise.commands import humanize
 from wattwise.commands.export import FIELDS
 from wattwise.rpc.credentials import Credentials
 from wattwise_web import amounts, live, pages
@@ -45,6 +46,13 @@ PAGES = (
         "/login",
     ),
 )
+COMMANDED = {
+    "job?id=stuck-on-memory": "wattwise jobs allow stuck-on-memory 64",
+    "job?id=bert-weekly": "wattwise jobs pin bert-weekly 256",
+    "job?id=none-such": "wattwise jobs list",
+    "trial?job=resnet-nightly&number=9999": "wattwise jobs trials resnet-nightly",
+}
+"""Pages with texts that name a command."""
 LARGEST = 200_000
 DASH = "\N{EN DASH}"
 """What stands where nothing is known."""
@@ -106,6 +114,24 @@ def test_every_page_is_well_formed_and_has_its_landmarks(web: httpx.Client, path
     assert not outline.all("style")
     names = {name for _, attributes in outline.tags for name in attributes}
     assert not [name for name in names if name.startswith("on") or name == "style"]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *(f"/{name}" for name in COMMANDED)])
+def test_commands_are_code(web: httpx.Client, path: str) -> None:
+    """No text of the server has backquotes or an escaped tag: what stands in backquotes is code."""
+    answer = web.get(path)
+    shown = text_of(answer)
+    assert "`" not in shown
+    assert "<code>" not in shown
+    if command := COMMANDED.get(path.removeprefix("/")):
+        assert f"<code>{command}</code>" in html.unescape(answer.text)
+
+
+@pytest.mark.parametrize("path", ["/job?id=none-such", "/trial?job=resnet-nightly&number=9999"])
+def test_the_message_of_an_error_begins_like_a_sentence(web: httpx.Client, path: str) -> None:
+    """The server's texts begin with a small letter, the page's with a capital one."""
+    (message,) = re.findall('<p class="long">(.*?)</p>', web.get(path).text)
+    assert message[0].isupper()
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/none", "/static/app.js", "/job?id=none", "/job/trials.csv?id=vision-new"])
@@ -216,6 +242,11 @@ def test_without_prices_no_model_has_one(tmp_path: Path, prices: Sequence[str]) 
     assert "EUR each" not in text_of(shown)
 
 
+def test_the_age_of_the_default_names_the_default(web: httpx.Client) -> None:
+    """How old the newest delivery of the default is, is said of it, whatever stands before."""
+    assert "The newest delivery of the default ended " in text_of(job_page(web, "resnet-nightly"))
+
+
 def test_a_loss_is_shown_like_a_gain(web: httpx.Client) -> None:
     """A job that cost more than its default has the same headline, with the loss and what to do."""
     answer = job_page(web, "bert-weekly")
@@ -260,12 +291,27 @@ def test_marks_of_explorations_are_hollow(tmp_path: Path) -> None:
         request = v1.ListTrialsRequest(job_id=trainer.job_id, page_size=100)
         trials = live.admin.ListTrials(request).trials
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
-            spec = spec_of(job_page(web, trainer.job_id), "cost")
+            shown = job_page(web, trainer.job_id)
+            spec = spec_of(shown, "cost")
+    assert "hollow: it missed the target or explored" in text_of(shown)
     types = {trial.id.trial_number: trial.type for trial in trials}
     assert {v1.TRIAL_TYPE_EXPLORATION, v1.TRIAL_TYPE_CONCURRENT, v1.TRIAL_TYPE_MAB} <= set(types.values())
     assert {value["x"]: value["k"] for value in spec["data"]["values"]} == {
         number: HOLLOW if kind == v1.TRIAL_TYPE_EXPLORATION else FILLED for number, kind in types.items()
     }
+
+
+def test_without_stages_only_misses_are_hollow(tmp_path: Path) -> None:
+    """Under a policy without stages the trials that try a batch size are filled, too, and the caption says so."""
+    with LiveServer(tmp_path) as live:
+        live.start()
+        trainer = Trainer(live.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+        trainer.run(50.0)
+        trainer.run(5.0, converges=False)
+        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
+            shown = job_page(web, trainer.job_id)
+    assert [value["k"] for value in spec_of(shown, "cost")["data"]["values"]] == [FILLED, HOLLOW]
+    assert "hollow: it missed the target." in text_of(shown)
 
 
 def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> None:
@@ -404,6 +450,26 @@ def test_running_trials_are_sorted_within_a_page(tmp_path: Path) -> None:
             assert "200 running trials. First come those whose last report is" in text_of(web.get("/running"))
             trainer.next()
             assert "201 running trials. First come those of this page whose" in text_of(web.get("/running"))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.0005, 0.523, 9.996, 1234.5, -999.6, 5e18])
+def test_amounts_are_those_of_the_terminal(value: float) -> None:
+    """An amount is written alike on the page and in the terminal, but for the minus sign."""
+    for shown, text in (
+        (amounts.cost(value), humanize.joules(value)),
+        (amounts.money(value, "US-$"), humanize.money(value, "US-$")),
+        (amounts.carbon(value), humanize.carbon(value)),
+        (amounts.span(value), humanize.duration(value)),
+    ):
+        assert shown.replace(amounts.MINUS, "-") == text
+
+
+def test_targets_are_those_of_the_terminal(web: httpx.Client) -> None:
+    """A target has no zeros behind it, and is not rounded to the digits of a metric."""
+    shown = text_of(job_page(web, "resnet-nightly"))
+    assert "metric at least 0.9 within 40 epochs" in shown
+    assert "the dashed line is the target, 0.9." in shown
+    assert [amounts.metric(value) for value in (0.9, 0.95123, 12.0, 1234.56)] == ["0.9", "0.9512", "12", "1,235"]
 
 
 def test_values_of_newer_servers_have_a_name() -> None:

@@ -206,4 +206,15 @@ def _factors(args: argparse.Namespace) -> Factors:
     )
     if factors.has_prices and not factors.currency:
         raise StartError("a price needs its currency: add --currency, such as --currency EUR")
+    has_carbon = factors.carbon_intensity is not None
+    if factors.currency and not factors.has_prices:
+        raise _without_effect("currency", "--electricity-price or --gpu-hour-price")
+    if factors.pue != Factors().pue and factors.electricity_price is None and not has_carbon:
+        raise _without_effect("pue", "--electricity-price or --carbon-intensity")
+    if factors.factors_source and not (factors.has_prices or has_carbon):
+        raise _without_effect("factors-source", "a price or --carbon-intensity")
     return factors
+
+
+def _without_effect(option: str, needed: str) -> StartError:
+    return StartError(f"--{option} has no effect without {needed}: add that, or leave --{option} out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from typing import Any
@@ -48,7 +48,7 @@ from wattwise_server.errors import (
 )
 from wattwise_server.policy.base import ArmBelief
 from wattwise_server.policy.explorer import next_exploration
-from wattwise_server.policy.failures import Status, advice, state
+from wattwise_server.policy.failures import Status, advice, failing, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.savings import EXPLORING_LAUNCHES, LEAST_RUNS, total_verdict
@@ -366,7 +366,9 @@ def job(known: Job) -> v1.Job:
     """A job."""
     search = known.search
     beliefs = POLICIES[known.spec.policy].belief(known.spec, search)
-    message = _job(known, [arm.batch_size for arm in search.surviving])
+    surviving = search.surviving
+    failing_sizes = [arm.batch_size for arm in surviving if failing(arm)]
+    message = _job(known, [arm.batch_size for arm in surviving], failing_sizes)
     message.arms.extend(_arms(search, beliefs))
     message.power_limits.extend(_power_limits(known))
     message.batch_size_states.extend(_batch_size_states(known, beliefs))
@@ -389,7 +391,7 @@ def _change(known: Change) -> v1.DetectedChange:
 
 def listed_job(known: ListedJob, summary: Summary | None) -> v1.Job:
     """A job of a list."""
-    message = _job(known.job, known.surviving)
+    message = _job(known.job, known.surviving, known.failing)
     if summary is not None:
         message.summary.CopyFrom(_summary(summary))
     return message
@@ -633,8 +635,9 @@ def factors(known: Factors) -> v1.Factors:
     )
 
 
-def _job(known: Job, surviving: Sequence[int]) -> v1.Job:
+def _job(known: Job, surviving: Sequence[int], failing_sizes: Collection[int]) -> v1.Job:
     search = known.search
+    usual = [size for size in surviving if size not in failing_sizes] or surviving
     return v1.Job(
         spec=_spec(known.spec),
         stage=v1.Stage.Value(f"STAGE_{search.stage.value}"),
@@ -652,16 +655,16 @@ def _job(known: Job, surviving: Sequence[int]) -> v1.Job:
         baseline_every=known.baseline_every,
         best_known_batch_size=search.best_known,
         best_known_cost=search.best_known_cost,
-        batch_size_in_use=known.pinned or search.best_known or _nearest(surviving, known.spec.default_batch_size),
+        batch_size_in_use=known.pinned or search.best_known or _nearest(usual, known.spec.default_batch_size),
         warnings=map(_warning, known.warnings),
         reset_after=known.reset_after,
         reset_time=timestamp(known.reset_time),
     )
 
 
-def _nearest(surviving: Sequence[int], default: int) -> int:
-    """The batch size that may be chosen and is nearest to the default; 0 if none may."""
-    return min(surviving, key=lambda size: (abs(size - default), size), default=0)
+def _nearest(batch_sizes: Sequence[int], default: int) -> int:
+    """The batch size that is nearest to the default, the smaller of two; 0 if there is none."""
+    return min(batch_sizes, key=lambda size: (abs(size - default), size), default=0)
 
 
 def _spec(spec: JobSpec) -> v1.JobSpec:

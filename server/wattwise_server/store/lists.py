@@ -65,6 +65,8 @@ _OF_JOB = "t.job_key BETWEEN j.job_key AND j.job_key"
 _RUNNING = f"EXISTS (SELECT 1 FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - a text of ours
 _NUM_RUNNING = f"(SELECT count(*) FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - as above
 _FAILURES_IN_A_ROW = 3
+_SEVERAL_FAILURES = f"%{'%'.join(',' * (_FAILURES_IN_A_ROW - 1))}%"
+"""A pattern: the trials of a batch size that failed in a row, a JSON array of numbers, are so many or more."""
 _NEWEST_ENDS = f"""
     SELECT count(*) FROM (
         SELECT t.status, t.end_reason FROM trials t
@@ -74,12 +76,17 @@ _NEWEST_ENDS = f"""
 _FEW_TRIALS = 100
 # In the order of their ends; the sign keeps SQLite from the primary key. Soon after a reset that order begins with all
 # trials from before it: the few since then are found by number, and the sum keeps both databases from the order.
+_ARMS = "EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND {})"
+_SURVIVES = "NOT (a.pruned OR a.excluded OR a.banned)"
+# Without a decided trial, a batch size has failed that often in a row: it is set aside.
+_MAY_REACH = f"{_SURVIVES} AND a.num_succeeded = 0 AND a.num_failed < {_FAILURES_IN_A_ROW}"
 _ATTENTION = f"""(
-    NOT EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND NOT (a.pruned OR a.excluded OR a.banned))
+    NOT {_ARMS.format(_SURVIVES)}
+    OR NOT {_ARMS.format(f"(a.num_converged > 0 OR {_MAY_REACH})")}
     OR j.warnings NOT IN ('', '[]')
     OR {_FAILURES_IN_A_ROW} = CASE WHEN j.reset_after > 0 AND j.num_trials < j.reset_after + {_FEW_TRIALS}
         THEN ({_NEWEST_ENDS.format(counted="t.trial_number > j.reset_after", end_time="t.end_time + 0")})
-        ELSE ({_NEWEST_ENDS.format(counted="+t.trial_number > j.reset_after", end_time="t.end_time")}) END)"""  # noqa: S608 - as above
+        ELSE ({_NEWEST_ENDS.format(counted="+t.trial_number > j.reset_after", end_time="t.end_time")}) END)"""
 # A trial that has ended did so after its start.
 _ACTIVE_TIME = f"""{{largest}}(
     coalesce((SELECT max(t.end_time) FROM trials t WHERE t.job_key = j.job_key), 0),
@@ -120,7 +127,9 @@ _JOBS = """
     SELECT j.*, page.num_running, page.active_time, page.attention,
            (SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
            (SELECT {json_array}(batch_size) FROM arms a
-            WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS surviving
+            WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS surviving,
+           (SELECT {json_array}(batch_size) FROM arms a
+            WHERE a.job_key = j.job_key AND failed_trials LIKE '{failing}') AS failing
     FROM page JOIN jobs j ON j.job_key = page.job_key ORDER BY {page_order}
 """
 
@@ -147,6 +156,7 @@ def jobs(wanted: JobList, after: JobPlace, limit: int, dialect: Dialect) -> Quer
         page_order=", ".join(f"page.{column}" for column in order.split(", ")),
         limit=limited,
         json_array=dialect.json_array,
+        failing=_SEVERAL_FAILURES,
     )
     return Query(sql, conditions.parameters)
 

@@ -474,13 +474,14 @@ def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
 
 
 def read_listed_job(row: Row, position: int | str) -> ListedJob:
-    """A job of a list from its row and the columns `batch_sizes`, `surviving` and those of its activity."""
-    batch_sizes, surviving = (tuple(sorted(json.loads(row[name] or "[]"))) for name in ("batch_sizes", "surviving"))
+    """A job of a list from its row and the columns `batch_sizes`, `surviving`, `failing` and those of its activity."""
+    names = ("batch_sizes", "surviving", "failing")
+    batch_sizes, surviving, failing = (tuple(sorted(json.loads(row[name] or "[]"))) for name in names)
     activity = None
     if row["num_running"] is not None:
         last_time = from_micros(row["active_time"]) if row["active_time"] else None
         activity = Activity(row["num_running"], last_time, bool(row["attention"]))
-    return ListedJob(position, row["job_key"], _read_job(row, batch_sizes, ()), surviving, activity)
+    return ListedJob(position, row["job_key"], _read_job(row, batch_sizes, ()), surviving, failing, activity)
 
 
 def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> Job:

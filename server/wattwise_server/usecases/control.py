@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import EventKind, Job, JobEvent, Trial, TrialKey
-from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.errors import InvalidRequestError, Violation, jobs_command
 from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Observer
 from wattwise_server.policy.base import Allowed, Banned
 from wattwise_server.policy.registry import POLICIES
@@ -143,8 +143,8 @@ class Control:
             job = find_job(tx, job_id)
             default = job.spec.default_batch_size
             if not any(arm.batch_size == default for arm in job.search.surviving):
-                fault = f"the default batch size of job {job_id!r}, {default}, may not be chosen; allow it first"
-                raise InvalidRequestError(Violation("job_id", fault))
+                fault = f"{default} may not be chosen; {jobs_command('allow', job_id, default)} allows it first"
+                raise InvalidRequestError(Violation("default_batch_size", fault))
             if job.baseline_requested:
                 return job
             return self._save(tx, replace(job, baseline_requested=True), "baseline requested", default)

@@ -93,9 +93,9 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
     ]
     if of_job:
         which = "of the newest ended trial of each batch size, and thicker of running trials"
-        caption = f"The metric by epoch, {which}; the dashed line is the target, {metric(spec.target_metric)}."
+        caption = f"The metric by epoch, {which}; the dashed line is the target, {spec.target_metric:g}."
     else:
-        caption = f"The dashed line is the target, {metric(spec.target_metric)}."
+        caption = f"The dashed line is the target, {spec.target_metric:g}."
     return replace(table, caption=caption, spec=base(values, layers, computed=computed))
 
 

@@ -79,6 +79,8 @@ def cost_by_trial(
     x = number_axis("x", "trial", [value["x"] for value in values])
     y = unit_axis("y", "cost", [highest, *(line.cost for line in lines if line.cost <= 2 * highest)], high=top)
     kinds = {(value["k"], "o" in value) for value in values}
+    hollow = [bucket for bucket, value in zip(buckets, values, strict=True) if value["k"] == _HOLLOW]
+    explored = any(bucket.num_deliveries for bucket in hollow)
     spec = base(
         values,
         [
@@ -97,7 +99,7 @@ def cost_by_trial(
     return Chart(
         name,
         title,
-        _caption(job, kinds, single=single),
+        _caption(job, kinds, single=single, explored=explored),
         (*columns, *(("why this batch size",) if single else ())),
         [_row(job.spec.job_id, bucket, single=single) for bucket in newest],
         with_dates(spec, values),
@@ -271,10 +273,11 @@ def _dates(buckets: Sequence[v1.TrialBucket]) -> Callable[[int], int | None]:
     return date
 
 
-def _caption(job: v1.Job, kinds: set[tuple[int, bool]], *, single: bool) -> str:
+def _caption(job: v1.Job, kinds: set[tuple[int, bool]], *, single: bool, explored: bool) -> str:
+    """What the marks mean; only some policies have trials that explore and are hollow although they delivered."""
     legend = {
         (_FILLED, False): "filled: it delivered a model",
-        (_HOLLOW, False): "hollow: it missed the target or explored",
+        (_HOLLOW, False): f"hollow: it missed the target{' or explored' if explored else ''}",
         (_FAILED, False): "✕: it failed",
     }
     parts = [text for kind, text in legend.items() if kind in kinds]
@@ -449,7 +452,7 @@ def cost_per_delivery(found: Sequence[tuple[v1.Job, v1.JobStatistics]]) -> Chart
     ]
     rows = [
         (
-            point.job_id,
+            Link(point.job_id, page("job", id=point.job_id)),
             str(point.trial),
             f"{point.deliveries:,}",
             cost(point.each),

@@ -118,7 +118,7 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert row(ask("jobs", "trials", job_id), "1")[3] == "requested"
     assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
     assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id} is no longer pinned; ")
-    assert row(ask("jobs", "list"), job_id)[1] == "searching"
+    assert row(ask("jobs", "list"), job_id)[1] == "running"
     assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned: ")
 
 
@@ -136,7 +136,9 @@ def test_pinned_batch_size_of_an_older_server(
 def test_paused_search(ask: Ask, trainer: Trainer) -> None:
     """While it is paused, launches get the best known batch size; the answer has the command that ends that."""
     job_id = trainer.job_id
-    trainer.run(100)
+    trial = trainer.next()
+    trainer.report(trial, 50, metric=0.1)
+    trainer.report(trial, 100, epoch=2)
     answer = ask("jobs", "pause", job_id)
     assert f"`wattwise jobs resume {job_id}`" in answer
     assert "gets the best known batch size; no cost bound. " in answer
@@ -163,6 +165,34 @@ def test_baseline(ask: Ask, trainer: Trainer) -> None:
     assert "waits until the search is resumed" in ask("jobs", "baseline", job_id)
     assert row(ask("jobs", "show", job_id), "baseline")[1].endswith("waits until the search is resumed")
     assert "as a baseline" in ask("jobs", "resume", job_id)
+
+
+def test_baseline_of_a_banned_default(ask: Ask, refused: Ask, trainer: Trainer) -> None:
+    """A default that may not be chosen is refused as a baseline, with the command that allows it."""
+    ask("jobs", "ban", trainer.job_id, "16")
+    error = refused("jobs", "baseline", trainer.job_id, status=1)
+    assert f"`wattwise jobs allow {trainer.job_id} 16`" in error
+    assert "job_id:" not in error
+
+
+def test_scheduled_baselines(ask: Ask, trainer: Trainer) -> None:
+    """One launch in so many is a baseline from now on: the answer does not read as so many launches from now."""
+    job_id = trainer.job_id
+    schedule = f"one launch in 3 of {job_id} is a baseline"
+    answer = ask("jobs", "baseline", job_id, "--every", "3")
+    assert answer.startswith(f"From now on, {schedule}, with its default batch size 16. ")
+    assert ask("jobs", "baseline", job_id, "--every", "3").startswith(f"Already {schedule}: nothing has changed.")
+    ended = f"{job_id} has no scheduled baselines"
+    assert ask("jobs", "baseline", job_id, "--every", "0").startswith(f"{ended} any more.")
+    assert ask("jobs", "baseline", job_id, "--every", "0").startswith(f"{ended}: nothing has changed.")
+
+
+@pytest.mark.parametrize("every", ["-1", "1", "0.5", "many", "2147483648", "9" * 5000])
+def test_wrong_schedule(refused: Ask, every: str) -> None:
+    """The schedules that there are have one description: 2 or more, or 0."""
+    error = refused("jobs", "baseline", "x", "--every", every, status=2)
+    assert "use an integer from 2 on, or 0 for no more baselines" in error
+    assert "is not a number" not in error
 
 
 def test_waiting_baseline_is_named(ask: Ask, trainer: Trainer) -> None:
@@ -319,7 +349,10 @@ def test_wrong_numbers(refused: Ask, trainer: Trainer) -> None:
         assert "its trials are 1 to 2" in error
         assert f"`wattwise jobs trials {trainer.job_id}`" in error
     assert "8, 16, 32, 64" in refused("jobs", "pin", trainer.job_id, "12", status=1)
-    assert "argument BATCH_SIZE" in refused("jobs", "ban", trainer.job_id, "0", status=2)
+    for wrong in ("0", "-1", "2147483648", "9" * 5000):
+        for action, name in (("ban", "BATCH_SIZE"), ("exclude-trial", "N")):
+            error = refused("jobs", action, trainer.job_id, wrong, status=2)
+            assert f"argument {name}: {wrong!r} is invalid; use an integer from 1 to 2147483647" in error
 
 
 def test_shown_job_fits_a_terminal(trainer: Trainer) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
-from wattwise.commands.humanize import duration, estimate_mark, joules, moment, spread
+from wattwise.commands.humanize import duration, estimate_mark, joules, moment, money, spread
 from wattwise.spec import enum_name
 
 from tests.jobs import monitor_of
@@ -52,6 +52,15 @@ def test_joules(value: float, text: str) -> None:
 def test_duration(seconds: float, text: str) -> None:
     """A duration has its two largest units, and never sixty of the smaller one."""
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0.00 EUR"), (0.03124, "0.0312 EUR"), (1, "1.00 EUR"), (-1234.5, "-1,234.50 EUR")],
+)
+def test_money(value: float, text: str) -> None:
+    """Money has cents, and three digits only where they say more."""
+    assert money(value, "EUR") == text
 
 
 @pytest.mark.parametrize(("precision", "text"), [(0, "unknown"), (1e-6, "1.00 kJ"), (math.inf, "0.00 J")])

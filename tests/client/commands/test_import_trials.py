@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,7 @@ def test_faults_of_optional_columns(tmp_path: Path, column: str, text: str) -> N
         (f"{HEADING},end_reasons", ["1: end_reasons"]),
         ("name,size", [f"1: {name}" for name in HEADING.split(",")]),
         ("", ["1"]),
+        (HEADING.replace(",", "|"), ["1"]),
     ],
 )
 def test_faults_of_the_heading(tmp_path: Path, heading: str, found: list[str]) -> None:
@@ -303,6 +305,22 @@ def test_too_many_epochs(tmp_path: Path) -> None:
     assert fault.field == f"{path}:2: epoch"
     assert "5001" in fault.description
     assert "5000" in fault.description
+
+
+def test_other_separators(tmp_path: Path) -> None:
+    """A heading that is a single column gets one fault, which names the separators that are read."""
+    path = written(tmp_path, HISTORY.replace(",", "|"))
+    with pytest.raises(TrialsFileError, match="separate the columns with commas, semicolons or tabs") as refused:
+        read(Path(path), SPEC)
+    assert len(refused.value.violations) == 1
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    """What a shell's <(…) passes is refused with what to do: nothing can be moved away."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(TrialsFileError, match="is a named pipe; write its content to a regular file") as refused:
+        read(pipe, SPEC)
+    assert "move" not in str(refused.value)
 
 
 def test_unreadable_files(tmp_path: Path) -> None:

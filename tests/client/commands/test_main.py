@@ -48,6 +48,37 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(f"{text.removesuffix('Z')}+00:00")
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("replay --syntetic 1", "--syntetic; did you mean '--synthetic'?"),
+        ("jobs show --jsn", "--jsn; did you mean '--json'?"),
+        ("jobs ban x --qqqq", "--qqqq"),
+        ("web --adress 127.0.0.1:0", "--adress; did you mean '--address'?"),
+        ("--verison", "--verison; did you mean '--version'?"),
+    ],
+)
+def test_an_unknown_option_comes_before_missing_arguments(refused: Ask, words: str, named: str) -> None:
+    """A misspelt option is often the one that is missing: it is named instead."""
+    error = refused(*words.split(), status=2)
+    assert f"unknown arguments: {named}\n" in error
+    assert "required" not in error
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("jobs --json", "arguments are required: ACTION"),
+        ("jobs ban x", "arguments are required: BATCH_SIZE"),
+        ("jobs ban -- --qqqq", "arguments are required: BATCH_SIZE"),
+        ("job --server x", "unknown command 'job'; did you mean 'jobs'?"),
+    ],
+)
+def test_missing_arguments(refused: Ask, words: str, named: str) -> None:
+    """Without an unknown option what is missing or unknown is named; options of a subcommand are none."""
+    assert named in refused(*words.split(), status=2)
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """--version prints the version of the installed package."""
     with pytest.raises(SystemExit) as left:
@@ -120,11 +151,14 @@ def test_light_install_refuses_what_is_missing() -> None:
 
 
 def test_list(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job's line in a pipe has its state, its batch size, its surviving ones, its lowest cost, and when it began."""
+    """A job's line in a pipe has its state, batch size, surviving ones, lowest cost, when it began, and its stage."""
     trainer = Trainer(stub)
-    trainer.run(12_345)
-    _, *cells, registered, age = row(ask("jobs", "list"), trainer.job_id)
-    assert cells == ["pruning 1/2", "16", "8, 16, 32, 64", "1", "12.3 kJ"]
+    trial = trainer.next()
+    trainer.report(trial, 1_000, metric=0.1, time=100.0)
+    trainer.report(trial, 12_345, epoch=2, time=200.0)
+    _, *cells, registered, age, stage = row(ask("jobs", "list"), trainer.job_id)
+    assert stage == "pruning, round 1 of 2"
+    assert cells == ["idle", "16", "8, 16, 32, 64", "1", "12.3 kJ"]
     assert (registered[-4:], age[-1]) == (" UTC", "s")
 
 
@@ -165,10 +199,12 @@ def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Of a job without pruning neither a stage nor the type of a trial is printed; its policy is."""
     trainer = Trainer(stub, policy=v1.POLICY_UNSPECIFIED)
-    trainer.run(1000)
+    trial = trainer.next()
+    trainer.report(trial, 500, metric=0.1, time=10.0)
+    trainer.report(trial, 1000, epoch=2, time=20.0)
     listed, shown = ask("jobs", "list"), ask("jobs", "show", trainer.job_id)
     trials = ask("jobs", "trials", trainer.job_id)
-    assert row(listed, trainer.job_id)[1:4] == ["searching", "16", "8, 16, 32, 64"]
+    assert row(listed, trainer.job_id)[1:4] == ["idle", "16", "8, 16, 32, 64"]
     assert row(shown, "policy") == ["policy", "knowledge gradient"]
     assert row(shown, "stopped early") == ["stopped early", "above 2 times the least expected cost"]
     assert not any(line.startswith("stage") for line in shown.splitlines())
@@ -177,11 +213,17 @@ def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerS
 
 
 def test_stuck_job_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job without pruning is stuck if no batch size fits into memory."""
+    """A job without pruning is stuck if no batch size fits into memory; no batch size is used then, or is next."""
     trainer = Trainer(stub, batch_sizes=[16], policy=v1.POLICY_UNSPECIFIED)
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
-    assert row(ask("jobs", "list"), trainer.job_id)[1:4:2] == ["stuck", "none"]
-    assert f"`wattwise jobs reset {trainer.job_id}`" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
+    assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck", "none"]
+    for action in ("list", "savings"):
+        (listed,) = records(ask("jobs", action, "--prefix", trainer.job_id, "--format", "tsv"))
+        assert listed["used_now"] == ""
+    shown = ask("jobs", "show", trainer.job_id)
+    assert f"`wattwise jobs reset {trainer.job_id}`" in row(shown, "advice")[1]
+    assert all("  " in line for line in shown.split("\n\n")[0].splitlines())
+    assert "next launch" not in shown
 
 
 def test_job_that_only_misses_its_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -191,6 +233,7 @@ def test_job_that_only_misses_its_target(ask: Ask, stub: v1.BatchSizeOptimizerSt
     assert not any(line.startswith("advice") for line in ask("jobs", "show", trainer.job_id).splitlines())
     trainer.run(10, converges=False)
     assert "target_metric" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
+    assert row(ask("jobs", "list"), trainer.job_id)[1] == "failing"
 
 
 def test_policy_of_a_newer_server() -> None:
@@ -386,7 +429,7 @@ def test_stuck_job(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A job whose batch sizes all failed is stuck, and shows what to change."""
     trainer = Trainer(stub, batch_sizes=[16])
     trainer.run(10, converges=False)
-    assert row(ask("jobs", "list"), trainer.job_id)[1:4:2] == ["stuck", "none"]
+    assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck", "none"]
     advice = row(ask("jobs", "show", trainer.job_id), "advice")[1]
     assert "under a new job_id" in advice
     assert "target_metric" in advice

@@ -88,7 +88,7 @@ def test_estimates_are_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None
     for _ in range(3):
         trainer.run(10.0, monitor=monitor_of("estimate"))
     shown = ask("jobs", "savings", trainer.job_id)
-    assert row(shown, "monitor")[1] == "estimate"
+    assert row(shown, "monitor") == ["monitor", "estimate"]
     assert "mean cost (estimate)" in shown
 
 
@@ -422,6 +422,17 @@ def test_no_events(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     for options, shown in (((), "no events\n"), (("--no-headers",), "")):
         assert ask(*none, *options) == shown
         assert on_terminal(wattwise(*none, *options)) == (0, shown)
+
+
+def test_events_of_no_job(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """An unknown job is refused with the nearest id, in every format; of a deleted one the events are kept."""
+    job_id = Trainer(stub, job_id="eventful-nightly", job_id_prefix="eventful").job_id
+    for options in ((), ("--json",), ("--format", "tsv"), ("--kind", "trial-failed")):
+        error = refused("jobs", "events", "eventful-nihgtly", *options, status=1)
+        assert "did you mean 'eventful-nightly'?" in error
+    ask("jobs", "delete", job_id, "--yes")
+    assert "deleted" in ask("jobs", "events", job_id)
+    assert ask("jobs", "events", job_id, "--kind", "trial-failed") == "no events\n"
 
 
 def test_no_job_is_not_all_jobs(refused: Ask) -> None:

@@ -105,6 +105,24 @@ def test_metrics_of_jobs_need_a_port() -> None:
             parsed("--metrics-address=127.0.0.1:2", f"--metrics-jobs={number}")
 
 
+@pytest.mark.parametrize(
+    ("alone", "needed", "enough"),
+    [
+        ("--currency=EUR", "--electricity-price or --gpu-hour-price", ["--gpu-hour-price=0"]),
+        ("--pue=1.5", "--electricity-price or --carbon-intensity", ["--carbon-intensity=380"]),
+        ("--factors-source=tariff", "a price or --carbon-intensity", ["--gpu-hour-price=2", "--currency=EUR"]),
+    ],
+)
+def test_factors_without_effect_are_refused(alone: str, needed: str, enough: list[str]) -> None:
+    """What only says more of a price or a carbon intensity is refused without one, instead of ignored."""
+    with pytest.raises(StartError, match=f"{alone.partition('=')[0]} has no effect without {needed}"):
+        parsed(alone)
+    parsed(alone, *enough)
+    assert parsed("--pue=1") == Config()
+    with pytest.raises(StartError, match="--pue has no effect"):
+        parsed("--pue=1.5", "--gpu-hour-price=2", "--currency=EUR")
+
+
 def test_database_may_be_named_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

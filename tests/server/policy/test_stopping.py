@@ -97,6 +97,13 @@ def test_decision_of_an_ended_trial_does_not_change() -> None:
         assert message.endswith(f"; {asked}, or resume it from a checkpoint" if resumes else f"; {asked}")
 
 
+def test_nobody_has_ended_a_lost_trial() -> None:
+    """A trial whose lease expired is lost: its trainer did not end it."""
+    message = decision(SPEC, a_trial(status=TrialStatus.FAILED, end_reason=EndReason.LOST)).message
+    assert "lease expired" in message
+    assert "ended by" not in message
+
+
 @pytest.mark.parametrize(
     ("fields", "best_known", "why"),
     [

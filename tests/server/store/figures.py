@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from wattwise_server.domain import (
@@ -443,6 +444,28 @@ class FigureTests:
             assert by_id["stuck"].activity == (0, None, True)
             attentive = {each.key for each in await store.job_versions("") if each.needs_attention}
             assert attentive == {by_id[name].key for name in ("fails", "warned", "stuck")}
+
+    @pytest.mark.parametrize(
+        ("others", "attentive"),
+        [
+            ({"num_succeeded": 1}, True),
+            ({"num_failed": 3}, True),
+            ({"banned": True}, True),
+            ({"num_failed": 2}, False),
+            ({"num_succeeded": 2, "num_converged": 1}, False),
+            ({"num_succeeded": 2, "num_converged": 1, "pruned": True}, False),
+        ],
+    )
+    async def test_a_job_that_only_misses_needs_attention(
+        self, opener: Opener, others: dict[str, Any], *, attentive: bool
+    ) -> None:
+        """A job needs attention once each batch size that may be chosen has missed, and none has reached the target."""
+        job = figured_job("misses")
+        first, *rest = job.search.arms
+        arms = (replace(first, num_succeeded=2), *(replace(arm, **others) for arm in rest))
+        async with opener() as store:
+            await save(store, replace(job, search=replace(job.search, arms=arms)))
+            assert bool(await store.jobs(JobList(state=JobState.ATTENTION), 0, 9)) is attentive
 
     @pytest.mark.parametrize("order", [JobOrder.OLDEST, JobOrder.NEWEST, JobOrder.ID])
     async def test_deletion_moves_no_other_job_of_a_list(self, opener: Opener, order: JobOrder) -> None:

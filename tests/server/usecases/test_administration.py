@@ -52,6 +52,32 @@ def test_jobs_are_paged_oldest_first(grpc_stub: Stub, admin: v1.JobAdminStub) ->
     assert seen == [job_ids[:2], job_ids[2:4], job_ids[4:]]
 
 
+def test_a_failing_default_is_not_in_use(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """Without a known one, the batch size in use is the nearest to the default whose trials do not keep failing."""
+    trainer = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+
+    def in_use() -> int:
+        (listed,) = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=trainer.job_id)).jobs
+        job = admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
+        assert listed.batch_size_in_use == job.batch_size_in_use
+        return listed.batch_size_in_use
+
+    for _ in range(2):
+        trainer.end(trainer.next(), v1.END_REASON_ERROR)
+    assert in_use() == 16
+    trainer.end(trainer.next(), v1.END_REASON_ERROR)
+    assert in_use() == 8
+
+
+def test_only_failing_batch_sizes_stay_in_use(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """If the trials of every batch size keep failing, the default is in use."""
+    trainer = Trainer(grpc_stub, batch_sizes=[16])
+    for _ in range(3):
+        trainer.end(trainer.next(), v1.END_REASON_ERROR)
+    (listed,) = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=trainer.job_id)).jobs
+    assert listed.batch_size_in_use == 16
+
+
 def test_prefix_is_taken_literally(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
     """SQL's wildcards have no special meaning in a prefix."""
     Trainer(grpc_stub, job_id_prefix="a", job_id="a%b")

@@ -148,7 +148,7 @@ def test_banned_batch_size_is_never_chosen(
     job.next()
     for _ in range(12):
         assert spend(job, 50.0).id.batch_size != 16
-    with refusing("INVALID_REQUEST", "job_id"):
+    with refusing("INVALID_REQUEST", "default_batch_size"):
         admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
     state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED)
     assert (state.min_cost, state.min_cost_batch_size) == (1.0, 16)

@@ -91,9 +91,14 @@ def _job_id(text: str) -> str:
 
 def positive(text: str) -> int:
     """An integer above 0, such as a batch size or a trial number."""
-    if not text.isdecimal() or not 0 < int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number; use an integer above 0")
-    return int(text)
+    if (number := whole_number(text)) is None or not 0 < number < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is invalid; use an integer from 1 to {2**31 - 1}")
+    return number
+
+
+def whole_number(text: str) -> int | None:
+    """The integer that digits write; None for other texts, and for numbers that no field of the API can have."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def plain(message: Message) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from wattwise.commands.actions import (
     add_trial_number,
     add_yes,
     plain,
-    positive,
     print_json,
     refusal,
+    whole_number,
 )
 from wattwise.commands.humanize import joules
 from wattwise.commands.main import say
@@ -127,9 +127,12 @@ def _policy(text: str) -> v1.Policy.ValueType:
 
 
 def _every(text: str) -> int:
-    number = 0 if text == "0" else positive(text)
-    if number == 1:
-        raise argparse.ArgumentTypeError("1 would be every launch: pin the default instead, or use 2 or more")
+    number = whole_number(text)
+    if number is None or number == 1 or number >= 2**31:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is invalid; use an integer from 2 on, or 0 for no more baselines (for every launch: `wattwise "
+            "jobs pin`)"
+        )
     return number
 
 
@@ -229,19 +232,17 @@ def _schedule(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id).baseline_every
     job = client.request_baseline(args.job_id, every=args.every)
     default = job.spec.default_batch_size
+    schedule = f"one launch in {job.baseline_every} of {args.job_id} is a baseline"
     if before == job.baseline_every:
-        text = f"{args.job_id} has {_schedule_of(job)} already: nothing has changed."
+        now = f"Already {schedule}" if before else f"{args.job_id} has no scheduled baselines"
+        text = f"{now}: nothing has changed."
     elif job.baseline_every:
         waits = baseline_waits(job)
-        text = f"{args.job_id} has {_schedule_of(job)} from now on, with its default batch size {default}"
+        text = f"From now on, {schedule}, with its default batch size {default}"
         text += f", but not {waits}." if waits else "."
     else:
         text = f"{args.job_id} has no scheduled baselines any more."
     return _answer(args, job, job, text)
-
-
-def _schedule_of(job: v1.Job) -> str:
-    return f"a baseline in {job.baseline_every} launches" if job.baseline_every else "no scheduled baselines"
 
 
 def _set_policy(client: Client, args: argparse.Namespace) -> int:

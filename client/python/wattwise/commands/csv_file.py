@@ -12,6 +12,8 @@ from typing import NamedTuple
 from wattwise.files import LARGE, FileError, read_text
 
 _DELIMITERS = ",;\t"
+SEPARATED = "separate the columns with commas, semicolons or tabs"
+"""What to do about a file whose first line is a single cell."""
 _QUOTED = re.compile('"[^"]*"')
 _FORMULA = re.compile("(^|[;\t\r\n])(?=[ '\"]*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
 """The beginning of what a spreadsheet takes for a formula, also in the full width of East Asian characters.
@@ -48,7 +50,13 @@ class CsvFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._text = read_text(path, LARGE)
+        try:
+            self._text = read_text(path, LARGE)
+        except FileError as error:
+            if path.is_fifo() or path.is_char_device():
+                remedy = "write its content to a regular file, and name that file"
+                raise FileError(path, error.fault, remedy) from None
+            raise
         heading = _QUOTED.sub("", self._text.lstrip().partition("\n")[0])
         self.delimiter = max(_DELIMITERS, key=heading.count)
 

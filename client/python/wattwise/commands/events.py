@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from wattwise import v1
 from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain, print_json
@@ -47,6 +48,7 @@ def _events(client: Client, args: argparse.Namespace) -> int:
         page_size=min((options.limit or 0) + 1, PAGE) if few else PAGE,
     )
     with newer_calls(client, "events"):
+        events = _checked(client, args.job_id, events)
         if args.json:
             print_json([plain(event) for event in arrange(EVENT_COLUMNS, events, options)[0]])
         elif options.tsv or options.wide or options.columns is not None:
@@ -57,6 +59,20 @@ def _events(client: Client, args: argparse.Namespace) -> int:
                 print_text("no events", _INDENT)
             _print_sentences(first, more and options.headers, one_job=args.job_id is not None)
     return 0
+
+
+def _checked(client: Client, job_id: str | None, events: Iterator[v1.Event]) -> Iterator[v1.Event]:
+    """The events; those of a deleted job are kept.
+
+    Raises:
+        JobNotFoundError: there is neither such a job nor an event of one.
+    """
+    first = next(events, None)
+    if first is not None:
+        return chain([first], events)
+    if job_id and next(client.list_events(job_id=job_id, page_size=1), None) is None:
+        client.get_job(job_id)
+    return events
 
 
 def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -> None:

@@ -37,8 +37,8 @@ def energy(value: float) -> str:
 
 
 def money(value: float, currency: str) -> str:
-    """An amount of a currency, with cents, or three significant digits if it is less than 1: "1,234.50 EUR"."""
-    return f"{_rounded(value) if abs(value) < 1 else f'{value:,.2f}'} {currency}".rstrip()
+    """An amount of a currency: with cents, or three digits below 1: "1,234.50 EUR", "0.0312 EUR", "0.00 EUR"."""
+    return f"{_rounded(value) if 0 < abs(value) < 1 else f'{value:,.2f}'} {currency}".rstrip()
 
 
 def carbon(grams: float) -> str:

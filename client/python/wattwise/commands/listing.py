@@ -56,7 +56,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    jobs, options = client.list_jobs(job_id_prefix=args.prefix), table_options(args)
+    jobs, options = client.list_jobs(job_id_prefix=args.prefix, with_summaries=True), table_options(args)
     if args.json:
         print_json([plain(job) for job in arrange(JOB_COLUMNS, jobs, options)[0]])
     else:

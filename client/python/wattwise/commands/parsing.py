@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_OPTION = re.compile(r"--?[^\W\d_][^\s]*")
 _LEAST_PART = 3
 """The shortest part of a known word that is taken for the word."""
 
@@ -22,6 +26,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     declare: Callable[[Parser], None] | None = None
+    _typed: Sequence[str] = ()
 
     def parse_known_args(  # type: ignore[override]  # the overloads of typeshed
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -30,15 +35,38 @@ class Parser(argparse.ArgumentParser):
         if self.declare is not None:
             declare, self.declare = self.declare, None
             declare(self)
+        self._typed = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            options = [name for action in self._actions for name in action.option_strings]
-            hint = near(unknown[0].partition("=")[0], options)
-            self.error(f"unknown arguments: {' '.join(unknown)}{hint and f'; {hint}'}")
+            self.error(_unknown_text(unknown, self._hint(unknown)))
         return found, unknown
+
+    def _options(self) -> list[str]:
+        return [name for action in self._actions for name in action.option_strings]
+
+    def _hint(self, unknown: Sequence[str]) -> str:
+        return near(unknown[0].partition("=")[0], self._options())
+
+    def _unknown_options(self, end: str) -> list[str]:
+        """The options that were typed before a word and that the parser does not have, also as abbreviations."""
+        found, options = [], self._options()
+        for word in takewhile(lambda word: word not in ("--", end), self._typed):
+            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            if _OPTION.fullmatch(word) and not any(option.startswith(name) for option in options):
+                found.append(word)
+        return found
+
+    def _of_unknown_options(self, end: str = "--") -> str:
+        """What is wrong if there are unknown options before a word; without a subcommand, only such as known ones."""
+        unknown = self._unknown_options(end)
+        hint = self._hint(unknown) if unknown else ""
+        return _unknown_text(unknown, hint) if hint or (unknown and self._subparsers is None) else ""
 
     def error(self, message: str) -> NoReturn:
         """Prints what is wrong, and ends with status 2."""
+        # A misspelt option is often the one that is missing, and argparse reports only that.
+        if message.endswith("required") or "are required: " in message:
+            message = self._of_unknown_options() or message
         needed = [action for action in self._actions if action.required or not action.option_strings]
         usage = self.formatter_class(prog=f"{self.prog} [OPTIONS]")
         usage.add_usage(None, needed, [])
@@ -50,8 +78,15 @@ class Parser(argparse.ArgumentParser):
             return
         hint = near(str(value), action.choices) or f"use one of {', '.join(map(str, action.choices))}"
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - the class has no public name
-            self.error(f"unknown {str(action.metavar).lower()} {value!r}; {hint}")
+            # The value of an unknown option looks like a subcommand.
+            self.error(
+                self._of_unknown_options(str(value)) or f"unknown {str(action.metavar).lower()} {value!r}; {hint}"
+            )
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {hint}")
+
+
+def _unknown_text(unknown: Sequence[str], hint: str) -> str:
+    return f"unknown arguments: {' '.join(unknown)}{hint and f'; {hint}'}"
 
 
 class Entry(NamedTuple):

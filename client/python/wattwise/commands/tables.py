@@ -88,7 +88,8 @@ def print_job(job: v1.Job, trials: Iterable[v1.Trial], figures: Figures, *, wide
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Texts with their names in front, one below the other."""
+    """Texts with their names in front, one below the other, without empty ones."""
+    facts = [(name, text) for name, text in facts if text]
     indent = max(len(name) for name, _ in facts) + 2
     for name, text in facts:
         print_text(f"{name:{indent}}{text}", indent)
@@ -419,23 +420,32 @@ def monitors(job: v1.Job) -> str:
 
 
 def job_state(job: v1.Job) -> str:
-    """What the job does, in a word or two."""
+    """The state in a word or two, the same in all lists and on all pages; what somebody should look at comes first.
+
+    Args:
+        job: a single job, or one of a list with summaries.
+    """
+    # What needs attention is in the summary of a listed job, and in the advice of a single one.
     if stuck(job):
-        return "stuck"
-    if size := _pinned_size(job):
-        return f"pinned to {size}"
-    if job.paused:
-        return "paused"
-    if not has_stages(job.spec):
-        return "searching"
-    if job.stage == v1.STAGE_PRUNING:
-        return f"pruning {job.pruning_round + 1}/{job.spec.num_pruning_rounds}"
-    return "bandit"
+        state = "stuck"
+    elif job.warnings:
+        state = "warning"
+    elif job.summary.needs_attention or job.advice:
+        state = "failing"
+    elif size := _pinned_size(job):
+        state = f"pinned to {size}"
+    elif job.paused:
+        state = "paused"
+    elif job.summary.num_running_trials or any(each.num_running for each in job.batch_size_states):
+        state = "running"
+    else:
+        state = "idle" if job.num_trials else "new"
+    return state
 
 
-def batch_size_in_use(job: v1.Job) -> int:
-    """What a launch gets unless something is tried."""
-    return job.batch_size_in_use
+def batch_size_in_use(job: v1.Job) -> int | None:
+    """What a launch gets unless something is tried; None if no batch size is left."""
+    return job.batch_size_in_use or None
 
 
 def _best_known_cost(job: v1.Job) -> float | None:
@@ -506,6 +516,7 @@ JOB_COLUMNS: Sequence[Column[v1.Job]] = (
         priority=4,
         unit="seconds",
     ),
+    Column("stage", stage, priority=9),
 )
 """The columns of a list of jobs; `expected cost` is that of a model with the best known batch size."""
 

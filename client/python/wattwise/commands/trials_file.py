@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from wattwise import v1
-from wattwise.commands.csv_file import CsvFile, number_in
+from wattwise.commands.csv_file import SEPARATED, CsvFile, number_in
 from wattwise.errors import Violation, WattwiseError
 from wattwise.files import FileError
 from wattwise.training.rules import reaches_target
@@ -154,6 +154,9 @@ class _Reader:
     def _columns(self, line: int, cells: Sequence[str]) -> Sequence[str]:
         """The columns by the first line; its faults are those of required, repeated and misspelt ones."""
         names = ["_".join(cell.lower().split()) for cell in cells]
+        if len(names) == 1:
+            self._fault(line, "", f"the line is a single column, {cells[0]!r}; {SEPARATED}: {', '.join(REQUIRED)}")
+            return names
         for name in REQUIRED:
             if name not in names:
                 near = difflib.get_close_matches(name, [each for each in names if each not in _KNOWN], 1)

@@ -661,7 +661,7 @@ class Job(_message.Message):
     """What a model is expected to cost with it, in joules. Unset: as `best_known_batch_size`."""
     batch_size_in_use: _builtins.int
     """What a launch gets unless something is tried: the pinned batch size, else the best known one, else the default or, if that
-    may not be chosen, the nearest one. 0: no batch size is left to try.
+    may not be chosen or its last three or more trials failed, the nearest one. 0: no batch size is left to try.
     """
     baseline_every: _builtins.int
     """One launch in so many gets the default batch size, because RequestBaseline has asked for it. 0: none."""

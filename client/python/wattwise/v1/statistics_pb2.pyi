@@ -498,8 +498,8 @@ class JobSummary(_message.Message):
     num_deliveries: _builtins.int
     """Number of trials that delivered a model, compared or not."""
     needs_attention: _builtins.bool
-    """Whether somebody should look at it: no batch size is left to try, there are warnings, or its newest three or more
-    trials have failed.
+    """Whether somebody should look at it: no batch size is left to try, each that may be chosen has missed the target and
+    none has ever reached it, there are warnings, or its newest three or more trials have failed.
     """
     @_builtins.property
     def last_activity_time(self) -> _timestamp_pb2.Timestamp:

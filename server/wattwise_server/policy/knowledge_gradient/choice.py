@@ -201,8 +201,11 @@ class Prospects:
         if self.worth == self.best:
             return self.best, f"{running}; beside the running trials no other batch size is worth a trial"
         ratio = float(self.values.model[self.worth] / self.values.model[self.best])
-        counted = f"what its result saves is counted for {self.deliveries:.0f} deliveries"
-        return self.worth, f"{running}; expected to cost {ratio:.2g} times as much as that one, and {counted}"
+        size = self.spec.batch_sizes[self.worth]
+        return self.worth, (
+            f"{running}; batch size {size} is tried beside: a model is expected to cost {ratio:.2g} times as much with "
+            f"{size} as with {default}, and the result may lower the cost of the next {self.deliveries:.0f} deliveries"
+        )
 
     @property
     def _default(self) -> int:
@@ -308,15 +311,17 @@ def first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[n
         return place, f"{which} is tried first"
     ended = {"missed the target": knowledge.missed[place], "failed": arm.num_failed, "is running": arm.running}
     seen = [f"{_counted(int(count), 'trial')} {what}" for what, count in ended.items() if count]
+    size = spec.batch_sizes[place]
+    of_size = f"of {size}, {', '.join(seen)}" if seen else f"no trial of {size} so far"
     chosen = which if place == center else f"the nearest to {which}, {start}"
     skipped = missing - {center} and place not in missing
     least = min(map(tries, map(int, places)))
-    why = f"of the least tried, this is {chosen}"
+    why = f"of the least tried, {size} is {chosen}"
     if tries(place) != least:
-        why = f"this is {chosen}, tried again after a failure"
+        why = f"{size} is {chosen}, and is tried again after a failure"
     return place, (
         f"no allowed batch size has reached the target{' in the window' if spec.window_size else ' yet'}; "
-        f"{why} ({', '.join(seen) or 'no trial so far'})"
+        f"{why} ({of_size})"
         f"{'; those that only missed it in the prior jobs come later' if skipped else ''}"
     )
 

@@ -225,15 +225,15 @@ def test_reason_before_the_first_success(window: int, when: str) -> None:
     reasons.append(job.choose())
     nothing, near = (
         f"no allowed batch size has reached the target {when};",
-        "this is the nearest to the default",
+        "16 is the nearest to the default",
     )
     assert reasons == [
         Choice(TrialType.MAB, size, f"{nothing} {why}")
         for size, why in (
-            (16, f"of the least tried, {near}, 32 (no trial so far)"),
-            (16, f"{near}, 32, tried again after a failure (1 trial failed)"),
-            (32, "of the least tried, this is the default (1 trial missed the target)"),
-            (16, f"{near}, 32, tried again after a failure (1 trial missed the target, 2 trials failed)"),
+            (16, f"of the least tried, {near}, 32 (no trial of 16 so far)"),
+            (16, f"{near}, 32, and is tried again after a failure (of 16, 1 trial failed)"),
+            (32, "of the least tried, 32 is the default (of 32, 1 trial missed the target)"),
+            (16, f"{near}, 32, and is tried again after a failure (of 16, 1 trial missed the target, 2 trials failed)"),
         )
     ]
 

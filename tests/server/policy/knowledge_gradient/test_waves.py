@@ -54,13 +54,13 @@ def test_first_wave() -> None:
     running = "no trial has reached the target yet, and 1 trial of batch size 32 is running"
     for choice in choices[1:3]:
         found = re.fullmatch(
-            rf"{running}; expected to cost ([\d.]+) times as much as that one, "
-            r"and what its result saves is counted for (\d+) deliveries",
+            rf"{running}; batch size (64|16) is tried beside: a model is expected to cost ([\d.]+) times as much with "
+            r"\1 as with 32, and the result may lower the cost of the next (\d+) deliveries",
             choice.reason,
         )
         assert found
-        assert 1 < float(found[1]) < 3
-        assert int(found[2]) >= Constants().horizon
+        assert 1 < float(found[2]) < 3
+        assert int(found[3]) >= Constants().horizon
     for count, choice in enumerate(choices[3:], 1):
         trials_running = "1 trial of batch size 32 is" if count == 1 else f"{count} trials of batch size 32 are"
         assert choice.reason == (

@@ -547,7 +547,7 @@ export interface Job {
     | undefined;
   /**
    * What a launch gets unless something is tried: the pinned batch size, else the best known one, else the default or, if that
-   * may not be chosen, the nearest one. 0: no batch size is left to try.
+   * may not be chosen or its last three or more trials failed, the nearest one. 0: no batch size is left to try.
    */
   batchSizeInUse: number;
   /** One launch in so many gets the default batch size, because RequestBaseline has asked for it. 0: none. */

@@ -326,8 +326,8 @@ export interface JobSummary {
     | Savings
     | undefined;
   /**
-   * Whether somebody should look at it: no batch size is left to try, there are warnings, or its newest three or more
-   * trials have failed.
+   * Whether somebody should look at it: no batch size is left to try, each that may be chosen has missed the target and
+   * none has ever reached it, there are warnings, or its newest three or more trials have failed.
    */
   needsAttention: boolean;
 }
