@@ -192,7 +192,7 @@ def goes_around_a_proxy(program: str, server: LiveServer) -> None:
     tls = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
     for arguments, variables in (((), {}), (tls, {"WATTWISE_TLS_CA": str(authority.file)})):
         port = server.start(*arguments).rpartition(":")[2]
-        for host in ("localhost", "127.0.0.1"):
+        for host in ("localhost", "127.0.0.1", *(() if variables else ("LOCALHOST",))):
             status, said = Example(program, f"{host}:{port}", **proxy, **variables).end()
             assert status == 0, said
             assert "without the server" not in said, said

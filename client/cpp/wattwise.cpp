@@ -86,19 +86,47 @@ std::string read_file(const std::string& path) {
   return content;
 }
 
-bool is_loopback(const std::string& target) {
-  const auto starts = [&](const std::string& text) { return target.rfind(text, 0) == 0; };
-  if (starts("unix:") || starts("unix-abstract:")) return true;
+// The host of a server in small letters, without a dot at its end; empty if another name server is asked for it.
+std::string host_of(const std::string& target) {
   // With dns://NAME-SERVER/, localhost may be any machine.
   static const std::regex kServer("(?:(?:ipv4|ipv6|dns):(?:///)?)?(?:\\[([^\\]]+)\\]|([^:/]+)):[0-9]+");
   std::smatch found;
-  if (!std::regex_match(target, found, kServer)) return false;
-  const std::string host = found[1].matched ? found[1] : found[2];
+  if (!std::regex_match(target, found, kServer)) return "";
+  std::string host = lower(found[1].matched ? found[1] : found[2]);
+  if (!host.empty() && host.back() == '.') host.pop_back();
+  return host;
+}
+
+bool is_loopback(const std::string& target) {
+  const auto starts = [&](const std::string& text) { return target.rfind(text, 0) == 0; };
+  if (starts("unix:") || starts("unix-abstract:")) return true;
+  const std::string host = host_of(target);
   in_addr ipv4{};
   if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == IN_LOOPBACKNET;
   in6_addr ipv6{};
-  if (inet_pton(AF_INET6, host.c_str(), &ipv6) == 1) return IN6_IS_ADDR_LOOPBACK(&ipv6);
-  return lower(host) == "localhost";
+  // Without the zone of its interface.
+  if (inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &ipv6) == 1) {
+    return IN6_IS_ADDR_LOOPBACK(&ipv6) || (IN6_IS_ADDR_V4MAPPED(&ipv6) && ipv6.s6_addr[12] == IN_LOOPBACKNET);
+  }
+  return host == "localhost";
+}
+
+// Whether the address of one server is this machine's by its text: any loopback address or name, or its own name. A name may
+// lead elsewhere, so that this is no reason to send a token in clear text.
+bool is_this_machine(const std::string& server) {
+  static const std::set<std::string> kNames{"localhost.localdomain", "localhost4", "localhost6", "ip6-localhost",
+                                            "ip6-loopback"};
+  // What resolvers make of a short IPv4 address, and the addresses of no interface, which Linux connects to itself.
+  static const std::regex kShort("127(\\.[0-9]+){0,2}|0(\\.0){0,3}");
+  static const std::regex kBelowLocalhost(".*\\.localhost");
+  std::array<char, 256> own{};
+  gethostname(own.data(), own.size() - 1);
+  const std::string name = lower(own.data()), host = host_of(server);
+  in6_addr ipv6{};
+  const bool unspecified = inet_pton(AF_INET6, host.c_str(), &ipv6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&ipv6);
+  return is_loopback(server) || kNames.count(host) > 0 || unspecified || std::regex_match(host, kShort) ||
+         std::regex_match(host, kBelowLocalhost) ||
+         (!host.empty() && (host == name || host == name.substr(0, name.find('.'))));
 }
 
 std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const std::string& address, const Credentials& credentials) {
@@ -140,7 +168,7 @@ std::shared_ptr<grpc::Channel> channel(const std::string& address, const Credent
   // Spreads the clients over the addresses of one name, from gRPC 1.55 on.
   arguments.SetServiceConfigJSON(R"({"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]})");
   // A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
-  if (is_loopback(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (is_this_machine(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, channel_credentials(address, credentials), arguments);
 }
 

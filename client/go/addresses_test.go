@@ -3,6 +3,7 @@ package wattwise
 import (
 	"context"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -134,5 +135,28 @@ func TestAServerThatDoesNotAnswerIsPassedOver(t *testing.T) {
 			}
 		}
 		client.Close()
+	}
+}
+
+func TestThisMachineNeedsNoProxy(t *testing.T) {
+	own, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for address, loopback := range map[string]bool{
+		"localhost:1": true, "LOCALHOST.:1": true, "LOCALHOST:1,127.0.0.1:1": true, "127.9.9.9:1": true, "[::1%lo]:1": true,
+		"[0:0:0:0:0:0:0:1]:1": true, "[::ffff:127.0.0.1]:1": true, "unix:/run/x": true, "unix-abstract:x": true,
+		"dns:///localhost:1": true, "a.localhost:1": false, "ip6-localhost:1": false, "127.1:1": false, "0:1": false,
+		"0.0.0.0:1": false, "[::]:1": false, own + ":1": false,
+	} {
+		found, err := parseAddress(address)
+		if err != nil || !found.isThisMachine() || found.isLoopback() != loopback {
+			t.Errorf("%s: %v, %v, %v", address, found.isThisMachine(), found.isLoopback(), err)
+		}
+	}
+	for _, address := range []string{"10.0.0.1:1", "localhost.example:1", "localhost:1,10.0.0.1:1", "dns://10.0.0.53/localhost:1"} {
+		if found, err := parseAddress(address); err != nil || found.isThisMachine() {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }

@@ -74,7 +74,12 @@ func NewClient(address string, credentials Credentials) (*Client, error) {
 	if servers.several() {
 		alive = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}
 	}
-	dial := servers.dialer(transport, grpc.WithConnectParams(reconnect), grpc.WithKeepaliveParams(alive))
+	options := []grpc.DialOption{transport, grpc.WithConnectParams(reconnect), grpc.WithKeepaliveParams(alive)}
+	if servers.isThisMachine() {
+		// A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
+		options = append(options, grpc.WithNoProxy())
+	}
+	dial := servers.dialer(options...)
 	channel, err := newChannel(servers.several(), dial)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"unicode"
@@ -168,11 +169,40 @@ func loadPair(certFile, keyFile string) (tls.Certificate, error) {
 
 // isLoopback returns whether all traffic stays on this machine.
 func (d destination) isLoopback() bool {
+	return d.all(isLoopback)
+}
+
+// isThisMachine returns whether all servers are this machine by their text: any loopback address or name, or its own name.
+// A name may lead elsewhere, so that this is no reason to send a token in clear text.
+func (d destination) isThisMachine() bool {
+	return d.all(func(host string) bool {
+		own, _ := os.Hostname()
+		own = strings.ToLower(own)
+		short, _, _ := strings.Cut(own, ".")
+		return isLoopback(host) || net.ParseIP(host).IsUnspecified() || shortLoopback.MatchString(host) ||
+			strings.HasSuffix(host, ".localhost") || loopbackNames[host] || host != "" && (host == own || host == short)
+	})
+}
+
+// all returns whether something holds for the hosts of all servers, which are in small letters and without a dot at the end.
+func (d destination) all(holds func(host string) bool) bool {
 	for _, server := range d.servers {
 		host, _, _ := net.SplitHostPort(server)
-		if host != "localhost" && !net.ParseIP(host).IsLoopback() {
+		if !holds(strings.TrimSuffix(strings.ToLower(host), ".")) {
 			return false
 		}
 	}
 	return true
 }
+
+func isLoopback(host string) bool {
+	ip, _, _ := strings.Cut(host, "%")
+	return host == "localhost" || net.ParseIP(ip).IsLoopback()
+}
+
+var loopbackNames = map[string]bool{"localhost.localdomain": true, "localhost4": true, "localhost6": true,
+	"ip6-localhost": true, "ip6-loopback": true}
+
+// shortLoopback is what resolvers make of a short IPv4 address, and the address of no interface, which Linux connects to
+// itself.
+var shortLoopback = regexp.MustCompile(`^(127(\.\d+){0,2}|0(\.0){0,3})$`)

@@ -2,7 +2,8 @@
 
 import { X509Certificate } from "node:crypto";
 import { closeSync, constants, fstatSync, openSync, readSync, statSync } from "node:fs";
-import { isIP } from "node:net";
+import { BlockList, isIP } from "node:net";
+import { hostname } from "node:os";
 import { createSecureContext } from "node:tls";
 import { type ChannelCredentials, credentials as grpc } from "@grpc/grpc-js";
 import { ConfigurationError } from "./errors.js";
@@ -145,11 +146,46 @@ export function isLoopback(address: string): boolean {
   if (/^unix(-abstract)?:/.test(address)) {
     return true;
   }
+  const host = hostOf(address);
+  return host.replace(/\.$/, "") === "localhost" || loopbackRanges.check(...family(host));
+}
+
+/**
+ * Whether the address of one server is this machine's by its text: any loopback address or name, or its own name. A name
+ * may lead elsewhere, so that this is no reason to send a token in clear text.
+ */
+export function isThisMachine(server: string): boolean {
+  const host = hostOf(server).replace(/\.+$/, "");
+  const own = hostname().toLowerCase();
+  return (
+    isLoopback(server) ||
+    [...LOOPBACK_NAMES, own, own.split(".")[0]].includes(host) ||
+    host.endsWith(".localhost") ||
+    // What resolvers make of a short IPv4 address, and the addresses of no interface, which Linux connects to itself.
+    /^(127(\.\d+){0,2}|0(\.0){0,3})$/.test(host) ||
+    unspecified.check(...family(host))
+  );
+}
+
+/** The host of a server in small letters; empty if there is none, or another name server is asked for it. */
+function hostOf(address: string): string {
   // Excludes lists of addresses and dns:// authorities, which may start like a loopback address.
   const found = /^(?:(?:dns|ipv4|ipv6):(?:\/\/\/)?)?(?:\[([^\][]+)\]|([^\][:,/]+))(?::\w+)?$/.exec(address);
-  const host = (found?.[1] ?? found?.[2] ?? "").toLowerCase();
-  return host === "localhost" || (isIP(host) === 4 && host.startsWith("127.")) || host === "::1";
+  return (found?.[1] ?? found?.[2] ?? "").toLowerCase();
 }
+
+/** An IP address without its zone, and its family, as a BlockList takes them; no address of any list for a name. */
+function family(host: string): [string, "ipv4" | "ipv6"] {
+  const [ip = ""] = host.split("%");
+  return isIP(ip) ? [ip, isIP(ip) === 4 ? "ipv4" : "ipv6"] : ["192.0.2.1", "ipv4"];
+}
+
+const LOOPBACK_NAMES = ["localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"];
+const loopbackRanges = new BlockList();
+loopbackRanges.addSubnet("127.0.0.0", 8, "ipv4");
+loopbackRanges.addAddress("::1", "ipv6");
+const unspecified = new BlockList();
+unspecified.addAddress("::", "ipv6");
 
 function validToken(token: string, source: string): string {
   const trimmed = token.trim();

@@ -3,7 +3,7 @@
 import { randomInt } from "node:crypto";
 import { isIPv4, isIPv6 } from "node:net";
 import { type ChannelOptions, experimental } from "@grpc/grpc-js";
-import { type Credentials, isLoopback } from "./credentials.js";
+import { type Credentials, isThisMachine } from "./credentials.js";
 import { ConfigurationError } from "./errors.js";
 import { BatchSizeOptimizerClient } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import { JobAdminClient } from "./stubs/wattwise/v1/job_admin.js";
@@ -82,7 +82,7 @@ export class Servers {
         ...CHANNEL,
         ...(targets.length > 1 || target.startsWith("dns:") ? FREQUENT_PINGS : PINGS),
         // A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
-        ...(isLoopback(target) ? { "grpc.enable_http_proxy": 0 } : {}),
+        ...(isThisMachine(target) ? { "grpc.enable_http_proxy": 0 } : {}),
       };
       const secure = credentials.channel(target);
       const resolved = target.replace(/^dns:/, `${SHUFFLED_DNS}:`);

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
+import { hostname } from "node:os";
 import { after, before, test } from "node:test";
 import { inspect } from "node:util";
 import {
@@ -14,7 +15,7 @@ import {
   UnauthenticatedError,
   UntrustedServerError,
 } from "../src/index.js";
-import { isLoopback } from "../src/credentials.js";
+import { isLoopback, isThisMachine } from "../src/credentials.js";
 import { epoch, job, Server } from "./server.js";
 
 const server = new Server();
@@ -134,8 +135,16 @@ test("the environment variables are those of the other clients", () => {
 });
 
 test("loopback addresses are recognized in every form", () => {
-  for (const address of ["localhost:1", "127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "unix:/tmp/x", "dns:///localhost:1"]) {
+  for (const address of [
+    ...["localhost:1", "127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "unix:/tmp/x", "dns:///localhost:1", "LOCALHOST.:1"],
+    ...["[::1%lo]:1", "[0:0:0:0:0:0:0:1]:1", "[::ffff:127.0.0.1]:1"],
+  ]) {
     assert(isLoopback(address), address);
+    assert(isThisMachine(address), address);
+  }
+  for (const address of ["a.localhost:1", "ip6-localhost:1", "127.1:1", "0:1", "0.0.0.0:1", "[::]:1", `${hostname()}:1`]) {
+    assert(isThisMachine(address), address);
+    assert(!isLoopback(address), address);
   }
   for (const address of [
     "10.0.0.1:1",
@@ -144,5 +153,6 @@ test("loopback addresses are recognized in every form", () => {
     "ipv4:127.0.0.1:1,9.9.9.9:1",
   ]) {
     assert(!isLoopback(address), address);
+    assert(!isThisMachine(address), address);
   }
 });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from wattwise import (
     v1,
 )
 from wattwise.commands.main import main
-from wattwise.rpc.address import is_loopback
+from wattwise.rpc.address import is_loopback, is_this_machine
 from wattwise_server.security.tokens import Role
 
 from tests.client.test_files import SPECIAL
@@ -275,9 +276,11 @@ def test_loopback_addresses() -> None:
             "localhost",
             "127.0.0.1",
         ),
-        *("dns:///localhost:1", "dns:localhost:1", "ipv4:127.0.0.1:1", "ipv6:[::1]:1"),
+        *("dns:///localhost:1", "dns:localhost:1", "ipv4:127.0.0.1:1", "ipv6:[::1]:1", "localhost.:1"),
+        *("[::1%lo]:1", "[0:0:0:0:0:0:0:1]:1", "[::ffff:127.0.0.1]:1", "ipv6:[::ffff:127.0.0.1]:1"),
     ):
         assert is_loopback(address), address
+        assert is_this_machine(address), address
     for address in (
         *(
             "localhost.example:1",
@@ -293,6 +296,19 @@ def test_loopback_addresses() -> None:
         *("ipv4:127.0.0.1:1,192.0.2.1:1", "localhost:1,192.0.2.1:1", "localhost@elsewhere:1"),
     ):
         assert not is_loopback(address), address
+
+
+def test_what_is_this_machine_needs_no_proxy() -> None:
+    """By its names and its short and unspecified addresses too, of which a token must not be sure."""
+    short = socket.gethostname().partition(".")[0]
+    for address in (
+        *("a.localhost:1", "ip6-localhost:1", "localhost.localdomain:1", "127.1:1", "0:1", "0.0.0.0:1", "[::]:1"),
+        *(f"{socket.gethostname()}:1", f"dns:///{short.upper()}.:1"),
+    ):
+        assert is_this_machine(address), address
+        assert not is_loopback(address), address
+    for address in ("10.0.0.1:1", "localhost.example:1", "127.0.0.1.example:1", "alocalhost:1", "dns://a/localhost:1"):
+        assert not is_this_machine(address), address
 
 
 @pytest.mark.parametrize(

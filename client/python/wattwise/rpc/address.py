@@ -12,6 +12,9 @@ from wattwise.variables import control_fault
 # Schemes of gRPC in whose addresses commas and colons have a meaning of their own.
 _WHOLE = ("unix:", "unix-abstract:", "xds:")
 
+_LOOPBACK_NAMES = ("localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
+"""Names that systems give to their loopback addresses besides localhost."""
+
 _ADVICE = (
     "write host:port, such as localhost:50051, without http://; several servers with commas between them, such as "
     "a.example:50051,b.example:50051; or a name that has all of them, by itself: dns:///wattwise.example:50051"
@@ -76,6 +79,23 @@ def is_loopback(address: str) -> bool:
     return all(map(_is_loopback_server, _entries(address)))
 
 
+def is_this_machine(server: str) -> bool:
+    """Whether the address of one server is this machine's by its text: any loopback address or name, or its own name.
+
+    A name may lead elsewhere, so that this is no reason to send a token in clear text.
+    """
+    host = _host_of(server).rstrip(".")
+    own = socket.gethostname().lower()
+    return (
+        _is_loopback_server(server)
+        or host in (*_LOOPBACK_NAMES, own, own.partition(".")[0])
+        or host.endswith(".localhost")
+        # Short IPv4 addresses, and those of no interface, which Linux connects to itself.
+        or re.fullmatch(r"127(\.\d+){0,2}|0(\.0){0,3}", host) is not None
+        or _packed(host) == b"\0" * 16
+    )
+
+
 def _entries(address: str) -> list[str]:
     """The servers of a list; `ipv4:` or `ipv6:` before the first one is that of all."""
     if "," not in address or address.startswith(_WHOLE):
@@ -117,16 +137,19 @@ def _spelled(address: str) -> str:
 def _is_loopback_server(address: str) -> bool:
     if address.startswith(("unix:", "unix-abstract:")):
         return True
-    # An address with a name server to query does not match.
+    host = _host_of(address)
+    return host.removesuffix(".") == "localhost" or _is_loopback_ip(host)
+
+
+def _host_of(address: str) -> str:
+    """The host of a server in small letters; empty if there is none, or another name server is asked for it."""
     found = re.fullmatch(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:\[([^][]+)\]|([^][:,/]+))(?::\w+)?", address)
-    if found is None:
-        return False
-    host = found[1] or found[2]
-    return host.lower() == "localhost" or _is_loopback_ip(host)
+    return (found[1] or found[2]).lower() if found else ""
 
 
 def _is_loopback_ip(host: str) -> bool:
-    packed = _packed(host)
+    # An address of IPv6 may have the zone of its interface, or an address of IPv4 in it.
+    packed = _packed(host.partition("%")[0]).removeprefix(b"\0" * 10 + b"\xff\xff")
     return packed == b"\0" * 15 + b"\1" or (len(packed) == 4 and packed.startswith(b"\x7f"))
 
 

@@ -21,7 +21,7 @@ from wattwise.errors import (
     WattwiseError,
     log,
 )
-from wattwise.rpc.address import is_loopback, may_be_several, servers_of
+from wattwise.rpc.address import is_this_machine, may_be_several, servers_of
 from wattwise.rpc.answers import checked_decision, naming
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.statuses import from_rpc_error
@@ -326,7 +326,7 @@ def channel_options(server: str, *, several: bool) -> ChannelOptions:
     """
     options = _SEVERAL_SERVERS if several else _ONE_SERVER
     # A proxy from the environment cannot reach this machine's loopback, and must not see its tokens.
-    return (*options, ("grpc.enable_http_proxy", 0)) if is_loopback(server) else options
+    return (*options, ("grpc.enable_http_proxy", 0)) if is_this_machine(server) else options
 
 
 def is_old(error: grpc.RpcError) -> bool:
