@@ -142,7 +142,15 @@ test("loopback addresses are recognized in every form", () => {
     assert(isLoopback(address), address);
     assert(isThisMachine(address), address);
   }
-  for (const address of ["a.localhost:1", "ip6-localhost:1", "127.1:1", "0:1", "0.0.0.0:1", "[::]:1", `${hostname()}:1`]) {
+  for (const address of [
+    "a.localhost:1",
+    "ip6-localhost:1",
+    "127.1:1",
+    "0:1",
+    "0.0.0.0:1",
+    "[::]:1",
+    `${hostname()}:1`,
+  ]) {
     assert(isThisMachine(address), address);
     assert(!isLoopback(address), address);
   }
