@@ -144,8 +144,9 @@ def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer
     for number in range(20):
         size, cost = (16, 100.0) if number < 5 else (8, 10.0)
         epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=cost, metric=0.95)
-        imported = {"request_id": str(number), "batch_size": size, "measurements": [epoch]}
-        priced.trainer.ImportTrial(v1.ImportTrialRequest(job_id=job.job_id, **imported))
+        priced.trainer.ImportTrial(
+            v1.ImportTrialRequest(job_id=job.job_id, request_id=str(number), batch_size=size, measurements=[epoch])
+        )
     found = figures(priced, job.job_id)
     assert (found.num_deliveries, found.spent.cost, list(found.months)) == (0, 0.0, [])
     assert found.savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
