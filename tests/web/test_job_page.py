@@ -285,9 +285,9 @@ def test_two_jobs_are_compared(own_web: httpx.Client, grpc_server: LiveServer, l
     assert shown["cost per delivery so far"] == each
     assert shown["deliveries"] == [str(of.num_deliveries) for of in found.values()]
     costs = [of.savings.cost for of in found.values()]
-    for name, field in (("now", "in_use"), ("with the default", "with_default")):
-        known = [amounts.cost(getattr(cost, field)) if cost.HasField(field) else DASH for cost in costs]
-        assert shown[f"cost of a model {name}"] == known
+    now = [amounts.cost(cost.in_use) if cost.HasField("in_use") else DASH for cost in costs]
+    default = [amounts.cost(cost.with_default) if cost.HasField("with_default") else DASH for cost in costs]
+    assert (shown["cost of a model now"], shown["cost of a model with the default"]) == (now, default)
     assert "saved at least, or lost" in shown
     page = own_web.get("/compare", params={"a": lucky.job_id, "b": "lucky-too"})
     assert "η is 1 and 0.5" in text_of(page)
@@ -319,7 +319,7 @@ def test_a_log_without_a_host_stands_alone(own_web: httpx.Client, grpc_server: L
     """Where a trial ran is its host and its log, one of them, or a dash."""
     trainer = Trainer(grpc_server.trainer, job_id="logged", job_id_prefix="logged", policy=POLICY)
     for labels in ({"log_url": "https://logs.example/1", "host": "a"}, {"log_url": "https://logs.example/2"}, {}):
-        launched(grpc_server, trainer, **labels)
+        launched(grpc_server, trainer, 5.0, **labels)
     cells = re.findall('<td data-label="where" class="where">(.*?)</td>', job_page(own_web, trainer.job_id).text)
     assert [" ".join(words_of(cell).split()) for cell in cells] == [DASH, "log of trial 2", "a · log of trial 1"]
 
