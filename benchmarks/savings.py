@@ -57,7 +57,7 @@ _UNLIKELY = 0.05
 
 _USUAL = ("POLICY_KNOWLEDGE_GRADIENT", "POLICY_PRUNING_GTS")
 _ETA = 0.5
-_WIDTH = 80
+_WIDTH = 88
 _CHANGES = " *"
 """Marks a line whose default changes."""
 _ROUNDING = 1e-9
