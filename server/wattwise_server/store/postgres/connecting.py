@@ -121,7 +121,7 @@ class Connector:
                 "database likewise"
             )
         self._options, self._has_password = options, bool(parts.password)
-        check_options(options, shown, in_url=self._has_password)
+        self._with_service = check_options(options, shown, in_url=self._has_password)
         user, at, hosts = parts.netloc.rpartition("@")
         self.shown = shown
         if options.get("target_session_attrs", "") not in _PRIMARIES:
@@ -194,7 +194,7 @@ class Connector:
     ) -> Connection:
         connection: Connection = await asyncpg.connect(
             dsn=url,
-            passfile=_NO_FILE if ignored_passfile(self._options) else None,
+            passfile=_NO_FILE if ignored_passfile(self._with_service) else None,
             timeout=_CONNECT_SECONDS,
             server_settings=dict(settings),
             command_timeout=command_timeout,
