@@ -8,20 +8,22 @@ import pytest
 from wattwise.commands.main import main
 
 
-@pytest.mark.parametrize("name", ["loop", "x" * 300])
+@pytest.mark.parametrize("name", ["loop", "x" * 252, "x" * 300])
 @pytest.mark.parametrize(
     "words",
     [
         "migrate --database sqlite:///PATH",
         "backup --database sqlite:///PATH copy.db",
         "restore PATH --database sqlite:///wattwise.db",
-        "token create --token-file PATH --role trainer me",
+        "token create --tokens PATH --role admin",
+        "replay --traces PATH --all",
+        "replay --synthetic 1 --json PATH/x",
     ],
 )
 def test_path_that_cannot_be_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, name: str
 ) -> None:
-    """A loop of links and a name that is too long are errors that name the path."""
+    """A loop of links and a name that is too long, also with a suffix, are errors that name the path."""
     monkeypatch.chdir(tmp_path)
     Path("loop").symlink_to("loop")
     try:
