@@ -33,3 +33,20 @@ def test_path_that_cannot_be_one(
     assert status != 0
     assert name in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["loop"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("restore /dev/tty --database sqlite:///wattwise.db", "/dev/tty is not a regular file"),
+        ("copy sqlite:////dev/tty sqlite:///wattwise.db", "/dev/tty is not a regular file"),
+        ("copy sqlite:////proc/version sqlite:///wattwise.db", "cannot create /proc/version.lock"),
+    ],
+)
+def test_path_that_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
+    """A device exists, but is no database; a folder in which no lock can be created has no other server."""
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 1
+    assert message in capsys.readouterr().err

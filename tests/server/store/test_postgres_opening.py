@@ -74,7 +74,7 @@ async def test_owner_migrates_for_a_user_with_fewer_rights(own: PostgresServer) 
     url = own.create_database()
     own.execute("CREATE ROLE clerk LOGIN")
     as_clerk = url.replace("postgres@", "clerk@")
-    assert "wattwise migrate" in await refusal(as_clerk)
+    assert 'GRANT CREATE ON SCHEMA "public"' in await refusal(as_clerk)
     async with open_postgres_store(url):
         pass
     assert "SELECT, INSERT, UPDATE and DELETE" in await refusal(as_clerk)
@@ -314,6 +314,40 @@ async def test_server_without_tls_is_refused_at_once(own: PostgresServer) -> Non
     assert "SSL" in await asyncio.wait_for(refusal(f"{own.url()}?sslmode=require"), 20)
 
 
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\x12\4\0\0\0\0\0"])
+@pytest.mark.usefixtures("home")
+async def test_port_of_another_program_is_refused_at_once(greeting: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that does not speak PostgreSQL's protocol is an error of the URL, and not one of its sslmode."""
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"postgresql://a@127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+        for usual in (url, f"{url}?sslmode=allow"):
+            error = await asyncio.wait_for(refusal(usual), 20)
+            assert "is not PostgreSQL" in error
+            assert "sslmode" not in error.replace(usual, "")
+        monkeypatch.setenv("PGSSLMODE", "require")
+        assert "sslmode=prefer" in await asyncio.wait_for(refusal(url), 20)
+
+
+@pytest.mark.parametrize(
+    ("statement", "remedy"),
+    [
+        ("REVOKE CONNECT ON DATABASE {0} FROM PUBLIC", "GRANT CONNECT"),
+        ("ALTER DATABASE {0} ALLOW_CONNECTIONS false", "ALLOW_CONNECTIONS true"),
+    ],
+)
+@pytest.mark.parametrize("query", ["", "?options=-c%20work_mem%3D8MB"])
+async def test_database_that_takes_no_connection(own: PostgresServer, statement: str, remedy: str, query: str) -> None:
+    """A database that a user may not connect to is refused at once, with the statement that allows it."""
+    url = own.create_database()
+    own.execute(statement.format(url.rpartition("/")[2]))
+    assert remedy in await asyncio.wait_for(refusal(f"postgresql://locked:sesame@{url.partition('@')[2]}{query}"), 20)
+
+
 async def test_certificate_of_a_stranger_is_refused_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A certificate that the URL does not trust is no outage: the error says where to name its authority."""
     pair, other = Authority(tmp_path).issue("db"), Authority(tmp_path, "other")
@@ -505,6 +539,8 @@ async def test_schema_in_the_url(own: PostgresServer) -> None:
         ("postgresql://a:open?ses=ame&x=1@db/x", "%3F"),
         ("postgresql://a:sesame@db/x?passfil=f", "passfile"),
         ("postgresql://a:sesame@db/x?search_path=s", "options=-c"),
+        ("postgresql://a:sesame@127.0.0.1:1/x%00", "%00"),
+        ("postgresql://a:sesame%00@127.0.0.1:1/x", "%00"),
         ("postgresql://a:sesame@db/x?sslmode=disable&application_name=a@b", "option 2 of postgresql://a:***@db/x"),
         ("postgresql://a:sesame@db/x?hostaddr=1", "password, port"),
         ("postgresql://db/x?password=abc&sesame=1", "%26"),

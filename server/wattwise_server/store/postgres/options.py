@@ -45,7 +45,8 @@ _FILES = {
 }
 _OF_AUTHORITY = ("sslrootcert", "sslcrl")
 """Files that are read only if the server's certificate is wanted."""
-_WITHOUT_CERTIFICATE = ("allow", "prefer")
+WITHOUT_CERTIFICATE = ("allow", "prefer")
+"""Modes of TLS in which a server needs neither TLS nor a certificate that is checked."""
 # Not `application_name`: servers find their own connections by it.
 _SUPPORTED = (
     *("host", "port", "dbname", "database", "user", "password", "passfile", "service", "target_session_attrs"),
@@ -107,13 +108,22 @@ def check_options(options: Mapping[str, str], shown: str, *, in_url: bool) -> Ma
     return both
 
 
+def tls_mode(options: Mapping[str, str]) -> str:
+    """Returns the sslmode of a connection.
+
+    Args:
+        options: as `check_options` returns them.
+    """
+    return options.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+
+
 def _tls_files(options: Mapping[str, str], both: Mapping[str, str]) -> list[str]:
     """Returns the options whose files are read; those of the URL are checked, even if the mode leaves them out."""
-    mode = both.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+    mode = tls_mode(both)
     if mode == "disable":
         return []
     certificate = _file("sslcert", both)
-    unread = {*(_OF_AUTHORITY if mode in _WITHOUT_CERTIFICATE else ())}
+    unread = {*(_OF_AUTHORITY if mode in WITHOUT_CERTIFICATE else ())}
     if certificate is None or not (certificate.is_named or os.path.lexists(certificate.path)):
         unread.add("sslkey")
     return [name for name in _TLS_FILES if options.get(name) or name not in unread]

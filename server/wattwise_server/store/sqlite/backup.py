@@ -107,6 +107,8 @@ def must_exist(path: Path, example: str) -> None:
     _check_name(path)
     if path.is_dir():
         raise StartError(f"{path} is a folder: name {example}")
+    if path.exists() and not path.is_file():
+        raise StartError(f"{path} is not a regular file: name {example}")
     if not path.is_file():
         raise StartError(f"there is no file {path}: name {example}")
 
