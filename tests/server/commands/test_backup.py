@@ -277,7 +277,7 @@ def test_termination_leaves_no_part_of_a_file(tmp_path: Path) -> None:
         "    print(fresh.exists(), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
-    command = [sys.executable, "-c", program, tmp_path / "wattwise.db"]
+    command: list[str | Path] = [sys.executable, "-c", program, tmp_path / "wattwise.db"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "True\n", "")
     assert list(tmp_path.iterdir()) == []
