@@ -189,8 +189,8 @@ def _check_belief(args: argparse.Namespace) -> None:
 
 def _check_writable(path: Path) -> None:
     """Raises ReplayError if a file cannot be written; leaves it unchanged."""
-    is_new = not path.exists()
     try:
+        is_new = not path.exists()
         path.open("ab").close()
         if is_new:
             path.unlink()

@@ -81,6 +81,8 @@ def from_history(path: Path, eta: float) -> Workload:
         HistoryError: the file is malformed.
     """
     records = History(path).read()
+    if not records and not path.exists():
+        raise ReplayError(f"there is no file {path}; use the history.jsonl in the folder of a run")
     trials = [_recorded(record) for record in records]
     if not any(trial.epochs and trial.seconds for trial in trials):
         raise ReplayError(f"{path} has no measured trial; use the history.jsonl in the folder of a run")

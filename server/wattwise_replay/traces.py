@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from wattwise.commands.csv_file import SEPARATED, CsvFile, CsvRow, number_in
-from wattwise.files import FileError
+from wattwise.files import FileError, resolved
 
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import BatchSize, PowerPoint, RecordedRun, Workload, validated
@@ -98,7 +98,15 @@ class Source:
 
 
 def gpus(folder: Path) -> Sequence[str]:
-    """The GPUs in a folder of measurements."""
+    """The GPUs in a folder of measurements.
+
+    Raises:
+        ReplayError: the folder cannot be read.
+    """
+    try:
+        resolved(folder)
+    except FileError as error:
+        raise ReplayError(str(error)) from error
     prefix, suffix = _POWER.split("{}")
     return sorted(path.name[len(prefix) : -len(suffix)] for path in folder.glob(_POWER.format("*")))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from wattwise_server.errors import StartError
 
@@ -170,13 +172,26 @@ def host_and_port(address: str) -> tuple[str, int]:
         StartError: the address is malformed.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    if not colon or not host or not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= 65535):
         raise StartError(
             f"{address!r} is not an address: write host:port, such as 127.0.0.1:50051, with a port from 0 to 65535"
         )
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise StartError(f"{address!r} is not an address: write an IPv6 host in brackets, such as [::1]:50051")
     return host, int(port)
+
+
+def resolve(host: str, port: int) -> Sequence[tuple[int, int, int, str, Any]]:
+    """Returns the addresses of a host, which may have brackets, as `socket.getaddrinfo` does.
+
+    Raises:
+        OSError: the host cannot be resolved, or is not the name of one.
+    """
+    try:
+        return socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError:
+        # Python encodes names as IDNA does, which refuses an empty label and one of more than 63 characters.
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
 
 
 def check_port(address: str, option: str) -> None:
@@ -188,7 +203,7 @@ def check_port(address: str, option: str) -> None:
     host, port = host_and_port(address)
     faults = []
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = resolve(host, port)
         for family, kind, protocol, _, where in found:
             try:
                 with socket.socket(family, kind, protocol) as probe:

@@ -195,7 +195,7 @@ def _hosts_of(url: str) -> set[str]:
 
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    good = port.isascii() and port.isdecimal() and int(port) <= 65535
+    good = port.isascii() and port.isdecimal() and len(port) < 6 and int(port) <= 65535
     if not host or not good or (":" in host and (host[0], host[-1]) != ("[", "]")):
         raise SettingsError(
             f"{address!r} is not an address: write host:port, such as 127.0.0.1:8080, with a port from 0 to 65535"
@@ -206,7 +206,8 @@ def _split(address: str) -> tuple[str, int]:
 def _resolve(host: str, port: int, address: str) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
     try:
         found = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
+        # Python encodes names as IDNA does, which refuses an empty label and one of more than 63 characters.
         raise SettingsError(f"cannot listen on {address}: the host name {host} cannot be resolved") from None
     return [(int(family), int(kind), protocol, name, where) for family, kind, protocol, name, where in found]
 

@@ -106,8 +106,11 @@ def test_where_energy_alone_counts_the_highest_power_does_not_matter(tmp_path: P
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ((), "has no measured trial; use the history.jsonl in the folder of a run"),
-        ((replace(_MISSED, time_seconds=None, energy_joules=None, cost=None),), "has no measured trial"),
+        ((), "there is no file"),
+        (
+            (replace(_MISSED, time_seconds=None, energy_joules=None, cost=None),),
+            "has no measured trial; use the history.jsonl",
+        ),
         (
             (replace(_MISSED, end_reason="preempted"), replace(_REACHED, batch_size=32)),
             "no measurements of its default batch size 16; there are 32",

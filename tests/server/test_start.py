@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 from wattwise_server.app import run
-from wattwise_server.config import Config, check_port
+from wattwise_server.config import Config, Security, check_port, host_and_port
 from wattwise_server.errors import StartError
+from wattwise_server.observability.metrics_server import MetricsServer
+from wattwise_server.security.listening import check_exposure
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -144,6 +147,24 @@ def test_bad_option_says_what_is_valid(tmp_path: Path, arguments: list[str], exp
     """An invalid value of an option is refused with the valid ones."""
     assert expected in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "a" * 70, "\udcc3"])
+def test_name_that_no_host_has(host: str) -> None:
+    """A host that Python cannot encode is refused like one that cannot be resolved, on every port of a server."""
+    address = f"{host}:0"
+    with pytest.raises(StartError, match="Name or service not known"):
+        check_port(address, "--health-address")
+    with pytest.raises(StartError, match="Name or service not known"):
+        MetricsServer(address, CollectorRegistry())
+    with pytest.raises(StartError, match="cannot be resolved"):
+        check_exposure(address, Security(), None)
+
+
+def test_port_of_many_digits() -> None:
+    """A port that Python does not convert is refused like any other that is too high."""
+    with pytest.raises(StartError, match="with a port from 0 to 65535"):
+        host_and_port("127.0.0.1:" + "1" * 5000)
 
 
 @pytest.mark.parametrize("option", ["--database", "--tokens"])

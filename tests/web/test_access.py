@@ -365,6 +365,19 @@ def client_calls_the_page(page: WebPage, credentials: Credentials) -> None:
         client.get_job("resnet-nightly")
 
 
+@pytest.mark.parametrize("host", ["a..b", ".", "a" * 70, "\udcc3"])
+def test_name_that_no_host_has(host: str) -> None:
+    """A host that Python cannot encode is refused like one that cannot be resolved."""
+    with pytest.raises(SettingsError, match="cannot be resolved"):
+        listen(Settings("localhost:1", address=f"{host}:0"))
+
+
+def test_port_of_many_digits() -> None:
+    """A port that Python does not convert is refused like any other that is too high."""
+    with pytest.raises(SettingsError, match="with a port from 0 to 65535"):
+        listen(Settings("localhost:1", address="127.0.0.1:" + "1" * 5000))
+
+
 @pytest.mark.parametrize("options", [(), ("--log-level", "debug")])
 def test_taken_port(site: LiveServer, page: WebPage, options: tuple[str, ...]) -> None:
     """A port that another process uses is one line with the option that chooses another, of the page and the server."""

@@ -13,7 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from wattwise_server.config import host_and_port, port_error
+from wattwise_server.config import host_and_port, port_error, resolve
 from wattwise_server.observability.logs import log_event
 
 log = logging.getLogger(__name__)
@@ -39,9 +39,9 @@ class MetricsServer(ThreadingWSGIServer):
         host, port = host_and_port(address)
         self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         try:
-            found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            self.address_family, _, _, _, where = found[0]
-            super().__init__(where[:2], _Handler)  # type: ignore[arg-type]
+            family, _, _, _, where = resolve(host, port)[0]
+            self.address_family = socket.AddressFamily(family)
+            super().__init__(where[:2], _Handler)
         except OSError as error:
             raise port_error(address, "--metrics-address", error) from None
         self.set_app(_only_metrics(make_wsgi_app(registry)))

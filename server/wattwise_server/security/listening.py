@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import socket
 
-from wattwise_server.config import Security, host_and_port
+from wattwise_server.config import Security, host_and_port, resolve
 from wattwise_server.errors import StartError
 from wattwise_server.observability.logs import log_event
 from wattwise_server.security.tls import Certificates
@@ -20,9 +19,9 @@ def check_exposure(address: str, security: Security, certificates: Certificates 
     Raises:
         StartError: the address is refused or malformed.
     """
-    host, _ = host_and_port(address)
+    host, port = host_and_port(address)
     dangers = _dangers(security, certificates)
-    if not dangers or _is_loopback(host, address):
+    if not dangers or _is_loopback(host, port, address):
         return
     what = " and ".join(dangers)
     if not security.insecure:
@@ -49,9 +48,9 @@ def _dangers(security: Security, certificates: Certificates | None) -> list[str]
     return dangers
 
 
-def _is_loopback(host: str, address: str) -> bool:
+def _is_loopback(host: str, port: int, address: str) -> bool:
     try:
-        found = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), None)
+        found = resolve(host, port)
     except OSError:
         raise StartError(f"cannot listen on {address}: the host name {host} cannot be resolved") from None
     return all(ipaddress.ip_address(str(where[0])).is_loopback for *_, where in found)

@@ -88,6 +88,14 @@ def test_result_that_is_none(tmp_path: Path, content: str) -> None:
     assert len(str(refused.value)) < 1000
 
 
+@pytest.mark.parametrize("epochs", ["0", "1e15", "2147483648", "2.5"])
+def test_epochs_out_of_range(tmp_path: Path, epochs: str) -> None:
+    """A number of epochs that a report cannot have is refused with the range."""
+    (tmp_path / "result.json").write_text(f'{{"metric": 0.95, "epochs": {epochs}}}')
+    with pytest.raises(ResultError, match="which is not an integer from 1 to 2,147,483,647"):
+        read_result(tmp_path)
+
+
 @pytest.mark.parametrize("metric", ["1e999", f"1{'0' * 400}", f"-1{'0' * 5000}"])
 def test_metric_that_no_float_holds(runs: Runs, server: LiveServer, metric: str) -> None:
     """A metric beyond all numbers has diverged, like NaN."""

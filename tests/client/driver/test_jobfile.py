@@ -231,6 +231,22 @@ def test_value_that_is_none(tmp_path: Path, value: str) -> None:
     with pytest.raises(JobFileError, match=r"job\.toml") as refused:
         read(tmp_path / "job.toml")
     assert len(str(refused.value)) < 1000
+    assert "sys." not in str(refused.value)
+
+
+def test_tables_that_are_nested_too_deeply(tmp_path: Path) -> None:
+    """A name of thousands of tables, which the parser of TOML accepts, is refused."""
+    (tmp_path / "job.toml").write_text(f"[{'.'.join('a' * 3000)}]\n")
+    with pytest.raises(JobFileError, match="nested too deeply"):
+        read(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize("inner", ["", "/runs"])
+def test_folder_of_runs_that_is_none(tmp_path: Path, inner: str) -> None:
+    """A folder that cannot be created, because something else has its name, is a fault."""
+    (tmp_path / "job.toml").write_text(f'{MINIMAL}[run]\nlog_dir = "/dev/null{inner}"\n')
+    with pytest.raises(JobFileError, match="log_dir: /dev/null is not a folder"):
+        read(tmp_path / "job.toml")
 
 
 def test_byte_order_mark(tmp_path: Path) -> None:

@@ -50,6 +50,22 @@ def test_program_that_may_not_be_executed(runs: Runs) -> None:
     assert "chmod +x" in fault
 
 
+def test_argument_that_is_too_long(runs: Runs) -> None:
+    """An argument that Linux refuses is a fault of the job file, with its size; so is one of few placeholders."""
+    for word in ("é" * 70_000, "{log_dir}" * 12_000):
+        (fault,) = refusals(runs, write_job(runs.folder, ["true", word]))
+        assert "bytes; an argument has 131,071 at most" in fault
+        assert len(fault) < 500
+
+
+def test_command_that_is_too_long(runs: Runs) -> None:
+    """A command whose arguments exceed Linux's limit for all of them together ends the run in one line."""
+    word = "{log_dir}" * (100_000 // len(str(runs.path() / "trial-0001")))
+    done = runs.run(write_job(runs.folder, ["true", *[word] * 80]))
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "the command cannot be started: Argument list too long; shorten train.command" in done.stderr
+
+
 def test_job_that_a_server_refuses(runs: Runs) -> None:
     """Faults that only a server finds are one line each, too."""
     job = write_job(runs.folder, shell(result()), job={"default_batch_size": 9, "eta_knob": 2.0})

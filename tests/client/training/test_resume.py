@@ -243,6 +243,16 @@ def test_launch_without_job_id_continues(grpc_addr: str) -> None:
         assert again.trial.id == bso.trial.id
 
 
+@pytest.mark.parametrize("state", [None, 1, "x", [], [{"version": 1}], {}, {"attempt": 1}], ids=repr)
+def test_object_that_is_no_state(grpc_addr: str, state: Any) -> None:
+    """An object that `state_dict` has not returned is refused as such, whatever its type."""
+    with (
+        BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor()) as bso,
+        pytest.raises(ResumeError, match="not a state"),
+    ):
+        bso.load_state_dict(state)
+
+
 def test_order_of_loading_and_saving(grpc_addr: str) -> None:
     """state_dict is called after get_batch_size, and load_state_dict before training begins."""
     first, state = preempted(grpc_addr)

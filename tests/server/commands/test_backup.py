@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -156,7 +157,9 @@ def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> 
     assert "replace it with --force" in wattwise(server, "restore", copy, fails=True)
     for name, expected in (
         ("garbage", "is not a Wattwise database"),
-        ("torn", "is damaged"),
+        ("torn", "is damaged: it has"),
+        ("terabyte", "is not a Wattwise database"),
+        ("longer", "is damaged: it has"),
         ("altered", "is damaged"),
         ("orphaned", "is damaged"),
         ("foreign", "is not a Wattwise database"),
@@ -179,6 +182,9 @@ def spoil(bad: Path, copy: Path) -> None:
     elif bad.name == "torn":
         whole = copy.read_bytes()
         bad.write_bytes(whole[: len(whole) // 2])
+    elif bad.name in ("terabyte", "longer"):
+        bad.write_bytes(copy.read_bytes() if bad.name == "longer" else b"")
+        os.truncate(bad, 2**40)
     elif bad.name == "altered":
         bad.write_bytes(copy.read_bytes().replace(b"the launch", b"the lunch.", 1))
     elif bad.name == "orphaned":
@@ -253,3 +259,25 @@ def test_restore_that_breaks_off_leaves_the_database(
     ]
     server.start()
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.num_trials == 1
+
+
+def test_restore_of_a_file_of_proc(tmp_path: Path) -> None:
+    """Files that are regular by their mode alone are not read, because some block their reader."""
+    with pytest.raises(StartError, match="is not a Wattwise database"):
+        restore(Path("/proc/kmsg"), tmp_path / "wattwise.db", overwrite=False)
+
+
+def test_termination_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    """SIGTERM ends a command that writes a database, and removes what it has written."""
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from wattwise_server.store.sqlite.backup import new_file\n"
+        "with new_file(Path(sys.argv[1])) as fresh:\n"
+        "    print(fresh.exists(), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    command: list[str | Path] = [sys.executable, "-c", program, tmp_path / "wattwise.db"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "True\n", "")
+    assert list(tmp_path.iterdir()) == []

@@ -8,15 +8,18 @@ import socket
 import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import asyncpg
 import pytest
 from wattwise_server.errors import StartError
 from wattwise_server.store.open import shown_url
+from wattwise_server.store.postgres.connecting import Connector
 from wattwise_server.store.postgres.migrate import migrate, migrations
 from wattwise_server.store.postgres.options import password_source
 
+from tests.client.test_files import SPECIAL
 from tests.credentials import Authority
 from tests.postgres import PostgresServer
 from tests.server.store.conformance import a_job
@@ -71,7 +74,7 @@ async def test_owner_migrates_for_a_user_with_fewer_rights(own: PostgresServer) 
     url = own.create_database()
     own.execute("CREATE ROLE clerk LOGIN")
     as_clerk = url.replace("postgres@", "clerk@")
-    assert "wattwise migrate" in await refusal(as_clerk)
+    assert 'GRANT CREATE ON SCHEMA "public"' in await refusal(as_clerk)
     async with open_postgres_store(url):
         pass
     assert "SELECT, INSERT, UPDATE and DELETE" in await refusal(as_clerk)
@@ -184,6 +187,106 @@ async def test_file_that_is_not_needed(own: PostgresServer, monkeypatch: pytest.
         pass
 
 
+URL = "postgresql://a@127.0.0.1:1/x"
+PLACES = {
+    "sslrootcert": ("PGSSLROOTCERT", ".postgresql/root.crt"),
+    "sslcrl": ("PGSSLCRL", ".postgresql/root.crl"),
+    "sslcert": ("PGSSLCERT", ".postgresql/postgresql.crt"),
+    "sslkey": ("PGSSLKEY", ".postgresql/postgresql.key"),
+    "service": ("PGSERVICEFILE", ".pg_service.conf"),
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home, and an environment without variables of PostgreSQL."""
+    for variable in ("PGPASSWORD", "PGPASSFILE", "PGSSLMODE", *(variable for variable, _ in PLACES.values())):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".postgresql").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to a device", "a terabyte"])
+@pytest.mark.parametrize(
+    ("option", "place"),
+    [*product(PLACES, ("variable", "home")), *product(sorted(PLACES.keys() - {"service"}), ("URL", "service"))],
+)
+def test_special_files_are_not_read(
+    option: str, place: str, kind: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that would block its reader or never end is refused, whatever names it."""
+    variable, default = PLACES[option]
+    named = home / (default if place == "home" else "special")
+    SPECIAL[kind](named)
+    query = "?sslmode=require"
+    if option == "service":
+        query += "&service=mine"
+    else:
+        (home / ".postgresql/postgresql.crt").touch(exist_ok=True)
+    if place == "variable":
+        monkeypatch.setenv(variable, str(named))
+    elif place == "URL":
+        query += f"&{option}={named}"
+    elif place == "service":
+        (home / ".pg_service.conf").write_text(f"[mine]\n{option} = {named}\n")
+        query += "&service=mine"
+    with pytest.raises(StartError, match=f"{named},? is (not a plain file|larger)"):
+        Connector(URL + query, URL)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (None, "does not exist"),
+        (b"[other]\nport = 1\n", "has no service mine"),
+        (b"[mine]\nuser = \xff\n", "is not UTF-8"),
+        (b"[mine]\npassword = sesame%\n", "write it as %%"),
+        (b"password = sesame\n", "is malformed"),
+        (b"[mine]\npassword = sesame\npassword = sesame\n", "is malformed"),
+    ],
+)
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_file_of_services(
+    content: bytes | None, fault: str, is_variable: bool, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that cannot be read is refused with the file and without its content."""
+    file = home / ("services" if is_variable else ".pg_service.conf")
+    if content is not None:
+        file.write_bytes(content)
+    if is_variable:
+        monkeypatch.setenv("PGSERVICEFILE", str(file))
+    with pytest.raises(StartError, match=f"{file},? {fault}|{file},? .*{fault}") as refused:
+        Connector(f"{URL}?service=mine", URL)
+    assert "sesame" not in str(refused.value)
+
+
+def test_file_that_no_connection_reads(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing file of a variable matters only if connections read it; a missing one in the home never does."""
+    for option in ("sslrootcert", "sslcrl", "sslkey"):
+        monkeypatch.setenv(PLACES[option][0], str(home / "missing"))
+    Connector(URL, URL)
+    with pytest.raises(StartError, match="PGSSLROOTCERT"):
+        Connector(f"{URL}?sslmode=require", URL)
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    with pytest.raises(StartError, match="PGSSLROOTCERT"):
+        Connector(URL, URL)
+    monkeypatch.setenv("PGSSLMODE", "disable")
+    monkeypatch.setenv("PGSSLCERT", str(home / "missing"))
+    Connector(URL, URL)
+    monkeypatch.setenv("HOME", "/dev/null")
+    for option in ("sslrootcert", "sslcrl", "sslkey", "sslcert"):
+        monkeypatch.delenv(PLACES[option][0])
+    Connector(f"{URL}?sslmode=require", URL)
+
+
+async def test_password_file_that_is_not_text(own: PostgresServer, home: Path) -> None:
+    """A password file that is not UTF-8 is ignored, and named if the password is missing."""
+    (home / ".pgpass").write_bytes(b"*:*:*:locked:\xff\n")
+    (home / ".pgpass").chmod(0o600)
+    assert f"{home}/.pgpass, line 1, is not UTF-8" in await refusal(f"postgresql://locked@{own.host}/postgres")
+
+
 def test_source_of_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said of each place from which a password comes, also where there is no home."""
     for variable in ("PGPASSWORD", "PGPASSFILE", "PGSERVICE", "HOME"):
@@ -209,6 +312,40 @@ async def test_settings_in_the_url(own: PostgresServer) -> None:
 async def test_server_without_tls_is_refused_at_once(own: PostgresServer) -> None:
     """A URL that demands TLS finds a PostgreSQL without it: to wait would not help."""
     assert "SSL" in await asyncio.wait_for(refusal(f"{own.url()}?sslmode=require"), 20)
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\x12\4\0\0\0\0\0"])
+@pytest.mark.usefixtures("home")
+async def test_port_of_another_program_is_refused_at_once(greeting: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that does not speak PostgreSQL's protocol is an error of the URL, and not one of its sslmode."""
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"postgresql://a@127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+        for usual in (url, f"{url}?sslmode=allow"):
+            error = await asyncio.wait_for(refusal(usual), 20)
+            assert "is not PostgreSQL" in error
+            assert "sslmode" not in error.replace(usual, "")
+        monkeypatch.setenv("PGSSLMODE", "require")
+        assert "sslmode=prefer" in await asyncio.wait_for(refusal(url), 20)
+
+
+@pytest.mark.parametrize(
+    ("statement", "remedy"),
+    [
+        ("REVOKE CONNECT ON DATABASE {0} FROM PUBLIC", "GRANT CONNECT"),
+        ("ALTER DATABASE {0} ALLOW_CONNECTIONS false", "ALLOW_CONNECTIONS true"),
+    ],
+)
+@pytest.mark.parametrize("query", ["", "?options=-c%20work_mem%3D8MB"])
+async def test_database_that_takes_no_connection(own: PostgresServer, statement: str, remedy: str, query: str) -> None:
+    """A database that a user may not connect to is refused at once, with the statement that allows it."""
+    url = own.create_database()
+    own.execute(statement.format(url.rpartition("/")[2]))
+    assert remedy in await asyncio.wait_for(refusal(f"postgresql://locked:sesame@{url.partition('@')[2]}{query}"), 20)
 
 
 async def test_certificate_of_a_stranger_is_refused_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -402,6 +539,8 @@ async def test_schema_in_the_url(own: PostgresServer) -> None:
         ("postgresql://a:open?ses=ame&x=1@db/x", "%3F"),
         ("postgresql://a:sesame@db/x?passfil=f", "passfile"),
         ("postgresql://a:sesame@db/x?search_path=s", "options=-c"),
+        ("postgresql://a:sesame@127.0.0.1:1/x%00", "%00"),
+        ("postgresql://a:sesame%00@127.0.0.1:1/x", "%00"),
         ("postgresql://a:sesame@db/x?sslmode=disable&application_name=a@b", "option 2 of postgresql://a:***@db/x"),
         ("postgresql://a:sesame@db/x?hostaddr=1", "password, port"),
         ("postgresql://db/x?password=abc&sesame=1", "%26"),

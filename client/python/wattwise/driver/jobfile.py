@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -185,6 +186,12 @@ def _resolved(table: Table, key: str, path: Path) -> Path | None:
         return None
 
 
+def _blocking(folder: Path) -> Path | None:
+    """Returns what exists in the place of a folder or of one that it is in; None if the folder can be created."""
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - never raises
+    return None if existing.is_dir() else existing
+
+
 def _run(table: Table, folder: Path) -> dict[str, Any]:
     values = table.read(
         RunSection,
@@ -205,4 +212,6 @@ def _run(table: Table, folder: Path) -> dict[str, Any]:
     # In the job file's own folder, perhaps: commands get it in a variable.
     if values["log_dir"] is not None and (fault := control_fault(str(values["log_dir"]))):
         table.fault("log_dir", f"{values['log_dir']} {fault}")
+    if values["log_dir"] is not None and (blocking := _blocking(values["log_dir"])) is not None:
+        table.fault("log_dir", f"{blocking} is not a folder; name another one")
     return values

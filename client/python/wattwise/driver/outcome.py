@@ -268,7 +268,8 @@ def read_result(folder: Path) -> tuple[float, int]:
     if not is_number(metric):
         raise _fault(path, f"has metric {metric!r:.80}, which is not a number")
     if epochs is None or epochs not in _EPOCHS:
-        raise _fault(path, f"has epochs {document.get('epochs')!r:.80}, which is not a positive integer")
+        wanted = f"an integer from 1 to {_EPOCHS[-1]:,}"
+        raise _fault(path, f"has epochs {document.get('epochs')!r:.80}, which is not {wanted}")
     return float(metric), epochs
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from wattwise.monitor.window import WindowMonitor
     from wattwise.spec import GpuConfig, JobSpec
 
+_LONGEST_ARGUMENT = 32 * mmap.PAGESIZE - 1
+"""Linux's limit in bytes; the page size is 4096 on most machines."""
 
 REMEDIES = {
     Remedy.OTHER_MONITOR: 'write monitor = "rapl" under [run] for training on the processor, '
@@ -67,10 +70,15 @@ def open_monitor(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
 
 def _program_faults(file: JobFile) -> Iterator[Violation]:
     numbers = dict.fromkeys(PLACEHOLDERS, "0")
+    words: Sequence[str] = ()
     try:
-        substitute(file.train.command, {**numbers, "log_dir": str(file.run.log_dir / folder_name(file.job_id))})
+        words = substitute(file.train.command, {**numbers, "log_dir": str(file.run.log_dir / folder_name(file.job_id))})
     except ValueError as error:
         yield Violation("train.command", str(error))
+    for word in words:
+        if (size := len(word.encode())) > _LONGEST_ARGUMENT:
+            text = f"{word!r:.80} has {size:,} bytes; an argument has {_LONGEST_ARGUMENT:,} at most: put it into a file"
+            yield Violation("train.command", text)
     program, workdir = file.train.command[0], file.train.workdir
     path = program if "/" not in program else str(workdir / program)
     if "{" in program or shutil.which(path, path=search_path()) is not None:

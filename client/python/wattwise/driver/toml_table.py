@@ -40,17 +40,20 @@ def parsed(path: Path, error: type[WattwiseError]) -> Mapping[str, Any]:
     """
     try:
         content: Mapping[str, Any] = tomllib.loads(read_text(path, _MOST_BYTES))
+        integers = list(_integers_in(content))
     except FileNotFoundError as cause:
         raise error(f"{shown(path)} cannot be read: {cause.strerror}; name another file") from cause
     except FileError as cause:
         raise error(str(cause)) from cause
     except RecursionError as cause:
         raise error(f"{path} is nested too deeply; write its tables as [job], [train] and so on") from cause
-    # Of an integer with thousands of digits, Python's own error.
-    except ValueError as cause:
+    except tomllib.TOMLDecodeError as cause:
         hint = "; write a string with backslashes in single quotes" if "\\" in str(cause) else ""
         raise error(f"{path} is not TOML: {cause}{hint}") from cause
-    for key, value in _integers_in(content):
+    except ValueError as cause:
+        # Python does not convert thousands of digits.
+        raise error(f"{path} has an integer of more than 64 bits; use a smaller one") from cause
+    for key, value in integers:
         if not -(2**63) <= value < 2**63:
             raise error(f"{path}: {key} is an integer of more than 64 bits; use a smaller one")
     return content

@@ -33,7 +33,7 @@ from wattwise.training.inheritance import inherited_batch
 from wattwise.training.launch import Launch, ServerLaunch, has_driver
 from wattwise.training.metric import MetricReduction, checked_reduction
 from wattwise.training.ranks import Broadcast, Ranks, not_connected, warn_if_not_connected
-from wattwise.training.resume import SavedTrial, saved_attempt
+from wattwise.training.resume import SavedTrial, check_is_state, saved_attempt
 from wattwise.training.running import RunningTrial
 from wattwise.training.split import GlobalBatch
 from wattwise.training.trial import StartedTrial, TrialInfo
@@ -630,6 +630,7 @@ class BatchSizeOptimizer:
             self._in_attempt.continue_with(self.running_trial, self._attempt)
 
     def _continue(self, state: Mapping[str, object]) -> None:
+        check_is_state(state)
         attempt, best = saved_attempt(state), saved_best(state)
         self._launch.resume(state)
         self._attempt, self._best = attempt, best

@@ -92,8 +92,7 @@ class SavedTrial(NamedTuple):
         Raises:
             ResumeError: if it is not a state, or of another version.
         """
-        if not isinstance(state, Mapping) or "version" not in state:
-            raise ResumeError("load_state_dict() got an object that is not a state; pass the result of state_dict()")
+        check_is_state(state)
         if state["version"] != _VERSION:
             raise ResumeError(
                 f"the checkpoint's state has version {_shown(state['version'])}, this wattwise reads version "
@@ -160,6 +159,16 @@ class SavedTrial(NamedTuple):
             max(saved.time_seconds, trial.time_seconds),
             max(saved.energy_joules, trial.energy_joules),
         )
+
+
+def check_is_state(state: object) -> None:
+    """Checks that an object may be the result of `state_dict`.
+
+    Raises:
+        ResumeError: if it is another object.
+    """
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise ResumeError("load_state_dict() got an object that is not a state; pass the result of state_dict()")
 
 
 def saved_attempt(state: Mapping[str, object]) -> int:

@@ -23,7 +23,14 @@ from wattwise_server.store.postgres.failures import (
     explain,
     summary,
 )
-from wattwise_server.store.postgres.options import check_options, ignored_passfile, named_schema, password_source
+from wattwise_server.store.postgres.options import (
+    WITHOUT_CERTIFICATE,
+    check_options,
+    ignored_passfile,
+    named_schema,
+    password_source,
+    tls_mode,
+)
 from wattwise_server.store.postgres.pooling import check_sessions, pooler
 
 log = logging.getLogger(__name__)
@@ -76,9 +83,12 @@ _STARTUP = "startup parameter"
 
 _ADVICE = {
     "28000": "correct the user of the URL or pg_hba.conf; where that demands TLS, add sslmode=require",
+    "42501": "GRANT CONNECT ON DATABASE to this user, or correct the user or the database of the URL",
+    "55000": "ALTER DATABASE ... ALLOW_CONNECTIONS true, or correct the URL",
     "3D000": "create it (CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0), or correct the URL",
 }
-_NO_TLS = "turn on ssl in its configuration, or leave sslmode out of the URL"
+_NO_TLS = "turn on ssl in its configuration, or use sslmode=prefer"
+_NO_POSTGRES = "what listens there is not PostgreSQL: correct the host and port of the URL"
 _WRONG_TLS = "name the authority of its certificate in sslrootcert, and the host that the certificate is for in the URL"
 
 _WHY_READ_ONLY = """
@@ -113,6 +123,8 @@ class Connector:
             parts = urlsplit(url)
         except ValueError as error:
             raise StartError(f"{shown} is malformed: a password's special characters are written as %XX") from error
+        if "\0" in unquote(url):
+            raise StartError(f"{shown} is malformed: it has %00, a character that PostgreSQL does not take")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if "@" in parts.path or parts.fragment or re.match("[^=&]*@", parts.query):
             # What looks like a host would be a part of the password, and be shown.
@@ -121,7 +133,7 @@ class Connector:
                 "database likewise"
             )
         self._options, self._has_password = options, bool(parts.password)
-        check_options(options, shown, in_url=self._has_password)
+        self._with_service = check_options(options, shown, in_url=self._has_password)
         user, at, hosts = parts.netloc.rpartition("@")
         self.shown = shown
         if options.get("target_session_attrs", "") not in _PRIMARIES:
@@ -194,7 +206,7 @@ class Connector:
     ) -> Connection:
         connection: Connection = await asyncpg.connect(
             dsn=url,
-            passfile=_NO_FILE if ignored_passfile(self._options) else None,
+            passfile=_NO_FILE if ignored_passfile(self._with_service) else None,
             timeout=_CONNECT_SECONDS,
             server_settings=dict(settings),
             command_timeout=command_timeout,
@@ -278,9 +290,11 @@ class Connector:
         if isinstance(error, ssl.SSLError):
             return f": {_WRONG_TLS}"
         if _is_without_tls(error):
-            return f": {_NO_TLS}"
+            # Without the demand for TLS, PostgreSQL may decline, and any other answer is an error of asyncpg's.
+            return f": {_NO_TLS if tls_mode(self._with_service) not in WITHOUT_CERTIFICATE else _NO_POSTGRES}"
         code = (error.sqlstate or "") if isinstance(error, asyncpg.PostgresError) else ""
-        if code.startswith(_OF_OPTIONS) and self._options.get("options"):
+        is_of_setting = code.startswith(_OF_OPTIONS) and "permission denied for database" not in str(error)
+        if is_of_setting and self._options.get("options"):
             return ": correct the options of the URL"
         return f": {_ADVICE[code]}" if code in _ADVICE else ""
 

@@ -102,9 +102,13 @@ async def migrate(connection: Connection, shown: str, steps: dict[int, Migration
             await connection.execute("DELETE FROM wattwise_schema")
             await connection.execute("INSERT INTO wattwise_schema VALUES ($1, $2)", *now)
     except asyncpg.InsufficientPrivilegeError as error:
+        remedy = "run `wattwise migrate` as the owner of its tables"
+        if not before.version:
+            schema = await connection.fetchval("SELECT current_schema()")
+            remedy = f'GRANT CREATE ON SCHEMA "{schema}" to it, or run `wattwise migrate` as a user with this right'
         raise StartError(
             f"{shown} needs a migration to schema version {max(steps)}, which this user may not make ({error}): "
-            "run `wattwise migrate` as the owner of its tables"
+            f"{remedy}"
         ) from error
     return Migrated(found.version, now.version)
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from types import FrameType
 
-from wattwise.files import FileError, replacing, resolved
+from wattwise.files import FileError, open_file, replacing, resolved
 
 from wattwise_server.errors import StartError
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.database_file import owned
-from wattwise_server.store.sqlite.migrate import check, file_error
+from wattwise_server.store.sqlite.migrate import check, check_header, file_error
 from wattwise_server.store.sqlite.open import connect_read_only
 
 _SIDE_FILES = ("-wal", "-shm")
+_CHUNK = 2**20
 
 
 def backup(database: Path, target: Path, *, overwrite: bool) -> None:
@@ -75,7 +79,7 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
                 copy_owner(database, fresh)
                 _check_integrity(fresh, source, "is damaged and was not restored; use another backup")
                 aside = _set_aside(database)
-        except StartError:
+        except BaseException:
             if aside is not None and aside.samefile(database):
                 aside.unlink()
             raise
@@ -84,7 +88,12 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
 
 def _copy(source: Path, fresh: Path, database: Path) -> None:
     try:
-        shutil.copyfile(source, fresh)
+        with open_file(source, "rb") as file, fresh.open("wb") as copy:
+            check_header(file, source)
+            file.seek(0)
+            shutil.copyfileobj(file, copy, _CHUNK)
+    except FileError as error:
+        raise StartError(str(error)) from None
     except OSError as error:
         raise StartError(f"cannot copy {source} to {database}: {error.strerror}") from error
 
@@ -98,6 +107,8 @@ def must_exist(path: Path, example: str) -> None:
     _check_name(path)
     if path.is_dir():
         raise StartError(f"{path} is a folder: name {example}")
+    if path.exists() and not path.is_file():
+        raise StartError(f"{path} is not a regular file: name {example}")
     if not path.is_file():
         raise StartError(f"there is no file {path}: name {example}")
 
@@ -131,10 +142,10 @@ def _check_integrity(copy: Path, original: Path, fault: str) -> None:
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
-    """A file beside the target to fill; it becomes the target, durably, unless the block raises."""
+    """A file beside the target to fill; it becomes the target, durably, unless the block raises or SIGTERM comes."""
     fresh: Path | None = None
     try:
-        with replacing(target, f".{{}}.{os.getpid()}.part", mode=0o600) as file:
+        with _terminable(), replacing(target, f".{{}}.{os.getpid()}.part", mode=0o600) as file:
             fresh = Path(file.name)
             yield fresh
     except OSError as error:
@@ -144,6 +155,23 @@ def new_file(target: Path) -> Iterator[Path]:
         if fresh is not None:
             for side in (*_SIDE_FILES, "-journal"):
                 fresh.with_name(fresh.name + side).unlink(missing_ok=True)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Makes SIGTERM an exception for the duration of the block, so that what the block has begun is removed."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def copy_owner(database: Path, fresh: Path) -> None:

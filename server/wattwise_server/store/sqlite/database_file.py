@@ -86,6 +86,8 @@ def owned(path: Path, *, create: bool = False) -> Iterator[None]:
         if create and not path.exists():
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except Timeout:
+        if not Path(lock.lock_file).exists():
+            raise StartError(f"cannot create {lock.lock_file}: name a file in another folder") from None
         raise _in_use(path, f"the lock is {path}.lock") from None
     except OSError as error:
         raise StartError(f"cannot write beside {path}: {error.strerror}; check the permissions of its folder") from None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import struct
 from importlib.resources import files
 from pathlib import Path
+from typing import IO
 
 from wattwise.files import open_file
 
@@ -14,6 +17,11 @@ APPLICATION_ID = int.from_bytes(b"WATT", "big")
 """Identifies a file as a Wattwise database."""
 _MAGIC = b"SQLite format 3\0"
 """How a file of SQLite begins."""
+# https://www.sqlite.org/fileformat.html: the magic, the page size, the change counter, the number of pages, the
+# application id, and the change counter for which the number of pages is valid.
+_HEADER = struct.Struct(">16sH6xII36xI20xI4x")
+_LARGEST_PAGE = 65536
+"""The page size that a header has as 1."""
 
 
 def migrations(folder: Path | None = None) -> dict[int, str]:
@@ -67,6 +75,32 @@ def check(connection: sqlite3.Connection, path: str) -> None:
         raise _foreign(path)
 
 
+def check_header(file: IO[bytes], path: Path) -> None:
+    """Checks the header of a file against its size, so that a file of a terabyte is refused before it is read.
+
+    Args:
+        file: The file, which is read from its beginning.
+        path: Its name, for messages.
+
+    Raises:
+        StartError: it is not a Wattwise database, or not as large as one.
+        OSError: it cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    # A file of /proc has size 0, and reading it may block.
+    header = file.read(_HEADER.size) if size >= _HEADER.size else b""
+    if not header.startswith(_MAGIC):
+        raise _headless(path)
+    _, page_size, changes, pages, application, valid_for = _HEADER.unpack(header)
+    if application != APPLICATION_ID:
+        raise _foreign(str(path))
+    wanted = pages * (page_size if page_size > 1 else _LARGEST_PAGE)
+    if changes == valid_for and size != wanted:
+        raise StartError(
+            f"{path} is damaged: it has {size:,} bytes instead of {wanted:,}; use another backup, or copy it again"
+        )
+
+
 def schema_version(connection: sqlite3.Connection) -> int:
     """A file's schema version; 0 if it has none."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -89,11 +123,14 @@ def file_error(path: Path, error: sqlite3.Error, message: str) -> StartError:
     if "not a database" in str(error):
         with open_file(path, "rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
-                return StartError(
-                    f"{path} is not a Wattwise database, or its header is damaged: "
-                    "name another file, or restore a backup"
-                )
+                return _headless(path)
     return StartError(message)
+
+
+def _headless(path: Path) -> StartError:
+    return StartError(
+        f"{path} is not a Wattwise database, or its header is damaged: name another file, or restore a backup"
+    )
 
 
 def _foreign(path: str) -> StartError:

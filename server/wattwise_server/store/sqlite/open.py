@@ -46,9 +46,12 @@ def database_path(url: str) -> Path:
             "sqlite:////var/lib/wattwise/wattwise.db for an absolute path, or postgresql://USER@HOST/DATABASE"
         )
     try:
-        return resolved(Path(url.removeprefix(SCHEME)))
+        path = resolved(Path(url.removeprefix(SCHEME)))
+        # The longest name that SQLite or a lock gives to a file beside it.
+        resolved(Path(f"{path}-journal"))
     except FileError as error:
         raise StartError(f"{_shown(url)} names no file: {error}") from None
+    return path
 
 
 def _shown(url: str) -> str:
