@@ -375,8 +375,13 @@ def test_https(site: LiveServer, tmp_path: Path) -> None:
 def test_https_under_a_public_url(tmp_path: Path) -> None:
     """With TLS a forwarded port has HTTPS, too; only the public host is told never to use HTTP."""
     certificate = Authority(tmp_path).issue("server")
-    tls = {"tls_cert": certificate.cert, "tls_key": certificate.key}
-    settings = Settings("localhost:1", address="127.0.0.1:0", public_url="https://ml.example", **tls)
+    settings = Settings(
+        "localhost:1",
+        address="127.0.0.1:0",
+        public_url="https://ml.example",
+        tls_cert=certificate.cert,
+        tls_key=certificate.key,
+    )
     sock, _, exposure = listen(settings)
     own = f"127.0.0.1:{sock.getsockname()[1]}"
     sock.close()

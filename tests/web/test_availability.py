@@ -121,7 +121,8 @@ async def test_a_stream_whose_browser_has_left_makes_room() -> None:
     assert len(streams) == 1
 
     async def receive() -> Message:
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.get_running_loop().create_future()
+        return {}
 
     async def send(_message: Message) -> None:
         raise ConnectionError
