@@ -9,18 +9,16 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import jinja2
 from google.protobuf.json_format import MessageToDict
 from markupsafe import Markup, escape
 from starlette.applications import Starlette
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wattwise import v1
 from wattwise.commands.export import CSV_HEADING, csv_row
@@ -46,10 +44,12 @@ from wattwise_web.backend import Backend, is_token
 from wattwise_web.pages import Reader, Visitor, is_old_page
 from wattwise_web.sessions import Sessions
 from wattwise_web.settings import Exposure, Settings
+from wattwise_web.static_files import StaticFiles
 
 log = logging.getLogger("wattwise_web")
 
-_FOLDER = Path(__file__).parent
+_STATIC = Path(__file__).parent / "static"
+_TEMPLATES = Path(__file__).parent / "templates"
 FRAGMENT = "x-wattwise-fragment"
 """The header with which the page's own script asks for the middle of a page."""
 _HEALTH = "/healthz"
@@ -58,16 +58,16 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-_HEADERS = {
-    "content-security-policy": _POLICY,
-    "x-content-type-options": "nosniff",
+_HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
     # Not no-referrer, with which browsers send no origin with forms either.
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-}
-_ALWAYS_HTTPS = "max-age=31536000"
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+_ALWAYS_HTTPS = (b"strict-transport-security", b"max-age=31536000")
 _STATUS: tuple[tuple[type[WattwiseError], int, str], ...] = (
     (JobNotFoundError, 404, "There is no such job"),
     (TrialNotFoundError, 404, "There is no such trial"),
@@ -84,9 +84,10 @@ View = Callable[[Visitor, Any], Awaitable[dict[str, Any]]]
 
 
 def templates() -> jinja2.Environment:
-    """The templates; everything that they insert is escaped."""
+    """The templates, in memory; everything that they insert is escaped."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in _TEMPLATES.iterdir()}
     found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+        loader=jinja2.FunctionLoader(lambda name: (texts[name], str(_TEMPLATES / name), None)),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -125,7 +126,6 @@ class Page:
         self.streams = live.Streams()
         self._pace = live.Pace()
         self._templates = templates()
-        self._cookie = "__Host-wattwise" if exposure.secure else "wattwise"
         self._reader: Reader
 
     def app(self) -> ASGIApp:
@@ -152,7 +152,7 @@ class Page:
             Route("/login", self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route(_HEALTH, _health),
-            Mount("/static", GZipMiddleware(_Static(directory=_FOLDER / "static"))),
+            Route("/static/{name:path}", StaticFiles(_STATIC).answer),
         ]
         app = Starlette(
             routes=routes,
@@ -193,7 +193,7 @@ class Page:
         return handle
 
     def _visitor(self, request: Request) -> Visitor:
-        session = request.cookies.get(self._cookie, "")
+        session = request.cookies.get(self._cookie(request), "")
         return Visitor(self._sessions.token(session) if session else None)
 
     def _render(self, request: Request, template: str, values: dict[str, Any], status: int = 200) -> Response:
@@ -295,23 +295,27 @@ class Page:
             return self._show_login(request, following, text, 403)
         self._end_session(request)
         answer = self._redirect(following)
-        self._set_cookie(answer, self._sessions.open(token), None)
+        self._set_cookie(request, answer, self._sessions.open(token), None)
         return answer
 
     async def _logout(self, request: Request) -> Response:
         self._end_session(request)
         answer = self._redirect("/login")
-        self._set_cookie(answer, "", 0)
+        self._set_cookie(request, answer, "", 0)
         return answer
 
     def _end_session(self, request: Request) -> None:
-        if session := request.cookies.get(self._cookie):
+        if session := request.cookies.get(self._cookie(request)):
             self._sessions.close(session)
             self.streams.end_session(session)
 
-    def _set_cookie(self, answer: Response, value: str, max_age: int | None) -> None:
+    def _cookie(self, request: Request) -> str:
+        return "__Host-wattwise" if _scheme(self._exposure, request.scope) == "https" else "wattwise"
+
+    def _set_cookie(self, request: Request, answer: Response, value: str, max_age: int | None) -> None:
+        secure = _scheme(self._exposure, request.scope) == "https"
         answer.set_cookie(
-            self._cookie, value, max_age=max_age, path="/", httponly=True, samesite="lax", secure=self._exposure.secure
+            self._cookie(request), value, max_age=max_age, path="/", httponly=True, samesite="lax", secure=secure
         )
 
     def _forget(self, token: str) -> None:
@@ -366,18 +370,13 @@ class Page:
         visitor = self._visitor(request)
         if visitor.token is None and self._exposure.needs_login:
             return PlainTextResponse("log in", 401)
-        session = request.cookies.get(self._cookie, "") if visitor.token is not None else ""
-        if not self.streams.has_room(session, visitor.token):
+        session = request.cookies.get(self._cookie(request), "") if visitor.token is not None else ""
+        if request.method == "HEAD":
+            return Response(None, headers=LiveAnswer.HEADERS, media_type=LiveAnswer.media_type)
+        stream = self.streams.open(self._reader.backend, visitor, session)
+        if stream is None:
             return PlainTextResponse("too many live streams\n", 429)
-        changes = live.changes(
-            self.streams,
-            self._reader.backend,
-            visitor,
-            session_id=session,
-            is_open=lambda: not session or self._sessions.is_open(session),
-        )
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return _streamed(request, changes, "text/event-stream", headers)
+        return LiveAnswer(self.streams, stream, lambda: not session or self._sessions.is_open(session))
 
 
 def _streamed(request: Request, parts: AsyncIterator[str], media_type: str, headers: Mapping[str, str]) -> Response:
@@ -387,14 +386,26 @@ def _streamed(request: Request, parts: AsyncIterator[str], media_type: str, head
     return StreamingResponse(parts, media_type=media_type, headers=headers)
 
 
-class _Static(StaticFiles):
-    """The files of the package, which browsers ask for again: a newer page must not meet an older script."""
+class LiveAnswer(StreamingResponse):
+    """A live stream, which is closed with the answer, also if its browser has left before the first byte.
 
-    def file_response(self, *arguments: Any, **options: Any) -> Response:
-        """A file, or 304."""
-        response = super().file_response(*arguments, **options)
-        response.headers["cache-control"] = "no-cache"
-        return response
+    The generator cannot close it, because then it never starts.
+    """
+
+    HEADERS: ClassVar = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    media_type = "text/event-stream"
+
+    def __init__(self, streams: live.Streams, stream: live.Stream, is_open: Callable[[], bool]) -> None:
+        super().__init__(live.changes(stream, is_open), headers=self.HEADERS)
+        self._streams = streams
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._streams.close(self._stream)
 
 
 async def _health(_request: Request) -> Response:
@@ -414,6 +425,19 @@ def _without(request: Request, name: str) -> str:
     return f"{request.scope['path']}{'?' + urlencode(kept) if kept else ''}"
 
 
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name), "")
+
+
+def _host(scope: Scope) -> str:
+    return _header(scope, b"host").lower()
+
+
+def _scheme(exposure: Exposure, scope: Scope) -> str:
+    """The scheme by which the browser of a request reaches the page."""
+    return exposure.scheme(_host(scope), scope["scheme"])
+
+
 class Guard:
     """Refuses requests for other hosts and forms of other sites, and adds the security headers to every answer.
 
@@ -429,8 +453,6 @@ class Guard:
         self._app = app
         self._exposure = exposure
         self._root = root
-        headers = _HEADERS | ({"strict-transport-security": _ALWAYS_HTTPS} if exposure.always_https else {})
-        self._headers = [(name.encode(), text.encode()) for name, text in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
@@ -438,10 +460,14 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        always_https = self._exposure.always_https(_host(scope))
+
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 present = {name for name, _ in message["headers"]}
-                added = [each for each in self._headers if each[0] not in present]
+                added = [each for each in _HEADERS if each[0] not in present]
+                if always_https:
+                    added.append(_ALWAYS_HTTPS)
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
@@ -454,14 +480,12 @@ class Guard:
         await self._app(scope, receive, guarded)
 
     def _fault(self, scope: Scope) -> Response | None:
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "").lower()
+        host = _host(scope)
         # Probes use the address of a container or a pod as the host, and learn nothing but that the process runs.
         if not self._exposure.accepts(host) and scope["path"] != _HEALTH:
             text = f"this page is not for the host {host[:200]!r}: see --address and --public-url of wattwise web\n"
             return PlainTextResponse(text, 421)
-        if scope["method"] not in ("GET", "HEAD"):
-            scheme = "https" if self._exposure.secure else "http"
-            if headers.get(b"origin", "").lower() != f"{scheme}://{host}":
-                return PlainTextResponse("forms are accepted from this page only\n", 403)
+        own = f"{_scheme(self._exposure, scope)}://{host}"
+        if scope["method"] not in ("GET", "HEAD") and _header(scope, b"origin").lower() != own:
+            return PlainTextResponse("forms are accepted from this page only\n", 403)
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ _WATCHES = 100
 
 _LARGEST_ANSWER = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,1000}")
+
+
+def most_channels(address: str, watches: int) -> int:
+    """How many connections a `Backend` opens for so many watches, if all servers of the address had them in turn."""
+    return len(servers_of(address)) * (1 + math.ceil(watches / _WATCHES))
 
 
 def is_token(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Accepts the page's connections: how many, how long each may take, and what is logged of those that fail."""
+"""Accepts the page's connections: how many, and how long each may take."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import logging
 import os
 import resource
 import socket
-import time
-from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -26,12 +24,9 @@ _TAKING_SECONDS = 60.0
 
 _MOST_CONNECTIONS = 4_000
 _RESERVED_FILES = 64
-"""Files that are left for the server's connections, the log and the static files."""
+"""Files that are left for this process itself; requests open none, except connections to the servers."""
 
 _PAUSE_SECONDS = 0.5
-_LOG_SECONDS = 60.0
-_LOG_BURST = 5
-_MOST_KINDS = 1_000
 
 
 class Protocol(H11Protocol):
@@ -66,6 +61,10 @@ class Protocol(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _should_upgrade(self) -> bool:
+        """Returns False: the page has no WebSockets. uvicorn would also advise to install a package for them."""
+        return False
+
     def _late(self) -> None:
         log.warning("a connection was closed: no complete request within %.0f s", REQUEST_SECONDS)
         self.transport.abort()
@@ -92,9 +91,18 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Accepts only as many connections as it can serve; further ones wait until others end."""
+    """Accepts only as many connections as it can serve; further ones wait until others end.
+
+    Args:
+        config: of uvicorn.
+        most: how many connections there may be.
+    """
 
     _accepting: asyncio.Task[None]
+
+    def __init__(self, config: uvicorn.Config, most: int) -> None:
+        super().__init__(config)
+        self._most = most
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts the application, then accepts on the one socket."""
@@ -115,7 +123,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _accept(self, listener: socket.socket) -> None:
-        loop, room = asyncio.get_running_loop(), asyncio.Semaphore(max_connections())
+        loop, room = asyncio.get_running_loop(), asyncio.Semaphore(self._most)
         serving: set[asyncio.Task[None]] = set()
         while True:
             await room.acquire()
@@ -146,42 +154,19 @@ class Server(uvicorn.Server):
         await protocol.lost
 
 
-def max_connections() -> int:
-    """How many connections there may be; raises the limit of files as far as it is allowed to."""
+def max_connections(to_servers: int) -> int:
+    """How many connections of browsers there may be; raises the limit of files as far as it is allowed to.
+
+    Args:
+        to_servers: how many connections to servers this process may open.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_CONNECTIONS + _RESERVED_FILES
+    reserved = _RESERVED_FILES + to_servers
+    wanted = _MOST_CONNECTIONS + reserved
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     if soft != resource.RLIM_INFINITY and soft < most:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             soft = most
     files = wanted if soft == resource.RLIM_INFINITY else soft
-    return max(1, min(_MOST_CONNECTIONS, files - _RESERVED_FILES))
-
-
-class Seldom(logging.Filter):
-    """Passes a few records of one kind a minute, and says of the next one how many were left out.
-
-    Args:
-        clock: seconds that only grow.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        # By kind: when its minute began, and how many there were since.
-        self._counts: dict[tuple[str, str], tuple[float, int]] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is logged."""
-        kind, now = (record.name, str(record.msg)), self._clock()
-        if len(self._counts) > _MOST_KINDS:
-            self._counts.clear()
-        begun, count = self._counts.get(kind, (now, 0))
-        left_out = 0
-        if now - begun >= _LOG_SECONDS:
-            left_out, begun, count = max(0, count - _LOG_BURST), now, 0
-        self._counts[kind] = begun, count + 1
-        if left_out:
-            record.msg, record.args = f"{record.getMessage()} ({left_out} more like it)", ()
-        return count < _LOG_BURST
+    return max(1, min(_MOST_CONNECTIONS, files - reserved))

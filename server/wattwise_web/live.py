@@ -6,7 +6,6 @@ All streams of a token share one watch of the server.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 from collections import Counter
@@ -61,14 +60,15 @@ class Stream:
 
     async def events(self) -> AsyncIterator[str]:
         """The text of the stream until it ends, with a comment now and then for proxies."""
-        while not self._over:
+        over = False
+        while not over:
             try:
                 await asyncio.wait_for(self._wake.wait(), _PING_SECONDS)
             except asyncio.TimeoutError:
                 yield ": ping\n\n"
                 continue
             self._wake.clear()
-            event, job_ids = self._event, self._job_ids
+            event, job_ids, over = self._event, self._job_ids, self._over
             self._event = self._job_ids = None
             if event is not None:
                 yield f"event: {event}\ndata:{'' if job_ids is None else json.dumps(sorted(job_ids))}\n\n"
@@ -130,39 +130,47 @@ class Streams:
     """The open streams of this process."""
 
     def __init__(self) -> None:
-        self._owners: dict[Stream, tuple[str, str | None]] = {}
+        self._owners: dict[Stream, tuple[str, str | None, _Watch]] = {}
         self._watches: dict[str | None, _Watch] = {}
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self._owners)
 
-    def has_room(self, session_id: str, token: str | None) -> bool:
-        """Whether a session may open another one; an empty id, without a token, is anybody's."""
+    def open(self, backend: Backend, visitor: Visitor, session_id: str) -> Stream | None:
+        """Opens a stream, which counts at once; None if a limit is reached. The caller closes it.
+
+        Args:
+            backend: the server.
+            visitor: who reads.
+            session_id: of the visitor; empty without one.
+        """
+        token = visitor.token
+        if not self._has_room(session_id, token):
+            return None
+        watch = self._watches.get(token)
+        if watch is None or watch.over:
+            watch = self._watches[token] = _Watch(backend, token)
+        stream = Stream()
+        self._owners[stream] = session_id, token, watch
+        watch.join(stream)
+        return stream
+
+    def _has_room(self, session_id: str, token: str | None) -> bool:
         if len(self) >= LARGEST_TOTAL:
             return False
         if token is None:
             return True
-        sessions = Counter(session for session, of in self._owners.values() if of == token)
+        sessions = Counter(session for session, of, _ in self._owners.values() if of == token)
         return sessions.total() < LARGEST_TOKEN and sessions[session_id] < LARGEST_SESSION
 
-    @contextlib.asynccontextmanager
-    async def opened(self, backend: Backend, visitor: Visitor, session_id: str) -> AsyncIterator[Stream]:
-        """A stream for as long as the block lasts."""
-        stream, token = Stream(), visitor.token
-        watch = self._watches.get(token)
-        if watch is None or watch.over:
-            watch = self._watches[token] = _Watch(backend, token)
-        self._owners[stream] = session_id, token
-        watch.join(stream)
-        try:
-            yield stream
-        finally:
-            del self._owners[stream]
-            watch.streams.discard(stream)
-            if not watch.streams and self._watches.get(token) is watch:
-                del self._watches[token]
-                await watch.stop()
+    async def close(self, stream: Stream) -> None:
+        """Makes room for another stream."""
+        _, token, watch = self._owners.pop(stream)
+        watch.streams.discard(stream)
+        if not watch.streams and self._watches.get(token) is watch:
+            del self._watches[token]
+            await watch.stop()
 
     def end(self) -> None:
         """Ends all of them."""
@@ -171,7 +179,7 @@ class Streams:
 
     def end_session(self, session_id: str) -> None:
         """Ends those of a session."""
-        for stream, (session, _) in self._owners.items():
+        for stream, (session, *_) in self._owners.items():
             if session == session_id:
                 stream.end("login")
 
@@ -197,30 +205,19 @@ class Pace:
         return max(_SHORTEST_PAUSE, self._free_at - now)
 
 
-async def changes(
-    streams: Streams,
-    backend: Backend,
-    visitor: Visitor,
-    *,
-    session_id: str = "",
-    is_open: Callable[[], bool] = lambda: True,
-) -> AsyncIterator[str]:
+async def changes(stream: Stream, is_open: Callable[[], bool]) -> AsyncIterator[str]:
     """Events until the browser leaves, the session ends or the page stops.
 
     `change` has the ids of the jobs that have changed as JSON, and no data if any may have; `away` says that the server
     does not answer, and `login` that the session has ended.
 
     Args:
-        streams: where it is counted.
-        backend: the server.
-        visitor: who reads.
-        session_id: of the visitor; empty without one.
+        stream: what the browser is told.
         is_open: whether the session has not ended.
     """
-    async with streams.opened(backend, visitor, session_id) as stream:
-        yield "retry: 2000\n\n"
-        async for text in stream.events():
-            if not is_open():
-                yield "event: login\ndata:\n\n"
-                return
-            yield text
+    yield "retry: 2000\n\n"
+    async for text in stream.events():
+        if not is_open():
+            yield "event: login\ndata:\n\n"
+            return
+        yield text

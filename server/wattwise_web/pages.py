@@ -73,6 +73,7 @@ class Reader:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self._terms = facts.glossary()
         self._infos: dict[str | None, tuple[float, v1.GetServerInfoResponse]] = {}
         self._curves: OrderedDict[tuple[object, ...], charts.Curve] = OrderedDict()
 
@@ -413,7 +414,7 @@ class Reader:
 
     async def glossary(self, visitor: Visitor, _wanted: Parameters) -> Values:
         """`/glossary`."""
-        return {"title": "Glossary", "info": await self.info(visitor), "terms": facts.glossary()}
+        return {"title": "Glossary", "info": await self.info(visitor), "terms": self._terms}
 
     async def filtered(self, visitor: Visitor, wanted: Parameters) -> FilteredTrials:
         """The trials of a job by number, for a file, with the first page of them."""

@@ -6,11 +6,15 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 
 import uvicorn
 
 from wattwise_web.app import Page
-from wattwise_web.connections import Protocol, Seldom, Server
+from wattwise_web.backend import most_channels
+from wattwise_web.connections import Protocol, Server, max_connections
+from wattwise_web.live import LARGEST_TOTAL
+from wattwise_web.log import LimitedHandler
 from wattwise_web.settings import Exposure, Settings
 
 
@@ -27,10 +31,9 @@ class _Server(Server):
 
 def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure) -> int:
     """Serves on an open port until a signal stops it."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # Whoever reaches the port can cause records, and must not fill the disk.
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(Seldom())
+    handler = LimitedHandler(sys.stderr)
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])
 
     # uvicorn raises the signal again once it has stopped; to stop when asked is success.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,6 +46,8 @@ def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure)
             http=Protocol,
             ws="none",
             access_log=False,
+            # Its own configuration has handlers without a limit.
+            log_config=None,
             log_level="warning",
             server_header=False,
             proxy_headers=False,
@@ -50,10 +55,15 @@ def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure)
             ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=5,
         )
-        server = _Server(config)
+        server = _Server(config, max_connections(most_channels(settings.server, LARGEST_TOTAL)))
         server.page = page
         print(f"wattwise web shows {settings.server} at {url}", flush=True)  # noqa: T201 - the command's answer
+        numbers = asyncio.create_task(handler.write_numbers_regularly())
         await server.serve(sockets=[sock])
+        numbers.cancel()
         return server.started
 
-    return 0 if asyncio.run(run()) else 1
+    try:
+        return 0 if asyncio.run(run()) else 1
+    finally:
+        handler.write_numbers(early=True)

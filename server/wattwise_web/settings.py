@@ -65,22 +65,42 @@ class Exposure:
 
     Attributes:
         hosts: the values of the Host header that are accepted, in lower case.
+        public: those of them that are in the URL that people open.
         local: whether names of this machine are accepted with any port, since the port may be forwarded: no other
             site can have such a name.
-        secure: whether browsers reach the page over HTTPS.
-        always_https: whether browsers are told never to use HTTP for this host.
+        secure: whether browsers reach this URL over HTTPS.
         needs_login: whether nobody may read without a token, even if the server does not check any.
     """
 
     hosts: frozenset[str]
+    public: frozenset[str]
     local: bool
     secure: bool
-    always_https: bool
     needs_login: bool
 
     def accepts(self, host: str) -> bool:
         """Whether a value of the Host header, in lower case, names this page."""
-        return host in self.hosts or (self.local and _LOCAL.fullmatch(host) is not None)
+        return host in self.hosts or (self.local and _is_local(host))
+
+    def scheme(self, host: str, connection: str) -> str:
+        """The scheme by which browsers reach the page under a host name.
+
+        Args:
+            host: a value of the Host header, in lower case.
+            connection: the scheme of the connection itself, which is that of browsers if a port of this machine is
+                forwarded. A proxy has the scheme of the public URL.
+        """
+        if self.local and _is_local(host) and host not in self.public:
+            return connection
+        return "https" if self.secure else "http"
+
+    def always_https(self, host: str) -> bool:
+        """Whether browsers are told never to use HTTP for a host: for localhost that would be all its servers."""
+        return self.secure and host in self.public and not _is_loopback(urlsplit(f"//{host}").hostname or "")
+
+
+def _is_local(host: str) -> bool:
+    return _LOCAL.fullmatch(host) is not None
 
 
 def listen(settings: Settings) -> tuple[socket.socket, str, Exposure]:
@@ -112,13 +132,11 @@ def listen(settings: Settings) -> tuple[socket.socket, str, Exposure]:
     scheme = "https" if tls else "http"
     url = settings.public_url.rstrip("/") if public else f"{scheme}://{host}:{port}"
     secure = public.startswith("https") if public else tls
-    local = _is_loopback(urlsplit(url).hostname or "")
     exposure = Exposure(
         hosts=frozenset(_hosts_of(f"{scheme}://{host}:{port}") | _hosts_of(settings.public_url)),
+        public=frozenset(_hosts_of(url)),
         local=loopback,
         secure=secure,
-        # For localhost that would be every server of this machine.
-        always_https=secure and not local,
         needs_login=bool(public or not loopback) and not settings.insecure,
     )
     return sock, f"{url}/", exposure

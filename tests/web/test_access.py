@@ -21,6 +21,7 @@ from wattwise_web.sessions import IDLE_SECONDS, MOST_OF_TOKEN, Sessions
 from wattwise_web.settings import Settings, SettingsError, listen
 
 from tests.client.test_files import SPECIAL
+from tests.credentials import Authority
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.ports import hold_port, port_of
@@ -328,9 +329,30 @@ def test_behind_a_proxy(site: LiveServer, tmp_path: Path, port: socket.socket) -
             # This server checks no tokens: anyone would get in.
             assert answer.status_code == 403
             assert web.post("/wattwise/login", headers={"Origin": "http://ml.example"}).status_code == 403
-            cookie = web.post("/wattwise/logout", headers=sent).headers["set-cookie"]
-            assert cookie.startswith("__Host-wattwise=")
-            assert "; Secure" in cookie
+            answer = web.post("/wattwise/logout", headers=sent)
+            assert answer.headers["set-cookie"].startswith("__Host-wattwise=")
+            assert "; Secure" in answer.headers["set-cookie"]
+            assert "strict-transport-security" in answer.headers
+
+
+def test_a_forwarded_port_beside_a_proxy(site: LiveServer, tmp_path: Path, port: socket.socket) -> None:
+    """A browser on a forwarded port uses HTTP although the public URL is https, and can log in and out."""
+    address = f"127.0.0.1:{port_of(port)}"
+    options = ("--public-url", "https://ml.example/wattwise")
+    with (
+        WebPage(site.address, tmp_path / "web.log", *options, address=address),
+        httpx.Client(base_url=f"http://{address}") as web,
+    ):
+        for host in ("localhost:9000", address):
+            answer = web.post("/logout", headers={"Host": host, "Origin": f"http://{host}"})
+            assert (answer.status_code, answer.headers["location"]) == (303, "/wattwise/login")
+            cookie = answer.headers["set-cookie"]
+            assert cookie.startswith("wattwise=")
+            assert "Secure" not in cookie
+            assert "strict-transport-security" not in answer.headers
+            for origin in (f"https://{host}", "http://localhost:9001", "https://ml.example", "http://ml.example"):
+                assert web.post("/logout", headers={"Host": host, "Origin": origin}).status_code == 403
+        assert "strict-transport-security" not in web.get("/", headers={"Host": "evil.example"}).headers
 
 
 def test_https(site: LiveServer, tmp_path: Path) -> None:
@@ -348,6 +370,25 @@ def test_https(site: LiveServer, tmp_path: Path) -> None:
         with httpx.Client(base_url=page.url, verify=context) as web:
             assert web.get("/").status_code == 200
         client_calls_the_page(page, Credentials(tls_ca=ca))
+
+
+def test_https_under_a_public_url(tmp_path: Path) -> None:
+    """With TLS a forwarded port has HTTPS, too; only the public host is told never to use HTTP."""
+    certificate = Authority(tmp_path).issue("server")
+    settings = Settings(
+        "localhost:1",
+        address="127.0.0.1:0",
+        public_url="https://ml.example",
+        tls_cert=certificate.cert,
+        tls_key=certificate.key,
+    )
+    sock, _, exposure = listen(settings)
+    own = f"127.0.0.1:{sock.getsockname()[1]}"
+    sock.close()
+    hosts = ("ml.example", "ml.example:443", "localhost:9000", own)
+    assert all(exposure.accepts(host) for host in hosts)
+    assert {exposure.scheme(host, "https") for host in hosts} == {"https"}
+    assert [exposure.always_https(host) for host in hosts] == [True, True, False, False]
 
 
 def test_the_port_of_the_page_is_not_that_of_the_server(page: WebPage) -> None:

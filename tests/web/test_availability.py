@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import io
 import itertools
 import logging
 import os
@@ -12,6 +13,7 @@ import resource
 import signal
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -19,11 +21,14 @@ import httpx
 import pytest
 import uvicorn
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from wattwise import Credentials, v1
 from wattwise_server.security.tokens import Role
 from wattwise_web import connections, live
-from wattwise_web.backend import Backend
+from wattwise_web.app import LiveAnswer
+from wattwise_web.backend import Backend, most_channels
+from wattwise_web.log import LimitedHandler
+from wattwise_web.pages import Visitor
 
 from tests.credentials import Authority, Pair
 from tests.live_server import LiveServer, servers_on
@@ -80,7 +85,7 @@ def test_pages_load_beside_as_many_streams_as_documented(watched: WatchedServer,
 
 
 def test_a_token_cannot_use_up_the_streams(tmp_path: Path) -> None:
-    """A session has 50 streams and a token 250; another token still gets one."""
+    """A session has 50 streams and a token 250, also if all ask at once; another token still gets one."""
     with Guarded(tmp_path) as server:
         tokens = [server.token(Role.VIEWER) for _ in range(2)]
         server.start("--tokens", str(tmp_path / "tokens"))
@@ -95,12 +100,44 @@ def test_a_token_cannot_use_up_the_streams(tmp_path: Path) -> None:
             def accepted(own: str) -> bool:
                 return status_of(streams.enter_context(open_stream(page, own))) == 200
 
-            for _ in range(live.LARGEST_TOKEN // live.LARGEST_SESSION):
+            own = cookie(tokens[0])
+            os.kill(page.process.pid, signal.SIGSTOP)
+            burst = [streams.enter_context(open_stream(page, own)) for _ in range(live.LARGEST_SESSION + 20)]
+            os.kill(page.process.pid, signal.SIGCONT)
+            assert Counter(map(status_of, burst)) == {200: live.LARGEST_SESSION, 429: 20}
+            for _ in range(live.LARGEST_TOKEN // live.LARGEST_SESSION - 1):
                 own = cookie(tokens[0])
                 assert all(accepted(own) for _ in range(live.LARGEST_SESSION))
                 assert not accepted(own)
             assert not accepted(cookie(tokens[0]))
             assert accepted(cookie(tokens[1]))
+
+
+async def test_a_stream_whose_browser_has_left_makes_room() -> None:
+    """Its place is free again although its answer did not begin."""
+    backend, streams = Backend("127.0.0.1:1", Credentials()), live.Streams()
+    stream = streams.open(backend, Visitor(None), "")
+    assert stream
+    assert len(streams) == 1
+
+    async def receive() -> Message:
+        await asyncio.get_running_loop().create_future()
+        return {}
+
+    async def send(_message: Message) -> None:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await LiveAnswer(streams, stream, lambda: True)({"type": "http", "method": "GET"}, receive, send)
+    assert len(streams) == 0
+    await backend.close()
+
+
+async def test_a_stream_that_ends_before_it_begins_says_why() -> None:
+    """A logout between the request and the first byte of the answer is not lost."""
+    stream = live.Stream()
+    stream.end("login")
+    assert [text async for text in stream.events()] == ["event: login\ndata:\n\n"]
 
 
 async def test_watches_of_many_tokens_leave_room_for_calls(watched: WatchedServer) -> None:
@@ -135,7 +172,7 @@ async def answering(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(certificate: Pair | None = None) -> AsyncIterator[int]:
+async def serving(certificate: Pair | None = None, most: int = 100) -> AsyncIterator[int]:
     """The port of a server of that application."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
@@ -148,7 +185,7 @@ async def serving(certificate: Pair | None = None) -> AsyncIterator[int]:
         ssl_certfile=certificate and str(certificate.cert),
         ssl_keyfile=certificate and str(certificate.key),
     )
-    server = connections.Server(config)
+    server = connections.Server(config, most)
     task = asyncio.create_task(server._serve([listener]))
     try:
         yield listener.getsockname()[1]
@@ -209,9 +246,8 @@ async def test_a_trickle_does_not_extend_the_deadline(monkeypatch: pytest.Monkey
 async def test_a_silent_handshake_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The deadline begins before TLS, and one that fails leaves room for others."""
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(connections, "max_connections", lambda: 1)
     authority = Authority(tmp_path)
-    async with serving(authority.issue("server")) as port:
+    async with serving(authority.issue("server"), 1) as port:
         assert await until_closed(port) == b""
         await until_closed(port, WHOLE)
         trusting = ssl.create_default_context(cafile=authority.file)
@@ -229,8 +265,7 @@ async def test_a_long_answer_has_no_deadline(monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_reader_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that nobody takes is given up, and makes room."""
     monkeypatch.setattr(connections, "_TAKING_SECONDS", 0.2)
-    monkeypatch.setattr(connections, "max_connections", lambda: 1)
-    async with serving() as port:
+    async with serving(most=1) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
         writer.write(b"GET /long HTTP/1.1\r\nHost: h\r\n\r\n")
         await writer.drain()
@@ -241,8 +276,7 @@ async def test_a_reader_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyP
 async def test_more_connections_than_the_limit_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer is answered once the silent ones have been closed."""
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.5)
-    monkeypatch.setattr(connections, "max_connections", lambda: 3)
-    async with serving() as port:
+    async with serving(most=3) as port:
         silent = [asyncio.create_task(until_closed(port)) for _ in range(9)]
         await asyncio.sleep(0)
         assert b"answer" in await asked(port)
@@ -274,23 +308,108 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def test_requests_open_no_file(site: LiveServer, tmp_path: Path) -> None:
+    """A page that has no file left answers on its connections: static files, errors and the glossary."""
+    with WebPage(site.address, tmp_path / "web.log") as page, page.client() as browser:
+        # The first ones connect to the server and import modules.
+        assert [browser.get(path).status_code for path in ("/", "/static/app.css")] == [200, 200]
+        pid = page.process.pid
+        used = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+        unused = next(number for number in itertools.count() if number not in used)
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (unused, hard))
+        found = [browser.get(path).status_code for path in ("/static/vendor/vega.min.js", "/none", "/glossary", "/")]
+        assert found == [200, 404, 200, 200]
+        assert page.log.read_text() == ""
+
+
+@pytest.mark.parametrize(("servers", "reserved"), [("a:1", 75), ("a:1,b:1,c:1", 97)])
+def test_files_are_left_for_the_servers(monkeypatch: pytest.MonkeyPatch, servers: str, reserved: int) -> None:
+    """Of 200 files some are left for the process, and eleven for each server: one for calls and ten for watches."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (200, 200))
+    assert connections.max_connections(most_channels(servers, live.LARGEST_TOTAL)) == 200 - reserved
+
+
+def test_strangers_cannot_flood_the_log(site: LiveServer, tmp_path: Path) -> None:
+    """Of refused requests five are logged, and their number at the end; no package for WebSockets is advised."""
+    upgrade = "GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: upgrade, close\r\nUpgrade: websocket\r\n\r\n"
+    with WebPage(site.address, tmp_path / "web.log") as page:
+        port = int(page.url.rpartition(":")[2])
+        for request in [*["\0garbage\r\n\r\n"] * 20, *[upgrade] * 3]:
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as connected:
+                connected.sendall(request.encode())
+                assert status_of(connected) == (200 if request == upgrade else 400)
+        assert page.stop() == 0
+        lines = page.log.read_text().splitlines()
+        assert [line.partition("uvicorn.error: ")[2] for line in lines] == [
+            *["Invalid HTTP request received."] * 5,
+            "Invalid HTTP request received. (15 like this were left out)",
+        ]
+
+
+class Logged:
+    """A log with the handler of the page, and a clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._text = io.StringIO()
+        self.handler = LimitedHandler(self._text, lambda: self.now)
+
+    def record(self, line: int, text: str, *values: object) -> None:
+        """Logs a record of a line of code."""
+        self.handler.handle(logging.LogRecord("page", logging.WARNING, "page.py", line, text, values, None))
+
+    def lines(self) -> list[str]:
+        """The lines since the last call."""
+        lines = self._text.getvalue().splitlines()
+        self._text.seek(0)
+        self._text.truncate()
+        return lines
+
+
 def test_records_of_one_kind_are_logged_seldom() -> None:
-    """Five a minute; the next one says how many were left out. Other kinds are not affected."""
-    now = [0.0]
-    seldom = connections.Seldom(lambda: now[0])
+    """Five a minute, and then how many were left out, also if no further one comes; other kinds are not affected."""
+    logged = Logged()
+    for number in range(100):
+        logged.record(1, "bad request %d", number)
+    logged.record(2, "another")
+    assert logged.lines() == [*(f"bad request {number}" for number in range(5)), "another"]
+    logged.now = 59.0
+    logged.handler.write_numbers()
+    assert logged.lines() == []
+    logged.now = 60.0
+    logged.handler.write_numbers()
+    logged.record(1, "bad request %d", 100)
+    assert logged.lines() == ["bad request 99 (95 like this were left out)", "bad request 100"]
+    logged.now = 130.0
+    logged.handler.write_numbers(early=True)
+    assert logged.lines() == []
 
-    def logged(text: str, *values: object) -> str | None:
-        record = logging.LogRecord("page", logging.WARNING, "", 0, text, values, None)
-        return record.getMessage() if seldom.filter(record) else None
 
-    found = [logged("bad request %d", number) for number in range(100)]
-    assert found == [*(f"bad request {number}" for number in range(5)), *[None] * 95]
-    assert logged("another") == "another"
-    now[0] = 61.0
-    assert [logged("bad request %d", number) for number in (100, 101)] == [
-        "bad request 100 (95 more like it)",
-        "bad request 101",
-    ]
+def test_records_without_arguments_are_of_one_kind() -> None:
+    """Those of asyncio have addresses in their texts and several lines; the number comes with the first line."""
+    logged = Logged()
+    for number in range(7):
+        logged.record(1, f"Fatal error: object {number}\nprotocol: <{number}>")
+    logged.lines()
+    logged.record(2, "another")
+    logged.now = 61.0
+    logged.record(2, "another")
+    assert logged.lines() == ["another", "Fatal error: object 6 (2 like this were left out)", "another"]
+
+
+async def test_numbers_are_logged_without_a_further_record() -> None:
+    """The page itself asks again and again whether a minute is over."""
+    logged = Logged()
+    for _ in range(6):
+        logged.record(1, "bad request")
+    logged.lines()
+    logged.now = 61.0
+    task = asyncio.create_task(logged.handler.write_numbers_regularly(0.001))
+    while not (lines := logged.lines()):  # noqa: ASYNC110 - the handler has no event
+        await asyncio.sleep(0)
+    assert lines == ["bad request (1 like this were left out)"]
+    task.cancel()
 
 
 def test_a_suspended_server_is_left(tmp_path: Path, postgres_url: str) -> None:

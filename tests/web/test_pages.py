@@ -526,14 +526,16 @@ async def test_an_event_names_the_jobs_that_have_changed(site: LiveServer) -> No
     trainer = Trainer(site.trainer, job_id="live-a", job_id_prefix="live")
     other = Trainer(site.trainer, job_id="live-ab", job_id_prefix="live")
     backend, streams = Backend(site.address, Credentials()), live.Streams()
-    changes = live.changes(streams, backend, Visitor(None))
-    events = (event async for event in changes if event.startswith("event:"))
+    stream = streams.open(backend, Visitor(None), "")
+    assert stream
+    events = (event async for event in live.changes(stream, lambda: True) if event.startswith("event:"))
     assert await asyncio.wait_for(anext(events), 20) == "event: change\ndata:\n\n"
     for each in (other, trainer):
         each.next()
         assert await asyncio.wait_for(anext(events), 20) == f'event: change\ndata:["{each.job_id}"]\n\n'
     streams.end()
     assert [event async for event in events] == []
+    await streams.close(stream)
     assert len(streams) == 0
     await backend.close()
     for each in (trainer, other):
