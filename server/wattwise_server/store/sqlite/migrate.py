@@ -87,9 +87,11 @@ def check_header(file: IO[bytes], path: Path) -> None:
         OSError: it cannot be read.
     """
     size = os.fstat(file.fileno()).st_size
-    # A file of /proc has size 0, and reading it may block.
-    header = file.read(_HEADER.size) if size >= _HEADER.size else b""
-    if not header.startswith(_MAGIC):
+    # Files of /proc have size 0 as well, and reading one may block.
+    if not size:
+        raise _foreign(str(path))
+    header = file.read(_HEADER.size)
+    if not header.startswith(_MAGIC) or len(header) < _HEADER.size:
         raise _headless(path)
     _, page_size, changes, pages, application, valid_for = _HEADER.unpack(header)
     if application != APPLICATION_ID:
