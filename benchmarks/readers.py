@@ -120,7 +120,7 @@ def _refresh(url: str, path: str, over: threading.Event) -> None:
 
 def crowded(url: str, rounds: int) -> Samples:
     """Seconds of the list of jobs, alone and beside all live streams that there may be."""
-    max_connections()
+    max_connections(1)
     found: Samples = {ALONE: _pages(url, rounds)}
     with contextlib.ExitStack() as streams:
         parts = httpx.URL(url)
