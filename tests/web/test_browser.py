@@ -166,7 +166,7 @@ def test_updates_move_nothing(show: Opener, page: WebPage, site: LiveServer) -> 
     before = tab.evaluate("scrollY")
     points = tab.locator("#plot-curves .role-mark.mark-symbol path").count()
     trainer.report(trial, 2.0, 0.375, 2, 2.0)
-    expect(tab.locator(f"#t-{trial.id.trial_number}")).to_contain_text("0.3750")
+    expect(tab.locator(f"#t-{trial.id.trial_number}")).to_contain_text("0.375")
     assert tab.evaluate("scrollY") == before > 0
     expect(tab.locator(f"#a-{trial.id.trial_number - 3}")).to_be_focused()
     expect(tab.locator("#table-cost table")).to_be_visible()
@@ -202,7 +202,7 @@ def test_an_id_may_be_a_word_of_the_script(show: Opener, page: WebPage, site: Li
     expect(tab.locator("#status")).to_have_class(re.compile("live"))
     expect(tab.locator("#away")).to_be_hidden()
     trainer.report(trial, 1.0, 0.375, 1)
-    expect(tab.locator(f"#t-{trial.id.trial_number}")).to_contain_text("0.3750")
+    expect(tab.locator(f"#t-{trial.id.trial_number}")).to_contain_text("0.375")
     assert set(streams) == {f"{page.url}/live"}
 
 
@@ -272,7 +272,7 @@ def test_updates_keep_what_is_typed(show: Opener, page: WebPage, site: LiveServe
         expect(tab.locator("#status")).to_have_class(re.compile("live"))
     trainer.report(trial, 1.0, 0.375, 1)
     site.admin.SetJobPaused(v1.SetJobPausedRequest(job_id="typing", paused=True))
-    expect(job.locator("#t-1")).to_contain_text("0.3750")
+    expect(job.locator("#t-1")).to_contain_text("0.375")
     expect(jobs.locator("#j-typing")).to_contain_text("paused")
     expect(events.locator(".events li").first).to_contain_text("typing")
     expect(job.locator("#from")).to_have_value("7")
