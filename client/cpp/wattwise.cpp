@@ -117,7 +117,7 @@ bool is_this_machine(const std::string& server) {
   static const std::set<std::string> kNames{"localhost.localdomain", "localhost4", "localhost6", "ip6-localhost",
                                             "ip6-loopback"};
   // What resolvers make of a short IPv4 address, and the addresses of no interface, which Linux connects to itself.
-  static const std::regex kShort("127(\\.[0-9]+){0,2}|0(\\.0){0,3}");
+  static const std::regex kShort("127(\\.[0-9]+){1,2}|0(\\.0){0,3}");
   static const std::regex kBelowLocalhost(".*\\.localhost");
   std::array<char, 256> own{};
   gethostname(own.data(), own.size() - 1);

@@ -196,7 +196,11 @@ func (d destination) all(holds func(host string) bool) bool {
 }
 
 func isLoopback(host string) bool {
-	ip, _, _ := strings.Cut(host, "%")
+	ip := host
+	if strings.Contains(host, ":") {
+		// Without the zone of its interface.
+		ip, _, _ = strings.Cut(host, "%")
+	}
 	return host == "localhost" || net.ParseIP(ip).IsLoopback()
 }
 
@@ -205,4 +209,4 @@ var loopbackNames = map[string]bool{"localhost.localdomain": true, "localhost4":
 
 // shortLoopback is what resolvers make of a short IPv4 address, and the address of no interface, which Linux connects to
 // itself.
-var shortLoopback = regexp.MustCompile(`^(127(\.\d+){0,2}|0(\.0){0,3})$`)
+var shortLoopback = regexp.MustCompile(`^(127(\.\d+){1,2}|0(\.0){0,3})$`)

@@ -35,7 +35,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,1000}")
 
 
 def most_channels(address: str, watches: int) -> int:
-    """How many connections a `Backend` opens for so many watches, if all servers of the address had them in turn."""
+    """How many connections a `Backend` opens at most for so many watches, to all servers of the address."""
     return len(servers_of(address)) * (1 + math.ceil(watches / _WATCHES))
 
 

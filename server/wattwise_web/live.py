@@ -212,7 +212,7 @@ async def changes(stream: Stream, is_open: Callable[[], bool]) -> AsyncIterator[
     does not answer, and `login` that the session has ended.
 
     Args:
-        stream: what the browser is told.
+        stream: what the browser gets.
         is_open: whether the session has not ended.
     """
     yield "retry: 2000\n\n"

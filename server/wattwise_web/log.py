@@ -53,10 +53,10 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         """Writes how many records were left out in the minutes that are over, or, if early, until now."""
         self.acquire()
         try:
-            for place, kind in list(self._kinds.items()):
+            for line, kind in list(self._kinds.items()):
                 if not early and self._clock() - kind.begun < _SECONDS:
                     break
-                del self._kinds[place]
+                del self._kinds[line]
                 if kind.newest is not None:
                     super().emit(_number(kind.newest, kind.count - _BURST))
         finally:
@@ -70,12 +70,16 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
 
 def _number(newest: logging.LogRecord, count: int) -> logging.LogRecord:
-    text = newest.getMessage().partition("\n")[0]
+    try:
+        text = newest.getMessage().partition("\n")[0]
+    except (TypeError, ValueError):
+        # Its arguments do not fit its text, as the records before it have shown.
+        text = str(newest.msg)
     return logging.makeLogRecord(
         {
             "name": newest.name,
             "levelno": newest.levelno,
             "levelname": newest.levelname,
-            "msg": f"{text} ({count} like this were left out)",
+            "msg": f"{text} ({count:,} more {'was' if count == 1 else 'were'} left out)",
         }
     )

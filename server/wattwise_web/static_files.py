@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from collections.abc import AsyncIterator
 from mimetypes import guess_type
 from pathlib import Path
@@ -26,7 +27,8 @@ class _File:
         self.headers = {
             # Browsers ask again each time: a newer page must not meet an older script.
             "cache-control": "no-cache",
-            "etag": f'"{hashlib.sha256(self.plain).hexdigest()[:32]}"',
+            # A weak one, since it is that of both contents.
+            "etag": f'W/"{hashlib.sha256(self.plain).hexdigest()[:32]}"',
             "vary": "Accept-Encoding",
         }
 
@@ -53,19 +55,27 @@ class StaticFiles:
         if _has(request, file.headers["etag"]):
             return Response(None, 304, headers=file.headers)
         content, headers = file.plain, dict(file.headers)
-        if file.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        if file.compressed is not None and _takes_gzip(request):
             content = file.compressed
             headers["content-encoding"] = "gzip"
         headers["content-length"] = str(len(content))
         if request.method == "HEAD":
             return Response(None, headers=headers, media_type=file.media_type)
-        # In parts, so that a browser that reads slowly does not get a copy of the whole.
+        # In parts, so that no copy of the whole file waits for a browser that reads slowly.
         return StreamingResponse(_parts(content), headers=headers, media_type=file.media_type)
 
 
 def _has(request: Request, etag: str) -> bool:
     known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
-    return etag in known or known == ["*"]
+    return etag.removeprefix("W/") in known or known == ["*"]
+
+
+def _takes_gzip(request: Request) -> bool:
+    for each in request.headers.get("accept-encoding", "").lower().split(","):
+        coding, _, weight = each.partition(";")
+        if coding.strip() in ("gzip", "*"):
+            return re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight) is None
+    return False
 
 
 async def _parts(content: bytes) -> AsyncIterator[bytes]:

@@ -106,7 +106,7 @@ def test_where_energy_alone_counts_the_highest_power_does_not_matter(tmp_path: P
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ((), "there is no file"),
+        ((), "use the history.jsonl in the folder of a run"),
         (
             (replace(_MISSED, time_seconds=None, energy_joules=None, cost=None),),
             "has no measured trial; use the history.jsonl",

@@ -323,6 +323,23 @@ def test_requests_open_no_file(site: LiveServer, tmp_path: Path) -> None:
         assert page.log.read_text() == ""
 
 
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [("gzip", "gzip"), ("GZIP, br", "gzip"), ("*", "gzip"), ("gzip;q=0", None), ("br", None), ("", None)],
+)
+def test_static_files_are_compressed_if_that_is_accepted(web: httpx.Client, accepted: str, coding: str | None) -> None:
+    """A browser gets a file as it asks for it, once; of HEAD only what is said of it."""
+    headers = {"accept-encoding": accepted}
+    answer = web.get("/static/app.css", headers=headers)
+    assert (answer.status_code, answer.headers.get("content-encoding")) == (200, coding)
+    assert answer.text == (Path(connections.__file__).parent / "static/app.css").read_text()
+    head = web.head("/static/app.css", headers=headers)
+    known = ("content-length", "content-type", "etag", "vary", "cache-control")
+    assert [head.headers[name] for name in known] == [answer.headers[name] for name in known]
+    again = web.get("/static/app.css", headers=headers | {"if-none-match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
 @pytest.mark.parametrize(("servers", "reserved"), [("a:1", 75), ("a:1,b:1,c:1", 97)])
 def test_files_are_left_for_the_servers(monkeypatch: pytest.MonkeyPatch, servers: str, reserved: int) -> None:
     """Of 200 files some are left for the process, and eleven for each server: one for calls and ten for watches."""
@@ -343,7 +360,7 @@ def test_strangers_cannot_flood_the_log(site: LiveServer, tmp_path: Path) -> Non
         lines = page.log.read_text().splitlines()
         assert [line.partition("uvicorn.error: ")[2] for line in lines] == [
             *["Invalid HTTP request received."] * 5,
-            "Invalid HTTP request received. (15 like this were left out)",
+            "Invalid HTTP request received. (15 more were left out)",
         ]
 
 
@@ -380,7 +397,7 @@ def test_records_of_one_kind_are_logged_seldom() -> None:
     logged.now = 60.0
     logged.handler.write_numbers()
     logged.record(1, "bad request %d", 100)
-    assert logged.lines() == ["bad request 99 (95 like this were left out)", "bad request 100"]
+    assert logged.lines() == ["bad request 99 (95 more were left out)", "bad request 100"]
     logged.now = 130.0
     logged.handler.write_numbers(early=True)
     assert logged.lines() == []
@@ -395,7 +412,7 @@ def test_records_without_arguments_are_of_one_kind() -> None:
     logged.record(2, "another")
     logged.now = 61.0
     logged.record(2, "another")
-    assert logged.lines() == ["another", "Fatal error: object 6 (2 like this were left out)", "another"]
+    assert logged.lines() == ["another", "Fatal error: object 6 (2 more were left out)", "another"]
 
 
 async def test_numbers_are_logged_without_a_further_record() -> None:
@@ -408,7 +425,7 @@ async def test_numbers_are_logged_without_a_further_record() -> None:
     task = asyncio.create_task(logged.handler.write_numbers_regularly(0.001))
     while not (lines := logged.lines()):  # noqa: ASYNC110 - the handler has no event
         await asyncio.sleep(0)
-    assert lines == ["bad request (1 like this were left out)"]
+    assert lines == ["bad request (1 more was left out)"]
     task.cancel()
 
 

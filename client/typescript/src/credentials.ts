@@ -159,10 +159,10 @@ export function isThisMachine(server: string): boolean {
   const own = hostname().toLowerCase();
   return (
     isLoopback(server) ||
-    [...LOOPBACK_NAMES, own, own.split(".")[0]].includes(host) ||
+    (host !== "" && [...LOOPBACK_NAMES, own, own.split(".")[0]].includes(host)) ||
     host.endsWith(".localhost") ||
     // What resolvers make of a short IPv4 address, and the addresses of no interface, which Linux connects to itself.
-    /^(127(\.\d+){0,2}|0(\.0){0,3})$/.test(host) ||
+    /^(127(\.\d+){1,2}|0(\.0){0,3})$/.test(host) ||
     unspecified.check(...family(host))
   );
 }
@@ -176,7 +176,7 @@ function hostOf(address: string): string {
 
 /** An IP address without its zone, and its family, as a BlockList takes them; no address of any list for a name. */
 function family(host: string): [string, "ipv4" | "ipv6"] {
-  const [ip = ""] = host.split("%");
+  const ip = host.includes(":") ? host.replace(/%.*/, "") : host;
   return isIP(ip) ? [ip, isIP(ip) === 4 ? "ipv4" : "ipv6"] : ["192.0.2.1", "ipv4"];
 }
 

@@ -231,7 +231,7 @@ def _first_pause_of_round(search: Search, arm: Arm) -> bool:
 def _known(arm: Arm) -> str:
     ended = {
         "reached the target within the bound": arm.num_converged,
-        "missed the target or the bound": arm.num_succeeded - arm.num_converged,
+        "missed the target, or reached it above the bound": arm.num_succeeded - arm.num_converged,
         "failed": arm.num_failed,
     }
     parts = [f"{count} {what}" for what, count in ended.items() if count]

@@ -185,8 +185,9 @@ class Savings:
     @property
     def _model(self) -> float:
         """M."""
-        mean = 0.0 if self.baseline is None else self.baseline.mean
-        return mean if self.with_default is None else max(mean, self.with_default)
+        if self.with_default is not None:
+            return self.with_default
+        return 0.0 if self.baseline is None else self.baseline.mean
 
     def times(self, factor: float) -> Savings:
         """The same in another unit: CO2 is energy times the carbon intensity.
@@ -235,13 +236,11 @@ def savings(
     """
     _check(reached, deliveries, spent, running)
     default = reached.get(default_batch_size, Delivered())
-    if not deliveries:
-        return Savings(
-            deliveries, spent, Verdict.NO_DELIVERY, running=running, in_use=in_use, with_default=with_default
-        )
     if any(each.logs.count < each.count for each in reached.values()):
         # What was not measured is missing from what was spent, too.
-        return Savings(deliveries, spent, Verdict.NOT_MEASURED)
+        return Savings(deliveries, spent, Verdict.NOT_MEASURED if deliveries else Verdict.NO_DELIVERY)
+    if not deliveries:
+        return Savings(0, spent, Verdict.NO_DELIVERY, running=running, in_use=in_use, with_default=with_default)
     spread = _spread(default, reached.values())
     known = _baseline(default, spread) if default.count >= LEAST_RUNS else None
     mean = default.mean if default.count else None

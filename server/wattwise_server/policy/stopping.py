@@ -124,7 +124,7 @@ def _failed(trial: Trial) -> str:
     name = f"trial {trial.number} of job {trial.job_id!r}"
     reason = trial.end_reason.value if trial.end_reason else "no reason"
     ended = f"was ended by its trainer ({reason})"
-    if trial.end_reason is EndReason.LOST:
+    if trial.end_reason is EndReason.LOST and trial.type is not TrialType.IMPORTED:
         ended = "is lost: no report or heartbeat came before its lease expired"
     resume = ", or resume it from a checkpoint" if trial.resumable else ""
     return f"stop: {name} {ended}; ask for a new batch size{resume}"

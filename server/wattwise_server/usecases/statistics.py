@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate, groupby
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -445,6 +446,8 @@ class Statistics:
         if money is not None and self._prices.joule and energy.verdict is Verdict.NOT_MEASURED:
             # Without its energy, a trial seems cheaper than it was.
             money = Claim(num_deliveries, money.spent, Verdict.NOT_MEASURED)
+        elif money is not None and self._prices.joule and energy.in_use is None:
+            money = replace(money, in_use=None, with_default=energy.with_default and money.with_default)
         grams = self.factors.grams_per_joule
         return Savings(
             saved(0, spent.usage.cost, running.usage.cost),

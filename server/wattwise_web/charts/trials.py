@@ -329,7 +329,7 @@ def saved_so_far(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
     )
     caption = (
         "Solid: saved at least; dashed: the estimate; both are cautious, by what is known of the default today. Below "
-        "zero: not yet. A loss is computed by the plain mean, and is smaller than these lines say."
+        "zero: not yet. A loss is computed by what a model takes with the default, and is smaller than these lines say."
     )
     if is_clipped:
         caption += " The solid line goes on below the chart; the table has all its values."

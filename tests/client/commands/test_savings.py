@@ -129,7 +129,7 @@ def test_losses_of_the_printed_rows_are_counted(
 
 
 def test_spending_of_running_trials_is_no_loss(ask: Ask, losing: Trainer) -> None:
-    """A loss is what ended trials spent beyond the mean of the default; running trials are counted, and said to run."""
+    """A loss is what ended trials spent beyond the default; running trials are counted, and said to run."""
     trial = losing.next()
     losing.report(trial, 5000.0, metric=0.1)
     shown = ask("jobs", "savings", losing.job_id)
@@ -137,6 +137,19 @@ def test_spending_of_running_trials_is_no_loss(ask: Ask, losing: Trainer) -> Non
     assert row(shown, "cost")[-1] == "6.06 kJ"
     assert row(shown, "deliveries")[1] == "16 of 17 trials reached the target, 1 still running"
     assert row(shown, "loss")[1].startswith("1.06 kJ of ended trials - 16 x 10.0 J, ")
+
+
+def test_a_loss_beside_a_default_that_misses_adds_up(
+    ask: Ask, grpc_server: LiveServer, stub: v1.BatchSizeOptimizerStub
+) -> None:
+    """What the default misses is part of what a model takes with it, in every figure."""
+    trainer = runs(grpc_server, 16, [100.0] * 10, Trainer(stub))
+    for _ in range(5):
+        trainer.run(100.0, converges=False)
+    runs(grpc_server, 8, [400.0] * 10, trainer)
+    shown = ask("jobs", "savings", trainer.job_id)
+    assert row(shown, "loss")[1] == "5.50 kJ - 20 x 150 J, what a model takes with the default: 2.50 kJ"
+    assert "Lost about 2.50 kJ in 20 deliveries, 83% more " in " ".join(shown.split())
 
 
 @pytest.fixture(scope="module")

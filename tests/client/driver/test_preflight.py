@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 from pathlib import Path
 
@@ -143,3 +144,11 @@ def test_problems_name_no_arguments_of_python() -> None:
     ]
     assert len(texts) > 20
     assert not [text for text in texts if any(word in text for word in _PYTHONS)]
+
+
+def test_arguments_of_any_bytes_are_measured(runs: Runs) -> None:
+    """A folder whose name is not UTF-8 is part of an argument, and no fault."""
+    folder = runs.folder / os.fsdecode(b"a\xff")
+    folder.mkdir()
+    (fault,) = refusals(runs, write_job(folder, ["no-such-program", "{log_dir}"]))
+    assert "train.command: program 'no-such-program' is not found" in fault

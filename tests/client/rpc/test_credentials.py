@@ -293,6 +293,7 @@ def test_loopback_addresses() -> None:
             "xds:///localhost",
         ),
         *("dns://192.0.2.1/localhost:1", "dns://[::1]/elsewhere:1", "ipv6:[::1]:1,[2001:db8::1]:1"),
+        *("127.0.0.1%evil.example:1", "localhost%evil.example:1", "[127.0.0.1%a]:1"),
         *("ipv4:127.0.0.1:1,192.0.2.1:1", "localhost:1,192.0.2.1:1", "localhost@elsewhere:1"),
     ):
         assert not is_loopback(address), address
@@ -307,7 +308,15 @@ def test_what_is_this_machine_needs_no_proxy() -> None:
     ):
         assert is_this_machine(address), address
         assert not is_loopback(address), address
-    for address in ("10.0.0.1:1", "localhost.example:1", "127.0.0.1.example:1", "alocalhost:1", "dns://a/localhost:1"):
+    for address in (
+        "10.0.0.1:1",
+        "localhost.example:1",
+        "127.0.0.1.example:1",
+        "127:1",
+        "127.0.0.1%a:1",
+        "dns://a/localhost:1",
+        "",
+    ):
         assert not is_this_machine(address), address
 
 

@@ -290,10 +290,10 @@ def test_states_of_batch_sizes() -> None:
     [
         (
             Arm(16, num_succeeded=5, num_converged=2, num_failed=1),
-            "2 reached the target within the bound, 3 missed the target or the bound, 1 failed",
+            "2 reached the target within the bound, 3 missed the target, or reached it above the bound, 1 failed",
         ),
         (Arm(16, num_succeeded=2, num_converged=2), "2 reached the target within the bound"),
-        (Arm(16, num_succeeded=1), "1 missed the target or the bound"),
+        (Arm(16, num_succeeded=1), "1 missed the target, or reached it above the bound"),
     ],
 )
 def test_state_counts_how_trials_ended(arm: Arm, known: str) -> None:

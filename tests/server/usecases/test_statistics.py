@@ -151,6 +151,20 @@ def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer
     assert (found.num_deliveries, found.spent.cost, list(found.months)) == (0, 0.0, [])
     assert found.savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     assert (found.savings.cost.in_use, found.savings.cost.with_default) == (10.0, 100.0)
+    assert found.savings.money.in_use > 0
+
+
+def test_imported_trials_without_energy_cost_no_money(priced: LiveServer) -> None:
+    """Where energy has a price, the money of a model is unknown without its energy, also before the first delivery."""
+    job = People(priced, eta_knob=0.5)
+    epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=0.0, metric=0.95)
+    request = v1.ImportTrialRequest(job_id=job.job_id, request_id="a", batch_size=16, measurements=[epoch])
+    priced.trainer.ImportTrial(request)
+    savings = figures(priced, job.job_id).savings
+    assert savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
+    assert savings.cost.with_default == 50.0
+    for unknown in (savings.energy, savings.money):
+        assert not unknown.HasField("with_default")
 
 
 def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:

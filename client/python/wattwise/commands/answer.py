@@ -23,9 +23,6 @@ _KINDS: dict[int, Kind] = {
     v1.SAVINGS_VERDICT_UNCERTAIN: "uncertain",
 }
 
-_ESTIMATES = {" (estimate)": " (estimates)", " (partly estimate)": " (estimates in part)"}
-"""How a sentence of costs ends, by the mark of the job's costs."""
-
 _CHOICES = 3
 """Choices of the next launch that are named."""
 
@@ -179,7 +176,7 @@ def shown_saving(saving: v1.Saving, text: Callable[[float], str]) -> tuple[str, 
 
 
 def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
-    saving, text, mark = quantity.saving, quantity.text, _ESTIMATES.get(mark_of(job), "")
+    saving, text, mark = quantity.saving, quantity.text, mark_of(job)
     default, used = job.spec.default_batch_size, savings.batch_size_in_use
     if not (savings.num_deliveries or saving.HasField("in_use") or saving.HasField("with_default")):
         return _no_delivery(job, savings)
@@ -241,9 +238,7 @@ def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
             found = "Nothing can be saved while every launch gets the default batch size."
         case v1.SAVINGS_VERDICT_EXPLORING if not _is_held(job):
             found = f"Exploring: {_so_far(savings, saving)} in the first {savings.num_exploring_launches} launches."
-        case v1.SAVINGS_VERDICT_UNCERTAIN:
-            found = f"Whether it has saved anything in {deliveries} is not certain yet."
-        case v1.SAVINGS_VERDICT_EXPLORING if saving.HasField("at_least"):
+        case v1.SAVINGS_VERDICT_UNCERTAIN | v1.SAVINGS_VERDICT_EXPLORING if saving.HasField("at_least"):
             found = f"Whether it has saved anything in {deliveries} is not certain yet."
         case v1.SAVINGS_VERDICT_NO_BASELINE | v1.SAVINGS_VERDICT_EXPLORING:
             needed = f"{savings.num_baseline_trials} of the {savings.min_baseline_trials} deliveries"

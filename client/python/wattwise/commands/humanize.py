@@ -36,8 +36,14 @@ def energy(value: float) -> str:
     return f"{joules(value)} ({_rounded(kilowatt_hours)} kWh)"
 
 
+_LEAST_MONEY = 1e-6
+"""Smaller amounts of money are not told apart."""
+
+
 def money(value: float, currency: str) -> str:
     """An amount of a currency: with cents, or three digits below 1: "1,234.50 EUR", "0.0312 EUR", "0.00 EUR"."""
+    if abs(value) < _LEAST_MONEY:
+        return f"{'<0.000001' if value else '0.00'} {currency}".rstrip()
     return f"{_rounded(value) if 0 < abs(value) < 1 else f'{value:,.2f}'} {currency}".rstrip()
 
 

@@ -57,7 +57,10 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _of_unknown_options(self, end: str = "--") -> str:
-        """What is wrong if there are unknown options before a word; without a subcommand, only such as known ones."""
+        """What is wrong if there are unknown options before a word.
+
+        A parser with subcommands tells only those that are similar to a known option: others may be its subcommand's.
+        """
         unknown = self._unknown_options(end)
         hint = self._hint(unknown) if unknown else ""
         return _unknown_text(unknown, hint) if hint or (unknown and self._subparsers is None) else ""

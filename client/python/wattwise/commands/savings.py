@@ -279,7 +279,7 @@ def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> I
         yield "estimate", f"{deliveries} x {cautious} - {spent} spent"
     elif saving.verdict == v1.SAVINGS_VERDICT_LOSS:
         # What running trials spent is no loss before they end.
-        ended = f"{text(deliveries * saving.baseline - saving.uncorrected)}{' of ended trials' if running else ''}"
+        ended = f"{text(deliveries * saving.with_default - saving.uncorrected)}{' of ended trials' if running else ''}"
         took = "what a model takes with the default"
         yield "loss", f"{ended} - {deliveries} x {model}, {took}: {text(-saving.uncorrected)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import shlex
 import shutil
 import sys
@@ -76,7 +77,7 @@ def _program_faults(file: JobFile) -> Iterator[Violation]:
     except ValueError as error:
         yield Violation("train.command", str(error))
     for word in words:
-        if (size := len(word.encode())) > _LONGEST_ARGUMENT:
+        if (size := len(os.fsencode(word))) > _LONGEST_ARGUMENT:
             text = f"{word!r:.80} has {size:,} bytes; an argument has {_LONGEST_ARGUMENT:,} at most: put it into a file"
             yield Violation("train.command", text)
     program, workdir = file.train.command[0], file.train.workdir

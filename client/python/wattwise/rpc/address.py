@@ -88,10 +88,10 @@ def is_this_machine(server: str) -> bool:
     own = socket.gethostname().lower()
     return (
         _is_loopback_server(server)
-        or host in (*_LOOPBACK_NAMES, own, own.partition(".")[0])
+        or (host != "" and host in (*_LOOPBACK_NAMES, own, own.partition(".")[0]))
         or host.endswith(".localhost")
         # Short IPv4 addresses, and those of no interface, which Linux connects to itself.
-        or re.fullmatch(r"127(\.\d+){0,2}|0(\.0){0,3}", host) is not None
+        or re.fullmatch(r"127(\.\d+){1,2}|0(\.0){0,3}", host) is not None
         or _packed(host) == b"\0" * 16
     )
 
@@ -149,7 +149,7 @@ def _host_of(address: str) -> str:
 
 def _is_loopback_ip(host: str) -> bool:
     # An address of IPv6 may have the zone of its interface, or an address of IPv4 in it.
-    packed = _packed(host.partition("%")[0]).removeprefix(b"\0" * 10 + b"\xff\xff")
+    packed = _packed(host.partition("%")[0] if ":" in host else host).removeprefix(b"\0" * 10 + b"\xff\xff")
     return packed == b"\0" * 15 + b"\1" or (len(packed) == 4 and packed.startswith(b"\x7f"))
 
 

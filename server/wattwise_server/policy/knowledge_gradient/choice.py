@@ -203,8 +203,9 @@ class Prospects:
         ratio = float(self.values.model[self.worth] / self.values.model[self.best])
         size = self.spec.batch_sizes[self.worth]
         return self.worth, (
-            f"{running}; batch size {size} is tried beside: a model is expected to cost {ratio:.2g} times as much with "
-            f"{size} as with {default}, and the result may lower the cost of the next {self.deliveries:.0f} deliveries"
+            f"{running}; batch size {size} is tried as well: a model is expected to cost {ratio:.2g} times as much "
+            f"with {size} as with {default}, and the result may lower the cost of the next {self.deliveries:.0f} "
+            "deliveries"
         )
 
     @property

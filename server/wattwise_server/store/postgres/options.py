@@ -118,12 +118,12 @@ def tls_mode(options: Mapping[str, str]) -> str:
 
 
 def _tls_files(options: Mapping[str, str], both: Mapping[str, str]) -> list[str]:
-    """Returns the options whose files are read; those of the URL are checked, even if the mode leaves them out."""
+    """Returns the options whose files are checked: those that are read, and those of the URL. None without TLS."""
     mode = tls_mode(both)
     if mode == "disable":
         return []
     certificate = _file("sslcert", both)
-    unread = {*(_OF_AUTHORITY if mode in WITHOUT_CERTIFICATE else ())}
+    unread = set(_OF_AUTHORITY if mode in WITHOUT_CERTIFICATE else ())
     if certificate is None or not (certificate.is_named or os.path.lexists(certificate.path)):
         unread.add("sslkey")
     return [name for name in _TLS_FILES if options.get(name) or name not in unread]
@@ -200,7 +200,7 @@ def password_source(options: Mapping[str, str], *, in_url: bool) -> str:
     """
     if in_url or options.get("password"):
         return "it is in the URL"
-    if service := options.get("service") or os.environ.get("PGSERVICE"):
+    if service := options.get("service"):
         return f"it is read from the service {service}, PGPASSWORD or a password file"
     if os.environ.get("PGPASSWORD"):
         return "it is in PGPASSWORD"

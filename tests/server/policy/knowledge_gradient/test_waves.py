@@ -54,7 +54,7 @@ def test_first_wave() -> None:
     running = "no trial has reached the target yet, and 1 trial of batch size 32 is running"
     for choice in choices[1:3]:
         found = re.fullmatch(
-            rf"{running}; batch size (64|16) is tried beside: a model is expected to cost ([\d.]+) times as much with "
+            rf"{running}; batch size (64|16) is tried as well: a model is expected to cost ([\d.]+) times as much with "
             r"\1 as with 32, and the result may lower the cost of the next (\d+) deliveries",
             choice.reason,
         )
