@@ -57,7 +57,7 @@ _UNLIKELY = 0.05
 
 _USUAL = ("POLICY_KNOWLEDGE_GRADIENT", "POLICY_PRUNING_GTS")
 _ETA = 0.5
-_WIDTH = 88
+_WIDTH = 80
 _CHANGES = " *"
 """Marks a line whose default changes."""
 _ROUNDING = 1e-9
@@ -354,7 +354,7 @@ def _entries(policy: str, kept: Sequence[Line], played: _Played) -> Iterator[_En
 
 def _print_policy(console: Console, policy: str, kept: Sequence[Line], played: _Played) -> bool:
     """One policy's table and its totals; returns whether all its limits are met."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, title=policy, title_justify="left")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title=policy, title_justify="left")
     table.add_column("case", no_wrap=True)
     for name in ("after", "none", "runs", "true", "plain", "saved", "doubt", "holds"):
         table.add_column(name, justify="right", no_wrap=True)

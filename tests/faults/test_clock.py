@@ -100,7 +100,10 @@ def test_step_between_two_servers(adrift: LiveServer, clock: Clock) -> None:
 
 
 def test_clock_that_was_ahead(adrift: LiveServer, clock: Clock) -> None:
-    """A job that was registered and reset in a time to come counts the trials that are imported after a correction."""
+    """A job that was registered and reset in a time to come learns from what is imported after a correction.
+
+    When that began is unknown then, so that it is no part of what the job spent and saved.
+    """
     clock.step(YEARS)
     adrift.kill()
     adrift.start()
@@ -115,7 +118,8 @@ def test_clock_that_was_ahead(adrift: LiveServer, clock: Clock) -> None:
     trial = job.stub.ImportTrial(request).trial
     assert (trial.excluded, trial.end_reason) == (False, v1.END_REASON_TARGET_REACHED)
     found = adrift.admin.GetJobStatistics(v1.GetJobStatisticsRequest(job_id=job.job_id)).statistics
-    assert (found.num_deliveries, found.spent.energy_joules) == (1, 5)
+    assert [(each.num_deliveries, each.spent.energy_joules) for each in found.trials] == [(1, 5)]
+    assert (found.num_deliveries, found.spent.energy_joules) == (0, 0)
 
 
 def test_suspended_machine(adrift: LiveServer, clock: Clock) -> None:

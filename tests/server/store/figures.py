@@ -209,7 +209,7 @@ class FigureTests:
             assert group.logs.energy.deviation == 0.0
 
     async def test_history_from_before_the_job_is_not_its_own(self, opener: Opener) -> None:
-        """An imported trial that started before the registration is apart; one whose start is unknown is not."""
+        """An imported trial that started before the registration is apart, and so is one whose start is unknown."""
         starts = (BEGIN - MINUTE, None, BEGIN + MINUTE)
         trials = [
             ended_trial(number, type=TrialType.IMPORTED, start_time=start) for number, start in enumerate(starts, 1)
@@ -217,9 +217,9 @@ class FigureTests:
         async with opener() as store:
             key = await save(store, figured_job(num_trials=3), *trials)
             groups = (await store.trial_groups([key], Prices(), {}))[key]
-            assert {group.own: group.num_trials for group in groups} == {True: 2, False: 1}
+            assert {group.own: group.num_trials for group in groups} == {False: 2, True: 1}
             spent = await store.spent(key, 1, 1, 0)
-            assert [(each.num_deliveries, each.cost) for each in spent] == [(0, 0.0), (1, 100.0), (1, 100.0)]
+            assert [(each.num_deliveries, each.cost) for each in spent] == [(0, 0.0), (0, 0.0), (1, 100.0)]
 
     async def test_running_trials_have_what_they_took_so_far(self, opener: Opener) -> None:
         """The newest measurement of each running trial counts, with the cost of the job's eta."""
