@@ -56,7 +56,7 @@ demo: $(VENV)/.$(or $(DEMO_$(DATABASE)),$(error DATABASE=$(DATABASE) is unknown:
 serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state in wattwise.db
 	$(BIN)/wattwise serve
 
-test: $(VENV)/.test ## run the test suite (about five minutes on two idle cores)
+test: $(VENV)/.test ## run the test suite (about a quarter of an hour on two idle cores)
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 
 soak: $(VENV)/.soak ## run the tests that take long: kills, power cuts, many streams, fuzzing, the model (SOAK=short: about thirteen minutes; SOAK=long: hours)
