@@ -66,7 +66,7 @@ test-browser: $(VENV)/.test ## run the web page's tests in Chromium, which is in
 	@command -v chromium chromium-browser google-chrome >/dev/null \
 	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get install --yes --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
 	  || echo "Chromium is missing and cannot be installed here: its tests are skipped (Debian: apt-get install chromium)"
-	WATTWISE_SCREENSHOTS=$(SCREENSHOTS) $(BIN)/python -m pytest -m browser tests/web
+	WATTWISE_SCREENSHOTS=$(SCREENSHOTS) $(BIN)/python -m pytest -m "browser and not soak" tests/web
 
 test-gpu: $(VENV)/.test ## run the monitors' tests on this machine's NVIDIA GPU, under load if .venv has PyTorch with CUDA
 	$(BIN)/python -m pytest -m gpu -s

@@ -311,7 +311,7 @@ def test_the_state_alone_is_announced(show: Opener, page: WebPage, site: LiveSer
     for epoch in (1, 2):
         was = tab.locator("#as-of").text_content()
         trainer.report(trial, float(epoch), 0.125 * epoch, epoch, float(epoch))
-        expect(tab.locator("#t-1")).to_contain_text(f"{0.125 * epoch:.4f}")
+        expect(tab.locator("#t-1")).to_contain_text(f"{0.125 * epoch:g}")
         expect(tab.locator("#as-of")).not_to_have_text(was or "")
     expect(tab.locator("body")).not_to_have_attribute("data-spoke", "yes")
     tab.keyboard.press("p")

@@ -21,9 +21,13 @@ from tests.web.browser import CHROMIUM
 from tests.web.devtools import Devtools, Tab
 from tests.web.page import WebPage, populate
 
+SECONDS = number(600, short=60, long=7200)
+_PAUSE = number(1, short=1, long=10)
+
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.browser,
+    pytest.mark.timeout(SECONDS + 300),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make test-browser` installs it where it may"),
 ]
 
@@ -63,7 +67,6 @@ def test_ten_tabs_leave_memory_flat(tmp_path: Path) -> None:
 
     Two hours with SOAK=long, the usual ten minutes, or one.
     """
-    seconds, pause = number(600, short=60, long=7200), number(1, short=1, long=10)
     with LiveServer(tmp_path) as live, Devtools() as browser:
         live.start()
         job_id = populate(live.channel)["saving"]
@@ -73,7 +76,7 @@ def test_ten_tabs_leave_memory_flat(tmp_path: Path) -> None:
             begun = time.monotonic()
             for count, _ in enumerate(_reports(live, job_id)):
                 passed = time.monotonic() - begun
-                if passed >= len(samples) * seconds / _SAMPLES:
+                if passed >= len(samples) * SECONDS / _SAMPLES:
                     heap = statistics.mean(tab.heap() for tab in tabs)
                     of_tab = browser.memory() / len(tabs)
                     samples.append(Sample(resident(live.process.pid), resident(page.process.pid), heap, of_tab))
@@ -81,10 +84,10 @@ def test_ten_tabs_leave_memory_flat(tmp_path: Path) -> None:
                     text = ", ".join(f"{name} {value:.1f} MB" for name, value in samples[-1]._asdict().items())
                     sys.stdout.write(f"{passed:.0f} s, {count} reports, {updates} updates: {text}\n")
                     sys.stdout.flush()
-                if passed > seconds:
+                if passed > SECONDS:
                     break
                 # A training, which reports now and then.
-                time.sleep(pause)
+                time.sleep(_PAUSE)
     before, after = samples[_SAMPLES // 2], samples[-1]
     assert after.server - before.server < _NOISE
     assert after.page - before.page < _NOISE
