@@ -76,6 +76,7 @@ def _deepen(connection: sqlite3.Connection, times: int) -> None:
     """Copies of the trials of the job with many trials."""
     (key,) = connection.execute("SELECT job_key FROM jobs WHERE job_id = ?", (DEEP,)).fetchone()
     changed = {name: f"{name} + {TRIALS} * i" for name in ("trial_number", "observation")}
+    changed["request_id"] = "request_id || '-' || i"
     for table in ("trials", "measurements"):
         _copy(connection, table, times - 1, changed, f"job_key = {key} AND trial_number <= {TRIALS}")
     grown = ", ".join(f"{name} = {name} * {times}" for name in _COUNTS)
