@@ -348,7 +348,7 @@ def test_files_are_left_for_the_servers(monkeypatch: pytest.MonkeyPatch, servers
 
 
 def test_strangers_cannot_flood_the_log(site: LiveServer, tmp_path: Path) -> None:
-    """Of refused requests five are logged, and their number at the end; no package for WebSockets is advised."""
+    """Five refused requests are logged, then the number of the others; nothing advises a WebSocket package."""
     upgrade = "GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: upgrade, close\r\nUpgrade: websocket\r\n\r\n"
     with WebPage(site.address, tmp_path / "web.log") as page:
         port = int(page.url.rpartition(":")[2])

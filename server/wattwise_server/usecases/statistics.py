@@ -443,11 +443,8 @@ class Statistics:
 
         energy = saved(1, spent.usage.energy_joules, running.usage.energy_joules)
         money = None if spent.money is None else saved(3, spent.money, running.money or 0.0)
-        if money is not None and self._prices.joule and energy.verdict is Verdict.NOT_MEASURED:
-            # Without its energy, a trial seems cheaper than it was.
-            money = Claim(num_deliveries, money.spent, Verdict.NOT_MEASURED)
-        elif money is not None and self._prices.joule and energy.in_use is None:
-            money = replace(money, in_use=None, with_default=energy.with_default and money.with_default)
+        if money is not None and self._prices.joule:
+            money = _measured_money(money, energy)
         grams = self.factors.grams_per_joule
         return Savings(
             saved(0, spent.usage.cost, running.usage.cost),
@@ -564,6 +561,15 @@ def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Deli
 def _quantities(group: TrialGroup) -> tuple[float, float, float, float]:
     usage = group.usage
     return usage.cost, usage.energy_joules, usage.time_seconds, group.money
+
+
+def _measured_money(money: Claim, energy: Claim) -> Claim:
+    """The claim about money where energy has a price: without its energy, a trial seems cheaper than it was."""
+    if energy.verdict is Verdict.NOT_MEASURED:
+        return Claim(money.deliveries, money.spent, Verdict.NOT_MEASURED)
+    if energy.in_use is None:
+        return replace(money, in_use=None, with_default=energy.with_default and money.with_default)
+    return money
 
 
 def _claimed(savings: Savings, figure: Literal["saved", "at_least", "at_most", "uncorrected"]) -> Quantities:

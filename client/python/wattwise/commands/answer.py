@@ -129,7 +129,7 @@ def kind_of(job: v1.Job, saving: v1.Saving) -> Kind:
 
 
 def _is_held(job: v1.Job) -> bool:
-    """Whether somebody keeps the search from trying batch sizes."""
+    """Whether an operator has paused the search or pinned a batch size."""
     return job.paused or job.HasField("pinned_batch_size")
 
 

@@ -420,7 +420,7 @@ def monitors(job: v1.Job) -> str:
 
 
 def job_state(job: v1.Job) -> str:
-    """The state in a word or two, the same in all lists and on all pages; what somebody should look at comes first.
+    """The state in a word or two, for lists and pages; what needs attention comes first.
 
     Args:
         job: a single job, or one of a list with summaries.
