@@ -63,7 +63,7 @@ def _launches(count: int) -> Iterator[tuple[float, Search]]:
         search = observe(_POLICY, _SPEC, search, Dispatched(trial))
         verdict = judge(_SPEC, _POLICY.bound(_SPEC, search, size), _last(number, size))
         ended = trial._replace(
-            status=TrialStatus.SUCCEEDED,
+            status=TrialStatus.DECIDED,
             end_reason=verdict.end_reason or EndReason.MAX_EPOCHS,
             last=_last(number, size),
             cost=verdict.cost,

@@ -23,7 +23,7 @@ DEEP = "bench-deep"
 """The job with many trials."""
 
 _TABLES = ("jobs", "arms", "trials", "measurements")
-_COUNTS = ("num_succeeded", "reached_count", "counted_count")
+_COUNTS = ("num_decided", "reached_count", "counted_count")
 _UP_TO = "WITH RECURSIVE copies(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM copies WHERE i < {})"
 
 
@@ -76,7 +76,7 @@ def _deepen(connection: sqlite3.Connection, times: int) -> None:
     """Copies of the trials of the job with many trials."""
     (key,) = connection.execute("SELECT job_key FROM jobs WHERE job_id = ?", (DEEP,)).fetchone()
     changed = {name: f"{name} + {TRIALS} * i" for name in ("trial_number", "observation")}
-    changed["request_id"] = "request_id || '-' || i"
+    changed["launch_id"] = "launch_id || '-' || i"
     for table in ("trials", "measurements"):
         _copy(connection, table, times - 1, changed, f"job_key = {key} AND trial_number <= {TRIALS}")
     grown = ", ".join(f"{name} = {name} * {times}" for name in _COUNTS)

@@ -49,7 +49,7 @@ BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(100.0)).get_batch_
 """,
     "bare_trial": _BARE
     + """
-asked = pb.GetNextBatchSizeRequest(job_id=sys.argv[2], request_id=os.urandom(16).hex())
+asked = pb.GetNextBatchSizeRequest(job_id=sys.argv[2], launch_id=os.urandom(16).hex())
 answer = stub.GetNextBatchSize(asked, timeout=60)
 stub.EndTrial(pb.EndTrialRequest(trial=answer.trial.id, reason=trial_pb2.END_REASON_COMPLETED), timeout=60)
 channel.close()

@@ -37,8 +37,8 @@ def job_spec(**changes: object) -> v1.JobSpec:
 
 
 def next_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> v1.Trial:
-    """Asks for a trial, with a request id as a client does."""
-    request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=str(uuid.uuid4()))
+    """Asks for a trial, with a launch id as a client does."""
+    request = v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=str(uuid.uuid4()))
     return stub.GetNextBatchSize(request, timeout=60).trial
 
 

@@ -48,7 +48,7 @@ async def _call(server: str, count: int, calls: int) -> int:
 
 
 async def _whole_trial(stub: Any, job_id: str) -> int:
-    asked = await stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id, request_id=str(uuid.uuid4())))
+    asked = await stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=str(uuid.uuid4())))
     reports = jobs.whole_trial(asked.trial)
     for request in reports:
         await stub.ReportResult(request)

@@ -47,7 +47,7 @@ def _median(stub: v1.BatchSizeOptimizerStub, ids: list[str]) -> float:
 
 
 def _seconds(stub: v1.BatchSizeOptimizerStub, job_id: str) -> float:
-    request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=str(uuid.uuid4()))
+    request = v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=str(uuid.uuid4()))
     start = time.perf_counter()
     answer = stub.GetNextBatchSize(request, timeout=60)
     taken = time.perf_counter() - start

@@ -92,7 +92,7 @@ def trains(program: str, server: LiveServer) -> None:
 
 
 def repeats(program: str, server: LiveServer, status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
-    """A call whose response was lost is retried with the same request id: one trial, one result per epoch."""
+    """A call whose response was lost is retried with the same launch id: one trial, one result per epoch."""
     losing = Losing(server.start(), status)
     exited, said = Example(program, losing.address).end()
     losing.close()
@@ -127,7 +127,7 @@ def heartbeats_and_ends(program: str, server: LiveServer) -> None:
 
     def reported() -> bool:
         found = server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials if registered(server) else []
-        assert all(one.status == v1.TRIAL_STATUS_DISPATCHED for one in found), found
+        assert all(one.status == v1.TRIAL_STATUS_RUNNING for one in found), found
         return bool(found) and found[0].last_epoch == 1
 
     wait_until(reported)
@@ -241,7 +241,7 @@ def falls_back(program: str, server: LiveServer) -> None:
     server.start()
     server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec()))
     for size in spec().batch_sizes:
-        imported = v1.ImportTrialRequest(job_id=JOB, request_id=f"crash-{size}", batch_size=size)
+        imported = v1.ImportTrialRequest(job_id=JOB, launch_id=f"crash-{size}", batch_size=size)
         imported.end_reason = v1.END_REASON_OUT_OF_MEMORY
         server.trainer.ImportTrial(imported)
     status, said = Example(program, server.address).end()
@@ -340,7 +340,7 @@ def import_cheap_trial(server: LiveServer) -> None:
     """Register the job, with a trial of batch size 64 that cost next to nothing."""
     server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec()))
     reached = v1.Measurement(current_epoch=2, time_seconds=0.1, energy_joules=10, metric=0.95)
-    cheap = v1.ImportTrialRequest(job_id=JOB, request_id="cheap", batch_size=64, measurements=[reached])
+    cheap = v1.ImportTrialRequest(job_id=JOB, launch_id="cheap", batch_size=64, measurements=[reached])
     server.trainer.ImportTrial(cheap)
 
 

@@ -66,9 +66,9 @@ class Trainer:
         self.job_id = self.spec.job_id
         stub.RegisterJob(v1.RegisterJobRequest(job=self.spec))
 
-    def next(self, request_id: str = "", *, resume: bool = False) -> v1.Trial:
+    def next(self, launch_id: str = "", *, resume: bool = False) -> v1.Trial:
         """Get the next trial."""
-        request = v1.GetNextBatchSizeRequest(job_id=self.job_id, request_id=request_id, resume=resume)
+        request = v1.GetNextBatchSizeRequest(job_id=self.job_id, launch_id=launch_id, resume=resume)
         return self.stub.GetNextBatchSize(request).trial
 
     def report(

@@ -94,7 +94,7 @@ def train(address: str) -> None:
     """A trainer goes on, and an operator deletes another job."""
     with grpc.insecure_channel(address) as channel:
         trainers, people = v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel)
-        request = v1.GetNextBatchSizeRequest(job_id="test-moved", request_id="still-runs")
+        request = v1.GetNextBatchSizeRequest(job_id="test-moved", launch_id="still-runs")
         trial = trainers.GetNextBatchSize(request).trial
         assert trial.id.trial_number == 2
         decided = trainers.ReportResult(v1.ReportResultRequest(result=result(trial, 5)))

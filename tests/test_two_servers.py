@@ -58,12 +58,12 @@ async def at_both(pair: Pair, requests: Callable[[Any, int], Sequence[Any]]) -> 
 
 
 async def test_racing_requests_get_dense_numbers(pair: Pair) -> None:
-    """A hundred request ids, each sent to both servers at once: numbers 1 to 100, and both answers are equal."""
+    """A hundred launch ids, each sent to both servers at once: numbers 1 to 100, and both answers are equal."""
     job = Trainer(pair[0].trainer)
     answers = await at_both(
         pair,
         lambda stub, _: [
-            stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, request_id=f"r{number}"))
+            stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=f"r{number}"))
             for number in range(100)
         ],
     )
@@ -238,7 +238,7 @@ def content(server: LiveServer) -> tuple[int, int]:
     jobs = server.admin.ListJobs(v1.ListJobsRequest(page_size=1000)).jobs
     running = 0
     for job in jobs:
-        request = v1.ListTrialsRequest(job_id=job.spec.job_id, status=v1.TRIAL_STATUS_DISPATCHED, page_size=1000)
+        request = v1.ListTrialsRequest(job_id=job.spec.job_id, status=v1.TRIAL_STATUS_RUNNING, page_size=1000)
         running += len(server.admin.ListTrials(request).trials)
     return len(jobs), running
 
@@ -301,7 +301,7 @@ def test_edges_are_answered_as_by_sqlite(server: LiveServer, postgres_url: str, 
         for each in (server, other):
             for spec in (BASE_SPEC, VICTIM_SPEC):
                 each.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
-        begun = v1.GetNextBatchSizeRequest(job_id=BASE, request_id="begun")
+        begun = v1.GetNextBatchSizeRequest(job_id=BASE, launch_id="begun")
         trial, same = (each.trainer.GetNextBatchSize(begun).trial.id for each in (server, other))
         assert trial == same
         by_type = seeds(trial)

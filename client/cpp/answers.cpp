@@ -110,13 +110,13 @@ void check_registered(const v1::RegisterJobResponse& answer, const v1::JobSpec& 
   require(!std::isnan(spec.target_metric()), call, "its job has the target NaN");
 }
 
-void check_trial(const std::string& call, v1::Trial& trial, const std::string& job_id, const std::string& request_id,
+void check_trial(const std::string& call, v1::Trial& trial, const std::string& job_id, const std::string& launch_id,
                  int number) {
   require(trial.has_id(), call, "it has no trial");
   const v1::TrialId& id = trial.id();
   require(id.job_id() == job_id, call, "its trial is of job '" + id.job_id().substr(0, 100) + "', not '" + job_id + "'");
   // An older server does not say the launch.
-  require(request_id.empty() || id.request_id().empty() || id.request_id() == request_id, call,
+  require(launch_id.empty() || id.launch_id().empty() || id.launch_id() == launch_id, call,
           "its trial belongs to another launch");
   require(number == 0 || id.trial_number() == number, call,
           "its trial has the number " + std::to_string(id.trial_number()));

@@ -18,8 +18,8 @@ std::string shown(const std::string& text);
 
 // A registered job must have the configuration that was sent, apart from its policy.
 void check_registered(const v1::RegisterJobResponse& answer, const v1::JobSpec& sent);
-// A trial must be the one that was asked for. Without a request id it may belong to any launch; the number 0 is any number.
-void check_trial(const std::string& call, v1::Trial& trial, const std::string& job_id, const std::string& request_id,
+// A trial must be the one that was asked for. Without a launch id it may belong to any launch; the number 0 is any number.
+void check_trial(const std::string& call, v1::Trial& trial, const std::string& job_id, const std::string& launch_id,
                  int number = 0);
 // A job must list the batch size of its trial.
 void check_dispatched(const std::string& call, const v1::Trial& trial, const v1::JobSpec& spec);

@@ -72,14 +72,14 @@ TrialSession::TrialSession(Client& client, const v1::JobSpec& spec, int fallback
 void TrialSession::request_trial(int fallback, bool registered) {
   try {
     if (!registered) spec_ = client_.register_job(job_).job().spec();
-    const auto response = client_.get_next_batch_size(job_.job_id(), request_id_);
+    const auto response = client_.get_next_batch_size(job_.job_id(), launch_id_);
     trial_ = response.trial();
     reason_ = response.reason();
   } catch (const Error& error) {
     const bool away = error.server_away() && !error.denied();
     if (fallback == 0 || !(away || error.nothing_left())) throw;
     // The server may have dispatched a trial with another batch size for the first id, whose answer was lost.
-    request_id_ = new_request_id();
+    launch_id_ = new_id();
     trial_.mutable_id()->set_job_id(job_.job_id());
     trial_.mutable_id()->set_batch_size(fallback);
     reason_ = "the fallback batch size " + std::to_string(fallback) + ", because there is no trial: " + error.what();
@@ -189,7 +189,7 @@ v1::ImportTrialRequest TrialSession::import_request(v1::EndReason reason) const 
   const std::lock_guard lock(mutex_);
   v1::ImportTrialRequest request;
   request.set_job_id(job_.job_id());
-  request.set_request_id(request_id_);
+  request.set_launch_id(launch_id_);
   request.set_batch_size(batch_size());
   for (const auto& measurement : measurements_) *request.add_measurements() = measurement;
   request.set_end_reason(reason);
@@ -238,7 +238,7 @@ bool TrialSession::send_heartbeat() {
 // its connection broke.
 bool TrialSession::listen(Seconds interval) {
   grpc::ClientContext context;
-  client_.prepare(context, new_request_id());
+  client_.prepare(context, new_id());
   std::unique_lock lock(mutex_);
   if (closed_) return false;
   stream_ = &context;

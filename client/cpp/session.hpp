@@ -75,7 +75,7 @@ class TrialSession {
   // The job as the trainer named it, and with the server's defaults.
   v1::JobSpec job_;
   v1::JobSpec spec_;
-  std::string request_id_ = new_request_id();
+  std::string launch_id_ = new_id();
   google::protobuf::Timestamp start_;
   v1::Trial trial_;
   std::string reason_;

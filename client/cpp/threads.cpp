@@ -17,7 +17,7 @@ constexpr int kEpochs = 200;
 
 v1::JobSpec job() {
   v1::JobSpec spec;
-  spec.set_job_id("threads-" + wattwise::new_request_id());
+  spec.set_job_id("threads-" + wattwise::new_id());
   spec.set_job_id_prefix("threads");
   spec.add_batch_sizes(16);
   spec.set_default_batch_size(16);
@@ -75,7 +75,7 @@ void share_fallback(wattwise::Client& client) {
   client.register_job(spec);
   v1::ImportTrialRequest crash;
   crash.set_job_id(spec.job_id());
-  crash.set_request_id(wattwise::new_request_id());
+  crash.set_launch_id(wattwise::new_id());
   crash.set_batch_size(16);
   crash.set_end_reason(v1::END_REASON_OUT_OF_MEMORY);
   client.import_trial(crash);

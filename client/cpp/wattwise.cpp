@@ -172,10 +172,10 @@ std::shared_ptr<grpc::Channel> channel(const std::string& address, const Credent
   return grpc::CreateCustomChannel(address, channel_credentials(address, credentials), arguments);
 }
 
-v1::GetNextBatchSizeRequest launch_request(const std::string& job_id, const std::string& request_id) {
+v1::GetNextBatchSizeRequest launch_request(const std::string& job_id, const std::string& launch_id) {
   v1::GetNextBatchSizeRequest request;
   request.set_job_id(job_id);
-  request.set_request_id(request_id);
+  request.set_launch_id(launch_id);
   std::array<char, 256> host{};
   // For people who look at the trial.
   if (gethostname(host.data(), host.size() - 1) == 0) (*request.mutable_labels())["host"] = host.data();
@@ -221,7 +221,7 @@ bool Error::unknown_trial() const {
   return reason == "ERROR_REASON_JOB_NOT_FOUND" || reason == "ERROR_REASON_TRIAL_NOT_FOUND";
 }
 
-bool Error::nothing_left() const { return reason == "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"; }
+bool Error::nothing_left() const { return reason == "ERROR_REASON_NO_BATCH_SIZE_LEFT"; }
 
 bool Error::server_away() const {
   // The reasons of errors that the request itself leads to.
@@ -249,7 +249,7 @@ Credentials Credentials::from_env() {
   return credentials;
 }
 
-std::string new_request_id() {
+std::string new_id() {
   std::random_device random;
   std::ostringstream text;
   for (int i = 0; i < 4; ++i) {
@@ -261,7 +261,7 @@ std::string new_request_id() {
 }
 
 v1::JobSpec named(v1::JobSpec spec) {
-  if (!spec.has_job_id()) spec.set_job_id(spec.job_id_prefix() + "-" + new_request_id().substr(0, 8));
+  if (!spec.has_job_id()) spec.set_job_id(spec.job_id_prefix() + "-" + new_id().substr(0, 8));
   return spec;
 }
 
@@ -276,19 +276,19 @@ Client::Client(const std::string& address, const Credentials& credentials) : tok
   servers_ = std::make_unique<Servers>(std::move(servers));
 }
 
-void Client::prepare(grpc::ClientContext& context, const std::string& request_id) const {
-  context.AddMetadata("x-request-id", request_id);
+void Client::prepare(grpc::ClientContext& context, const std::string& call_id) const {
+  context.AddMetadata("x-request-id", call_id);
   if (!token_.empty()) context.AddMetadata("authorization", "Bearer " + token_);
 }
 
 void Client::retrying(const std::function<grpc::Status(grpc::ClientContext&, const Server&)>& attempt,
                       Timeout call_timeout) const {
   const auto deadline = Clock::now() + call_timeout.value_or(timeout);
-  const std::string request_id = new_request_id();
+  const std::string launch_id = new_id();
   std::minstd_rand random{std::random_device{}()};
   for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     grpc::ClientContext context;
-    prepare(context, request_id);
+    prepare(context, call_id);
     context.set_deadline(std::chrono::system_clock::now() + (deadline - Clock::now()));
     const Server& server = servers_->current();
     const grpc::Status status = attempt(context, server);
@@ -320,19 +320,19 @@ v1::RegisterJobResponse Client::register_job(v1::JobSpec spec, Timeout call_time
   return response;
 }
 
-v1::GetNextBatchSizeResponse Client::get_next_batch_size(const std::string& job_id, const std::string& request_id) {
-  return next(launch_request(job_id, request_id));
+v1::GetNextBatchSizeResponse Client::get_next_batch_size(const std::string& job_id, const std::string& launch_id) {
+  return next(launch_request(job_id, launch_id));
 }
 
-v1::GetNextBatchSizeResponse Client::resume_trial(const std::string& job_id, const std::string& request_id) {
-  auto request = launch_request(job_id, request_id);
+v1::GetNextBatchSizeResponse Client::resume_trial(const std::string& job_id, const std::string& launch_id) {
+  auto request = launch_request(job_id, launch_id);
   request.set_resume(true);
   return next(request);
 }
 
 v1::GetNextBatchSizeResponse Client::next(const v1::GetNextBatchSizeRequest& request) {
   auto response = call(&v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
-  check_trial("GetNextBatchSize", *response.mutable_trial(), request.job_id(), request.request_id());
+  check_trial("GetNextBatchSize", *response.mutable_trial(), request.job_id(), request.launch_id());
   response.set_reason(shown(response.reason()));
   const std::lock_guard lock(mutex_);
   if (const auto found = specs_.find(request.job_id()); found != specs_.end()) {
@@ -363,7 +363,7 @@ v1::Trial Client::end_trial(const v1::TrialId& trial, v1::EndReason reason, Time
   *request.mutable_trial() = trial;
   request.set_reason(reason);
   auto response = call(&v1::BatchSizeOptimizer::Stub::EndTrial, request, call_timeout);
-  check_trial("EndTrial", *response.mutable_trial(), trial.job_id(), trial.request_id(), trial.trial_number());
+  check_trial("EndTrial", *response.mutable_trial(), trial.job_id(), trial.launch_id(), trial.trial_number());
   return response.trial();
 }
 
@@ -374,7 +374,7 @@ v1::ImportTrialResponse Client::import_trial(const v1::ImportTrialRequest& trial
     }
   }
   auto response = call(&v1::BatchSizeOptimizer::Stub::ImportTrial, trial, call_timeout);
-  check_trial("ImportTrial", *response.mutable_trial(), trial.job_id(), trial.request_id());
+  check_trial("ImportTrial", *response.mutable_trial(), trial.job_id(), trial.launch_id());
   return response;
 }
 

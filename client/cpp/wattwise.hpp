@@ -68,7 +68,7 @@ struct Credentials {
 };
 
 // 128 random bits, by which the server recognizes a retry.
-std::string new_request_id();
+std::string new_id();
 
 // The job with an id: if it has none, one is generated here, so that a retry registers the same job.
 v1::JobSpec named(v1::JobSpec spec);
@@ -93,12 +93,12 @@ class Client {
   // Creates the job, or confirms that the one under its id has the identical configuration. If the spec has no id, the
   // client generates it.
   v1::RegisterJobResponse register_job(v1::JobSpec spec, Timeout call_timeout = {});
-  // Dispatches the next trial. Generate the request id once per launch: the same id returns the same trial.
+  // Dispatches the next trial. Generate the launch id once per launch: the same id returns the same trial.
   v1::GetNextBatchSizeResponse get_next_batch_size(const std::string& job_id,
-                                                   const std::string& request_id = new_request_id());
-  // For a launch that continues from a checkpoint: if the trial with this request id was preempted or lost, it is
+                                                   const std::string& launch_id = new_id());
+  // For a launch that continues from a checkpoint: if the trial with this launch id was preempted or lost, it is
   // dispatched again.
-  v1::GetNextBatchSizeResponse resume_trial(const std::string& job_id, const std::string& request_id);
+  v1::GetNextBatchSizeResponse resume_trial(const std::string& job_id, const std::string& launch_id);
   // Reports an epoch with the sums since the trial's first epoch.
   // A result without a metric is not sent.
   v1::Decision report_result(const v1::TrainingResult& result, Timeout call_timeout = {});
@@ -106,7 +106,7 @@ class Client {
   v1::Decision heartbeat(const v1::TrialId& trial, Timeout call_timeout = {});
   // Ends a trial whose trainer exits. A trial that has ended before does not change.
   v1::Trial end_trial(const v1::TrialId& trial, v1::EndReason reason, Timeout call_timeout = {});
-  // Records a trial, or the end of one, that could not be reported while it ran. The request id makes the call safe to
+  // Records a trial, or the end of one, that could not be reported while it ran. The launch id makes the call safe to
   // retry; the job must be registered.
   v1::ImportTrialResponse import_trial(const v1::ImportTrialRequest& trial, Timeout call_timeout = {});
 
@@ -145,7 +145,7 @@ class Client {
   v1::BatchSizeOptimizer::Stub& trainer() { return *servers_->current().trainer; }
   v1::JobAdmin::Stub& admin() { return *servers_->current().admin; }
   // Adds the metadata of a call: its id in the server's log, and the token.
-  void prepare(grpc::ClientContext& context, const std::string& request_id) const;
+  void prepare(grpc::ClientContext& context, const std::string& call_id) const;
 
  private:
   v1::GetNextBatchSizeResponse next(const v1::GetNextBatchSizeRequest& request);

@@ -98,16 +98,16 @@ func only(spec *v1.JobSpec, field protoreflect.FieldDescriptor) *v1.JobSpec {
 	return one
 }
 
-// checkTrial checks that a trial is the one that was asked for, and shortens its texts. Without a request id it may belong to
+// checkTrial checks that a trial is the one that was asked for, and shortens its texts. Without a launch id it may belong to
 // any launch; the number 0 is any number.
-func checkTrial(call string, trial *v1.Trial, jobID, requestID string, number int32) error {
+func checkTrial(call string, trial *v1.Trial, jobID, launchID string, number int32) error {
 	id := trial.GetId()
 	switch {
 	case id == nil:
 		return invalidAnswer(call, "it has no trial")
 	case id.JobId != jobID:
 		return invalidAnswer(call, "its trial is of job %.100q, not %q", id.JobId, jobID)
-	case requestID != "" && id.RequestId != "" && id.RequestId != requestID:
+	case launchID != "" && id.LaunchId != "" && id.LaunchId != launchID:
 		// An older server does not say the launch.
 		return invalidAnswer(call, "its trial belongs to another launch")
 	case number != 0 && id.TrialNumber != number:

@@ -100,8 +100,8 @@ func (c *Client) Close() error {
 	return c.channel.Close()
 }
 
-// NewRequestID returns 128 random bits, by which the server recognizes a retry.
-func NewRequestID() string {
+// NewID returns 128 random bits, by which the server recognizes a retry.
+func NewID() string {
 	return hex.EncodeToString(random(16))
 }
 
@@ -125,7 +125,7 @@ func randomBelow(bound int) int {
 
 // Outgoing adds the metadata of a call: its id in the server's log, and the token.
 func (c *Client) Outgoing(ctx context.Context) context.Context {
-	ctx = metadata.AppendToOutgoingContext(ctx, "x-request-id", NewRequestID())
+	ctx = metadata.AppendToOutgoingContext(ctx, "x-request-id", NewID())
 	if c.token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.token)
 	}
@@ -183,7 +183,7 @@ func (c *Client) warn(message string) {
 // id, the client generates it, so that a retry registers the same job.
 func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (response *v1.RegisterJobResponse, err error) {
 	if spec.JobId == nil {
-		id := spec.JobIdPrefix + "-" + NewRequestID()[:8]
+		id := spec.JobIdPrefix + "-" + NewID()[:8]
 		spec.JobId = &id
 	}
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
@@ -200,19 +200,19 @@ func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (response *v
 	return response, err
 }
 
-// GetNextBatchSize dispatches the next trial. Generate the request id once per launch: the same id returns the same trial.
+// GetNextBatchSize dispatches the next trial. Generate the launch id once per launch: the same id returns the same trial.
 // If it is empty, the client generates one for this call and its retries.
-func (c *Client) GetNextBatchSize(ctx context.Context, jobID, requestID string) (response *v1.GetNextBatchSizeResponse, err error) {
-	if requestID == "" {
-		requestID = NewRequestID()
+func (c *Client) GetNextBatchSize(ctx context.Context, jobID, launchID string) (response *v1.GetNextBatchSizeResponse, err error) {
+	if launchID == "" {
+		launchID = NewID()
 	}
-	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, RequestId: requestID})
+	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, LaunchId: launchID})
 }
 
-// ResumeTrial is for a launch that continues from a checkpoint: if the trial with this request id was preempted or lost,
+// ResumeTrial is for a launch that continues from a checkpoint: if the trial with this launch id was preempted or lost,
 // it is dispatched again.
-func (c *Client) ResumeTrial(ctx context.Context, jobID, requestID string) (response *v1.GetNextBatchSizeResponse, err error) {
-	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, RequestId: requestID, Resume: true})
+func (c *Client) ResumeTrial(ctx context.Context, jobID, launchID string) (response *v1.GetNextBatchSizeResponse, err error) {
+	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, LaunchId: launchID, Resume: true})
 }
 
 func (c *Client) next(ctx context.Context, request *v1.GetNextBatchSizeRequest) (response *v1.GetNextBatchSizeResponse, err error) {
@@ -231,7 +231,7 @@ func (c *Client) next(ctx context.Context, request *v1.GetNextBatchSizeRequest) 
 
 func (c *Client) checkNext(response *v1.GetNextBatchSizeResponse, request *v1.GetNextBatchSizeRequest) error {
 	const call = "GetNextBatchSize"
-	if err := checkTrial(call, response.GetTrial(), request.JobId, request.RequestId, 0); err != nil {
+	if err := checkTrial(call, response.GetTrial(), request.JobId, request.LaunchId, 0); err != nil {
 		return err
 	}
 	response.Reason = shown(response.Reason)
@@ -280,12 +280,12 @@ func (c *Client) EndTrial(ctx context.Context, trial *v1.TrialId, reason v1.EndR
 			return err
 		}
 		ended = response.GetTrial()
-		return checkTrial("EndTrial", ended, trial.JobId, trial.RequestId, trial.TrialNumber)
+		return checkTrial("EndTrial", ended, trial.JobId, trial.LaunchId, trial.TrialNumber)
 	})
 	return ended, err
 }
 
-// ImportTrial records a trial, or the end of one, that could not be reported while it ran. The request id makes it safe to
+// ImportTrial records a trial, or the end of one, that could not be reported while it ran. The launch id makes it safe to
 // retry; the job must be registered. A trial with a measurement without a metric is not sent.
 func (c *Client) ImportTrial(ctx context.Context, request *v1.ImportTrialRequest) (response *v1.ImportTrialResponse, err error) {
 	for place, measured := range request.Measurements {
@@ -297,7 +297,7 @@ func (c *Client) ImportTrial(ctx context.Context, request *v1.ImportTrialRequest
 		if response, err = c.Trainer.ImportTrial(ctx, request); err != nil {
 			return err
 		}
-		return checkTrial("ImportTrial", response.GetTrial(), request.JobId, request.RequestId, 0)
+		return checkTrial("ImportTrial", response.GetTrial(), request.JobId, request.LaunchId, 0)
 	})
 	return response, err
 }

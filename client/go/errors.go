@@ -27,7 +27,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	if id := e.Metadata["request_id"]; id != "" {
+	if id := e.Metadata["call_id"]; id != "" {
 		return fmt.Sprintf("%s (request %s)", e.Message, id)
 	}
 	return e.Message

@@ -19,7 +19,7 @@ const (
 
 	jobNotFound   = "ERROR_REASON_JOB_NOT_FOUND"
 	trialNotFound = "ERROR_REASON_TRIAL_NOT_FOUND"
-	nothingLeft   = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"
+	nothingLeft   = "ERROR_REASON_NO_BATCH_SIZE_LEFT"
 )
 
 // TrialSession is a launch's trial while it trains. Its goroutines renew the lease by heartbeats, receive pushed stops and
@@ -35,7 +35,7 @@ type TrialSession struct {
 	client *Client
 	// The job as the trainer named it, and with the server's defaults.
 	job, spec *v1.JobSpec
-	requestID string
+	launchID string
 	start     time.Time
 	cancel    context.CancelFunc
 	done      chan struct{}
@@ -114,7 +114,7 @@ func (c *Client) launch(ctx context.Context, spec *v1.JobSpec, fallback int, reg
 	}
 	sessionCtx, cancel := context.WithCancel(ctx)
 	session := &TrialSession{
-		client: c, job: spec, spec: spec, requestID: NewRequestID(), start: time.Now(),
+		client: c, job: spec, spec: spec, launchID: NewID(), start: time.Now(),
 		cancel: cancel, done: make(chan struct{}), stopped: make(chan struct{}), wake: make(chan struct{}, 1),
 		warned: map[v1.WarningReason]bool{},
 	}
@@ -139,7 +139,7 @@ func (s *TrialSession) request(ctx context.Context, register bool) error {
 		}
 		s.spec = response.Job.Spec
 	}
-	response, err := s.client.GetNextBatchSize(ctx, s.job.GetJobId(), s.requestID)
+	response, err := s.client.GetNextBatchSize(ctx, s.job.GetJobId(), s.launchID)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (s *TrialSession) request(ctx context.Context, register bool) error {
 
 func (s *TrialSession) fallBack(batchSize int, cause error) {
 	// The server may have dispatched a trial with another batch size for the first id, whose answer was lost.
-	s.requestID = NewRequestID()
+	s.launchID = NewID()
 	s.Trial = &v1.Trial{Id: &v1.TrialId{JobId: s.job.GetJobId(), BatchSize: int32(batchSize)}}
 	s.Reason = fmt.Sprintf("the fallback batch size %d, because there is no trial: %v", batchSize, cause)
 	close(s.done)
@@ -253,7 +253,7 @@ func (s *TrialSession) ImportRequest(reason v1.EndReason) *v1.ImportTrialRequest
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return &v1.ImportTrialRequest{
-		JobId: s.job.GetJobId(), RequestId: s.requestID, BatchSize: s.Trial.Id.BatchSize, EndReason: reason,
+		JobId: s.job.GetJobId(), LaunchId: s.launchID, BatchSize: s.Trial.Id.BatchSize, EndReason: reason,
 		Measurements: append([]*v1.Measurement(nil), s.measurements...), StartTime: timestamppb.New(s.start),
 		Monitor: s.Monitor,
 	}

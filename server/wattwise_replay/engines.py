@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from wattwise_server.domain import EndReason
 from wattwise_server.policy.cost import weighed
 
-from wattwise_replay.errors import NoBatchSizeLeftError
+from wattwise_replay.errors import ExhaustedError
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import TrialCourse
 
@@ -44,7 +44,7 @@ class Engine(Protocol):
         """The next trial.
 
         Raises:
-            NoBatchSizeLeftError: no batch size is left.
+            ExhaustedError: no batch size is left.
         """
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
@@ -117,7 +117,7 @@ class WithFallback:
         """The engine's choice, or the default with a number below 0."""
         try:
             return self._engine.dispatch()
-        except NoBatchSizeLeftError:
+        except ExhaustedError:
             self.fallbacks += 1
             return Dispatch(-self.fallbacks, self._workload.default_batch_size)
 

@@ -7,5 +7,5 @@ class ReplayError(WattwiseError):
     """The replay cannot be run; the message says what to change."""
 
 
-class NoBatchSizeLeftError(ReplayError):
+class ExhaustedError(ReplayError):
     """A policy has no batch size left."""

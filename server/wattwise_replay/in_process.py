@@ -31,7 +31,7 @@ from wattwise_server.rpc import convert
 from wattwise_server.usecases.job_spec import resolve
 
 from wattwise_replay.engines import Dispatch, TrialEnd
-from wattwise_replay.errors import NoBatchSizeLeftError, ReplayError
+from wattwise_replay.errors import ExhaustedError, ReplayError
 from wattwise_replay.guarded import Guarded
 from wattwise_replay.workload import Crash
 from wattwise_replay.world import TrialCourse
@@ -97,7 +97,7 @@ class InProcess:
         """The policy's choice."""
         choice = self.upcoming()
         if choice is None:
-            raise NoBatchSizeLeftError(no_batch_size_left(self._spec.max_epochs))
+            raise ExhaustedError(no_batch_size_left(self._spec.max_epochs))
         return self._dispatched(choice)
 
     def dispatch_baseline(self) -> Dispatch:
@@ -129,7 +129,7 @@ class InProcess:
     def _succeeded(self, trial: Trial, verdict: Verdict) -> TrialEnd:
         self._observations += 1
         done = trial._replace(
-            status=TrialStatus.SUCCEEDED,
+            status=TrialStatus.DECIDED,
             end_reason=verdict.end_reason,
             converged=verdict.converged,
             observation=self._observations,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattwise import Client, JobSpec, NoBatchSizeConvergedError, v1
+from wattwise import Client, JobSpec, NoBatchSizeLeftError, v1
 
 from wattwise_replay.engines import Dispatch, TrialEnd
-from wattwise_replay.errors import NoBatchSizeLeftError, ReplayError
+from wattwise_replay.errors import ExhaustedError, ReplayError
 from wattwise_replay.in_process import measurement, no_batch_size_left
 from wattwise_replay.world import TrialCourse
 
@@ -47,8 +47,8 @@ class OverGrpc:
         """The server's choice."""
         try:
             trial = self._client.get_next_batch_size(self._job.job_id).trial.id
-        except NoBatchSizeConvergedError:
-            raise NoBatchSizeLeftError(no_batch_size_left(self._job.max_epochs)) from None
+        except NoBatchSizeLeftError:
+            raise ExhaustedError(no_batch_size_left(self._job.max_epochs)) from None
         return Dispatch(trial.trial_number, trial.batch_size)
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:

@@ -10,7 +10,7 @@ from wattwise_server.domain import EndReason
 from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.engines import Engine
-from wattwise_replay.errors import NoBatchSizeLeftError
+from wattwise_replay.errors import ExhaustedError
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import MAX_TRIES, World, draws, overlaps
 
@@ -118,7 +118,7 @@ def play_prior(engine: Engine, workload: Workload, eta: float, seed: int) -> Non
         eta: Weight of energy against time.
         seed: Seed of the later job.
     """
-    with suppress(NoBatchSizeLeftError):
+    with suppress(ExhaustedError):
         play(engine, World(workload, eta), seed + _PRIOR_SEEDS, workload.horizon)
 
 

@@ -53,8 +53,8 @@ class TrialType(Enum):
 class TrialStatus(Enum):
     """Whether a trial is running, was decided, or failed."""
 
-    DISPATCHED = "DISPATCHED"
-    SUCCEEDED = "SUCCEEDED"
+    RUNNING = "RUNNING"
+    DECIDED = "DECIDED"
     FAILED = "FAILED"
 
 
@@ -78,7 +78,7 @@ class EventKind(Enum):
 
     DISPATCHED = "DISPATCHED"
     REPORTED = "REPORTED"
-    SUCCEEDED = "SUCCEEDED"
+    DECIDED = "DECIDED"
     FAILED = "FAILED"
     REVIVED = "REVIVED"
     BANNED = "BANNED"
@@ -218,7 +218,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One succeeded trial of an arm: its cost in joules, and whether it converged."""
+    """One decided trial of an arm: its cost in joules, and whether it converged."""
 
     cost: float
     converged: bool
@@ -234,7 +234,7 @@ class Arm:
         excluded: Whether it does not fit into memory.
         banned: Whether a person banned it.
         round_cost: Cost of its exploration in this round; None while it has no result.
-        num_succeeded: Succeeded trials of all types.
+        num_decided: Succeeded trials of all types.
         num_converged: Those of them that converged.
         num_failed: Trials that failed; a preemption is no failure.
         num_out_of_memory: Those of them that ran out of memory.
@@ -255,7 +255,7 @@ class Arm:
     excluded: bool = False
     banned: bool = False
     round_cost: float | None = None
-    num_succeeded: int = 0
+    num_decided: int = 0
     num_converged: int = 0
     num_failed: int = 0
     num_out_of_memory: int = 0
@@ -443,7 +443,7 @@ class Job:
         spec: The configuration.
         search: Its history in sums, and its policy's state.
         create_time: When it was registered.
-        num_observations: Trials that succeeded, without doubtful ones.
+        num_observations: Trials that were decided, without doubtful ones.
         monitor: What the energy of its newest results comes from.
         other_monitor: What the energy of earlier results comes from, if that has other kinds.
         power_limits: One per batch size that was profiled or is being profiled, ascending.
@@ -659,12 +659,12 @@ def _sum(one: float | None, other: float | None) -> float | None:
 
 
 class TrialKey(NamedTuple):
-    """Names one trial. A batch size of 0 and an empty request id match any."""
+    """Names one trial. A batch size of 0 and an empty launch id match any."""
 
     job_id: str
     batch_size: int
     trial_number: int
-    request_id: str = ""
+    launch_id: str = ""
 
 
 class ComputedUsage(NamedTuple):
@@ -743,7 +743,7 @@ class Trial(NamedTuple):
 
     Attributes:
         start_time: When it was dispatched, or started if it was imported; None if that is unknown.
-        observation: Its position among the job's succeeded trials, from 1; None of a doubtful one.
+        observation: Its position among the job's decided trials, from 1; None of a doubtful one.
         best_known: If it had no bound, whether because its batch size was the best known one; stored once it has ended.
         excluded: Whether the search ignores it: a person excluded it, or it was imported from before a reset.
         dispatch_event: Number of the event of its dispatch.
@@ -762,8 +762,8 @@ class Trial(NamedTuple):
     type: TrialType
     pruning_round: int
     start_time: datetime | None
-    request_id: str | None = None
-    status: TrialStatus = TrialStatus.DISPATCHED
+    launch_id: str | None = None
+    status: TrialStatus = TrialStatus.RUNNING
     end_reason: EndReason | None = None
     end_time: datetime | None = None
     last: Measurement | None = None
@@ -787,7 +787,7 @@ class Trial(NamedTuple):
     @property
     def key(self) -> TrialKey:
         """The trial's name."""
-        return TrialKey(self.job_id, self.batch_size, self.number, self.request_id or "")
+        return TrialKey(self.job_id, self.batch_size, self.number, self.launch_id or "")
 
     def renew(self, last: Measurement | None, lease_expire_time: datetime | None) -> Trial:
         """A running trial with its newest measurement and its lease; faster than `_replace`, for every report."""
@@ -798,7 +798,7 @@ class Trial(NamedTuple):
             self.type,
             self.pruning_round,
             self.start_time,
-            self.request_id,
+            self.launch_id,
             last=last,
             lease_expire_time=lease_expire_time,
             monitor=self.monitor,
@@ -814,7 +814,7 @@ class Trial(NamedTuple):
     @property
     def running(self) -> bool:
         """Whether it has not ended."""
-        return self.status is TrialStatus.DISPATCHED
+        return self.status is TrialStatus.RUNNING
 
     def lease_expired(self, now: datetime) -> bool:
         """Whether it runs on an expired lease."""

@@ -112,30 +112,30 @@ class DeletedTrialError(ServiceError):
 
     reason = "ERROR_REASON_TRIAL_NOT_FOUND"
 
-    def __init__(self, job_id: str, request_id: str) -> None:
+    def __init__(self, job_id: str, launch_id: str) -> None:
         super().__init__(
-            f"the trial with request_id {request_id!r} was deleted with job {job_id!r}: do not import it again",
+            f"the trial with launch_id {launch_id!r} was deleted with job {job_id!r}: do not import it again",
             metadata={"job_id": job_id},
         )
 
 
 class NoTrialToResumeError(ServiceError):
-    """The job has no trial of this request id to resume."""
+    """The job has no trial of this launch id to resume."""
 
     reason = "ERROR_REASON_TRIAL_NOT_FOUND"
 
-    def __init__(self, job_id: str, request_id: str) -> None:
+    def __init__(self, job_id: str, launch_id: str) -> None:
         super().__init__(
-            f"job {job_id!r} has no trial with request_id {request_id!r} to resume; pass the request_id of the "
+            f"job {job_id!r} has no trial with launch_id {launch_id!r} to resume; pass the launch_id of the "
             "launch that wrote the checkpoint, or omit resume to get a new trial",
             metadata={"job_id": job_id},
         )
 
 
-class NoBatchSizeConvergedError(ServiceError):
+class NoBatchSizeLeftError(ServiceError):
     """No batch size is left to try."""
 
-    reason = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"
+    reason = "ERROR_REASON_NO_BATCH_SIZE_LEFT"
 
     def __init__(self, job_id: str, pruning_round: int, causes: Mapping[str, Sequence[int]]) -> None:
         """Takes the batch sizes by cause: `failed`, `out_of_memory`, `missed`, `banned` and `untried`."""

@@ -160,7 +160,7 @@ def job_badge(job: v1.Job) -> Badge:
 
 def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     """How a trial ended, in a few words."""
-    if trial.status == v1.TRIAL_STATUS_DISPATCHED:
+    if trial.status == v1.TRIAL_STATUS_RUNNING:
         return Badge("running", "run")
     word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached)
     kind = "good" if trial.target_reached else "bad" if trial.status == v1.TRIAL_STATUS_FAILED else "miss"

@@ -361,7 +361,7 @@ class Reader:
             job_id_prefix="",
             page_size=200,
             page_token=wanted.get("after", ""),
-            status=v1.TRIAL_STATUS_DISPATCHED,
+            status=v1.TRIAL_STATUS_RUNNING,
             with_total_size=True,
         )
         info, listed = await asyncio.gather(
@@ -598,7 +598,7 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
         "host": trial.labels.get("host", ""),
         "log": facts.web_url(trial.labels.get(facts.LOG_URL, "")),
         "warned": bool(trial.warnings),
-        "running": trial.status == v1.TRIAL_STATUS_DISPATCHED,
+        "running": trial.status == v1.TRIAL_STATUS_RUNNING,
     }
 
 

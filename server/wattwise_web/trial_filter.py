@@ -66,7 +66,7 @@ class TrialFilter:
             newest_first=newest_first,
             from_trial_number=self.start if newest_first else 0,
             end_reason=END_REASONS.get(self.result, v1.END_REASON_UNSPECIFIED),
-            status=v1.TRIAL_STATUS_DISPATCHED if self.result == _RUNNING else v1.TRIAL_STATUS_UNSPECIFIED,
+            status=v1.TRIAL_STATUS_RUNNING if self.result == _RUNNING else v1.TRIAL_STATUS_UNSPECIFIED,
             batch_size=self.batch_size,
             labels=dict([self.label] if self.label else ()),
             with_total_size=True,

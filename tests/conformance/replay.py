@@ -21,7 +21,7 @@ _SCENARIO_KEYS = {"name", "job", "walk", "steps", "job_then"}
 _EXPECTATIONS = {"then", "error", "status", "fields", "metadata"}
 _RESULT = {"trial", "epoch", "cost", "metric", "time", "monitor", "computed", "power_limit_watts"}
 _ARGUMENTS = {
-    "next": {"trial", "request_id", "job_id", "resume"},
+    "next": {"trial", "launch_id", "job_id", "resume"},
     "report": _RESULT,
     "send": _RESULT,
     "end": {"trial", "reason"},
@@ -30,7 +30,7 @@ _ARGUMENTS = {
     "delete": set[str](),
     "import": {
         "trial",
-        "request_id",
+        "launch_id",
         "batch_size",
         "measurements",
         "end_reason",
@@ -154,7 +154,7 @@ class Replay:
     async def _do_next(self, args: Mapping[str, Any]) -> v1.Trial:
         job_id = args.get("job_id", self._spec.job_id)
         request = v1.GetNextBatchSizeRequest(
-            job_id=job_id, request_id=args.get("request_id", ""), resume=args.get("resume", False)
+            job_id=job_id, launch_id=args.get("launch_id", ""), resume=args.get("resume", False)
         )
         answer = await self._server.call("GetNextBatchSize", request)
         if not answer.reason:

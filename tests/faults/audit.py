@@ -63,17 +63,17 @@ def read_job(connection: sqlite3.Connection, job_id: str) -> Kept:
 def _check_job(book: JobBook, num_trials: int, kept: Kept) -> None:
     trials, measured = kept
     assert list(trials) == list(range(1, num_trials + 1)), "trial numbers have gaps"
-    by_request = {trial.request_id: trial for trial in trials.values()}
+    by_request = {trial.launch_id: trial for trial in trials.values()}
     assert len(by_request) == len(trials), "two trials of one request"
     assert set(by_request) <= set(book.requests), "a trial that was not requested"
-    for request_id, trial_book in book.requests.items():
+    for launch_id, trial_book in book.requests.items():
         if trial_book is not None:
-            assert request_id in by_request, f"trial {trial_book.trial.id} was acknowledged, but is missing"
-            trial = by_request[request_id]
+            assert launch_id in by_request, f"trial {trial_book.trial.id} was acknowledged, but is missing"
+            trial = by_request[launch_id]
             assert (trial.number, trial.batch_size) == _name(trial_book)
             _check_trial(trial_book, trial, measured[trial.number])
-        elif request_id in by_request:
-            kept_epochs, sent = measured[by_request[request_id].number], book.imports.get(request_id, {})
+        elif launch_id in by_request:
+            kept_epochs, sent = measured[by_request[launch_id].number], book.imports.get(launch_id, {})
             assert list(kept_epochs) == list(sent), "a part of an imported trial"
 
 
@@ -212,7 +212,7 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
             calls.append((max(place, trial.end_time + ends), trial.end_time, trial.end_reason, trial.key))
     for _, replay.now, call, key in sorted(calls, key=lambda item: item[0]):
         if isinstance(call, Trial):
-            replayed, _ = await optimizer.next_trial(call.job_id, call.request_id or "")
+            replayed, _ = await optimizer.next_trial(call.job_id, call.launch_id or "")
             assert (replayed.number, replayed.batch_size, replayed.type) == (call.number, call.batch_size, call.type)
         elif isinstance(call, Measurement):
             sums = (call.epoch, call.time_seconds, call.energy_joules, call.metric)

@@ -189,10 +189,10 @@ class Pupil(Trainer):
     def check_refused(self, servers: Sequence[LiveServer]) -> None:
         """Every server refuses to read and to write, and says when to try again."""
         for server in servers:
-            request_id = str(uuid.uuid4())
+            launch_id = str(uuid.uuid4())
             # Should it arrive after all, it may be stored.
-            self.book.requests[request_id] = None
-            write = v1.GetNextBatchSizeRequest(job_id=self.job_id, request_id=request_id)
+            self.book.requests[launch_id] = None
+            write = v1.GetNextBatchSizeRequest(job_id=self.job_id, launch_id=launch_id)
             calls = (
                 partial(server.trainer.GetNextBatchSize, write, timeout=30),
                 partial(server.admin.GetJob, v1.GetJobRequest(job_id=self.job_id), timeout=30),

@@ -45,7 +45,7 @@ class Launch:
     """A launch that runs.
 
     Attributes:
-        request_id: The id of the launch.
+        launch_id: The id of the launch.
         number: That of its trial, as the server gave it.
         joules: The energy of each of its epochs.
         epochs: How many epochs it has trained.
@@ -58,7 +58,7 @@ class Launch:
         command = [sys.executable, "-m", __name__, address, job_id, str(joules)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        self.request_id, number = self._answer().split()
+        self.launch_id, number = self._answer().split()
         self.number = int(number)
 
     def train(self, epochs: int = 1, metric: float = 0.1) -> Self:
@@ -126,7 +126,7 @@ class Launches(ExitStack):
         with Client(self.address) as client:
             found = [client.get_trial(trial.id) for trial in client.list_trials(self.job_id)]
         return {
-            each.trial.id.request_id: Stored(
+            each.trial.id.launch_id: Stored(
                 each.trial, {measured.current_epoch: measured.energy_joules for measured in each.measurements}
             )
             for each in found
@@ -140,7 +140,7 @@ def main(address: str, job_id: str, joules: str) -> None:
     bso.get_batch_size()
     bso.on_train_begin()
     trial = bso.trial
-    _answer(f"{trial.request_id} {trial.id.trial_number}")
+    _answer(f"{trial.launch_id} {trial.id.trial_number}")
     for line in sys.stdin:
         bso.on_evaluate(float(line))
         _answer("finished" if bso.training_finished else "on")

@@ -122,14 +122,14 @@ class Worker:
         if len(job.requests) > 30 and rng.random() < 0.05:
             self._delete(job)
             return
-        request_id = str(uuid.UUID(int=rng.getrandbits(128)))
-        job.requests[request_id] = None
+        launch_id = str(uuid.UUID(int=rng.getrandbits(128)))
+        job.requests[launch_id] = None
         if job.mixed and rng.random() < 0.2:
-            self._import(job, request_id)
+            self._import(job, launch_id)
             return
-        request = v1.GetNextBatchSizeRequest(job_id=job.spec.job_id, request_id=request_id)
+        request = v1.GetNextBatchSizeRequest(job_id=job.spec.job_id, launch_id=launch_id)
         answer = self._call(job, lambda: load.server.trainer.GetNextBatchSize(request, timeout=60))
-        book = job.requests[request_id] = TrialBook(answer.trial)
+        book = job.requests[launch_id] = TrialBook(answer.trial)
         load.ledger.acknowledge()
         if job.mixed and rng.random() < 0.2:
             self._profile(job, book)
@@ -155,16 +155,16 @@ class Worker:
         if not book.stopped and rng.random() < 0.9:
             self._end(job, book)
 
-    def _import(self, job: JobBook, request_id: str) -> None:
+    def _import(self, job: JobBook, launch_id: str) -> None:
         """A trial that ran without the server, which takes all of it or nothing."""
         rng, load = self._random, self._load
-        reports = job.imports[request_id] = {
+        reports = job.imports[launch_id] = {
             epoch: SentReport(float(epoch), 100.0 * epoch, 0.1) for epoch in range(1, rng.randint(2, 6))
         }
         reason = rng.choice((v1.END_REASON_COMPLETED, v1.END_REASON_ERROR))
         request = v1.ImportTrialRequest(
             job_id=job.spec.job_id,
-            request_id=request_id,
+            launch_id=launch_id,
             batch_size=rng.choice(job.spec.batch_sizes),
             end_reason=reason,
             measurements=[
@@ -179,7 +179,7 @@ class Worker:
         )
         request.start_time.GetCurrentTime()
         trial = self._call(job, lambda: load.server.trainer.ImportTrial(request, timeout=60)).trial
-        job.requests[request_id] = TrialBook(trial, reports, ending=reason, ended=trial, imported=True)
+        job.requests[launch_id] = TrialBook(trial, reports, ending=reason, ended=trial, imported=True)
         load.ledger.acknowledge()
 
     def _profile(self, job: JobBook, book: TrialBook) -> None:

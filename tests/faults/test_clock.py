@@ -74,7 +74,7 @@ def test_step_under_a_running_server(adrift: LiveServer, clock: Clock, step: int
     wait_until(lambda: shown(adrift, lost).status == v1.TRIAL_STATUS_FAILED)
     assert not job.report(trial, 2.0, metric=0.1, epoch=2).stop_train
     after = shown(adrift, trial)
-    assert after.status == v1.TRIAL_STATUS_DISPATCHED
+    assert after.status == v1.TRIAL_STATUS_RUNNING
     renewed = after.lease_expire_time.ToDatetime(timezone.utc) - before.lease_expire_time.ToDatetime(timezone.utc)
     assert 0 < renewed.total_seconds() < 30
 
@@ -87,7 +87,7 @@ def test_step_between_two_servers(adrift: LiveServer, clock: Clock) -> None:
     clock.step(-DAY)
     adrift.kill()
     adrift.start()
-    assert shown(adrift, trial).status == v1.TRIAL_STATUS_DISPATCHED
+    assert shown(adrift, trial).status == v1.TRIAL_STATUS_RUNNING
     assert not job.report(trial, 2.0, metric=0.1, epoch=2).stop_train
     assert job.report(trial, 3.0, epoch=3).converged
     ended = shown(adrift, trial)
@@ -113,7 +113,7 @@ def test_clock_that_was_ahead(adrift: LiveServer, clock: Clock) -> None:
     adrift.kill()
     adrift.start()
     epoch = v1.Measurement(current_epoch=1, time_seconds=1, energy_joules=5, metric=0.95)
-    request = v1.ImportTrialRequest(job_id=job.job_id, request_id="spooled", batch_size=16, measurements=[epoch])
+    request = v1.ImportTrialRequest(job_id=job.job_id, launch_id="spooled", batch_size=16, measurements=[epoch])
     request.start_time.GetCurrentTime()
     trial = job.stub.ImportTrial(request).trial
     assert (trial.excluded, trial.end_reason) == (False, v1.END_REASON_TARGET_REACHED)
@@ -130,7 +130,7 @@ def test_suspended_machine(adrift: LiveServer, clock: Clock) -> None:
     clock.suspend(HOUR)
     wait_until(lambda: shown(adrift, lost).end_reason == v1.END_REASON_LOST)
     after = shown(adrift, trial)
-    assert after.status == v1.TRIAL_STATUS_DISPATCHED
+    assert after.status == v1.TRIAL_STATUS_RUNNING
     assert (after.lease_expire_time.ToDatetime() - trial.lease_expire_time.ToDatetime()).total_seconds() >= HOUR
     following = job.next()
     assert (following.start_time.ToDatetime() - trial.start_time.ToDatetime()).total_seconds() >= HOUR

@@ -63,14 +63,14 @@ def kill_again_and_again(server: LiveServer, kills: int, workers: int, then: Cal
 def check_requests(server: Served, load: Load, rng: random.Random) -> None:
     """A request that was answered before a fault gets the same trial after it."""
     known = [
-        (book.trial, request_id)
+        (book.trial, launch_id)
         for job in load.ledger.jobs.values()
         if not job.delete_requested
-        for request_id, book in job.requests.items()
+        for launch_id, book in job.requests.items()
         if book is not None
     ]
-    for trial, request_id in rng.sample(known, min(10, len(known))):
-        request = v1.GetNextBatchSizeRequest(job_id=trial.id.job_id, request_id=request_id)
+    for trial, launch_id in rng.sample(known, min(10, len(known))):
+        request = v1.GetNextBatchSizeRequest(job_id=trial.id.job_id, launch_id=launch_id)
         answer = insist(partial(_next, server, request))
         assert answer.trial.id == trial.id
 

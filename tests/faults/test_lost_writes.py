@@ -41,14 +41,14 @@ def check_launches(address: str, spool: Path, save: Callable[[], None], lose: Ca
         for launch in (young, known, other):
             launch.reach()
         trials = launches.trials()
-    assert trials.keys() == {known.request_id, young.request_id, other.request_id}, "nobody has the one that ended"
+    assert trials.keys() == {known.launch_id, young.launch_id, other.launch_id}, "nobody has the one that ended"
     for launch in (known, young, other):
-        trial, energy = trials[launch.request_id]
+        trial, energy = trials[launch.launch_id]
         assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, launch.epochs)
         assert energy.items() <= launch.used(*range(1, launch.epochs + 1)).items()
-    types = [trials[launch.request_id].trial.type for launch in (known, young, other)]
+    types = [trials[launch.launch_id].trial.type for launch in (known, young, other)]
     assert types == [v1.TRIAL_TYPE_EXPLORATION, v1.TRIAL_TYPE_IMPORTED, v1.TRIAL_TYPE_CONCURRENT]
-    assert list(trials[young.request_id].energy) == [1, 2, 3, 4, 5], "all of it is delivered"
+    assert list(trials[young.launch_id].energy) == [1, 2, 3, 4, 5], "all of it is delivered"
     assert list(spool.rglob("*.wattwise-trial")) == []
 
 

@@ -85,13 +85,13 @@ def test_server_that_returns(tmp_path: Path, postgres: PostgresServer, away: Awa
         # From what this server remembers, the lease has expired, and the exploration could begin again.
         wait_until(lambda: concurrent(first, job))
         renew_for(elsewhere, trial, 1)
-        assert shown(first, trial).status == v1.TRIAL_STATUS_DISPATCHED
+        assert shown(first, trial).status == v1.TRIAL_STATUS_RUNNING
         assert cluster.num_lost() == 0
 
 
 def concurrent(server: LiveServer, job: Trainer) -> bool:
     """Whether the server can answer again: by a trial that runs beside the exploration."""
-    request = v1.GetNextBatchSizeRequest(job_id=job.job_id, request_id="beside")
+    request = v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id="beside")
     try:
         answer = server.trainer.GetNextBatchSize(request, timeout=15)
     except grpc.RpcError as error:
@@ -118,7 +118,7 @@ def test_server_whose_clock_is_wrong(tmp_path: Path, postgres_url: str, hours: i
         assert abs((expires - datetime.now(timezone.utc)).total_seconds()) < 60
         renew_for(job, trial, 3)
         wait_until(lambda: shown(wrong, left).end_reason == v1.END_REASON_LOST)
-        assert shown(wrong, trial).status == v1.TRIAL_STATUS_DISPATCHED
+        assert shown(wrong, trial).status == v1.TRIAL_STATUS_RUNNING
         assert cluster.num_lost() == 1
 
 
@@ -136,7 +136,7 @@ def test_all_servers_were_away(cluster: Cluster, postgres: PostgresServer) -> No
         server.start()
     for trial in trials:
         found = shown(cluster.servers[1], trial)
-        assert found.status == v1.TRIAL_STATUS_DISPATCHED
+        assert found.status == v1.TRIAL_STATUS_RUNNING
         assert (found.lease_expire_time.ToDatetime(timezone.utc) - began).total_seconds() > LEASE - 0.5
     wait_until(lambda: all(shown(cluster.servers[1], t).end_reason == v1.END_REASON_LOST for t in trials), LEASE + 10)
 
@@ -151,6 +151,6 @@ def test_the_database_was_away(cluster: Cluster, postgres: PostgresServer) -> No
     began = datetime.now(timezone.utc)
     for trial in trials:
         found = insist(lambda: shown(cluster.servers[1], trial))  # noqa: B023
-        assert found.status == v1.TRIAL_STATUS_DISPATCHED
+        assert found.status == v1.TRIAL_STATUS_RUNNING
         assert (found.lease_expire_time.ToDatetime(timezone.utc) - began).total_seconds() > LEASE / 2
     assert cluster.num_lost() == 0

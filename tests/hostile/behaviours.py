@@ -120,7 +120,7 @@ def _trials() -> Iterable[Behaviour]:
     for size in (48, 0, -32, 2**31 - 1, -(2**31)):
         yield changed(f"a trial with batch size {size}", method, setting(identity, batch_size=size))
     yield changed("the trial of another job", method, setting(identity, job_id="another"))
-    yield changed("the trial of another launch", method, setting(identity, request_id="another"))
+    yield changed("the trial of another launch", method, setting(identity, launch_id="another"))
     for number in (0, -1):
         yield changed(f"a trial with number {number}", method, setting(identity, trial_number=number))
     for seconds in (-(2**62), 2**62):
@@ -234,7 +234,7 @@ def _refusals() -> Iterable[Behaviour]:
     decade = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=315_360_000))
     away = reason("ERROR_REASON_STORAGE_UNAVAILABLE", retryable=True)
     faults = error_details_pb2.BadRequest(field_violations=[{"field": ESCAPES, "description": ESCAPES}] * 20)
-    escaped = reason("ERROR_REASON_INVALID_JOB_SPEC", request_id=ESCAPES)
+    escaped = reason("ERROR_REASON_INVALID_JOB_SPEC", call_id=ESCAPES)
     escaped.metadata[ESCAPES] = ESCAPES
     again = reason("ERROR_REASON_INVALID_REQUEST", retryable=True)
     for does, answer, ends, waits in (

@@ -72,7 +72,7 @@ class Calls:
         return response
 
     def next(self, job: str, request: str = "", resume: bool = False, **how: Any) -> v1.GetNextBatchSizeResponse:
-        asked = v1.GetNextBatchSizeRequest(job_id=job, request_id=request, resume=resume)
+        asked = v1.GetNextBatchSizeRequest(job_id=job, launch_id=request, resume=resume)
         response: v1.GetNextBatchSizeResponse = self._call(self.trainer.GetNextBatchSize, asked, **how)
         return response
 
@@ -138,5 +138,5 @@ def stripped(message: Any) -> Any:
         if name in holder.DESCRIPTOR.fields_by_name:
             holder.ClearField(name)
     if isinstance(holder, v1.Trial):
-        holder.id.ClearField("request_id")
+        holder.id.ClearField("launch_id")
     return copy

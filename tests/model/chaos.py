@@ -18,8 +18,8 @@ from tests.model.jobs import bad_metric, good_metric
 from tests.model.oracle import END, REASON, STATE, STATUS, TYPE, Row, check_arms
 
 _REASONS = {
-    "DISPATCHED": {"UNSPECIFIED"},
-    "SUCCEEDED": {"TARGET_REACHED", "COST_BOUND", "MAX_EPOCHS"},
+    "RUNNING": {"UNSPECIFIED"},
+    "DECIDED": {"TARGET_REACHED", "COST_BOUND", "MAX_EPOCHS"},
     "FAILED": {"COMPLETED", "ERROR", "OUT_OF_MEMORY", "PREEMPTED", "LOST"},
 }
 _MAY_BE_SET_ASIDE = 3
@@ -193,7 +193,7 @@ class Agent:
             # From here on it may have ended, whatever the answer.
             known.ended = True
             trial = self.calls.end(ledger.trial_id(number), END[reason], wait=False, timeout=5)
-            if STATUS[trial.status] == "DISPATCHED":
+            if STATUS[trial.status] == "RUNNING":
                 ledger.problems.append(f"trial {number} runs after EndTrial")
 
     def resume(self, ledger: Ledger) -> None:
@@ -204,7 +204,7 @@ class Agent:
             with known.busy:
                 trial = self.calls.next(ledger.spec.job_id, known.request, resume=True, wait=False, timeout=5).trial
                 ledger.dispatched(known.request, trial)
-                if STATUS[trial.status] == "DISPATCHED":
+                if STATUS[trial.status] == "RUNNING":
                     with ledger.lock:
                         known.decision = None
 
@@ -252,7 +252,7 @@ class Audit:
     def _numbers(self) -> None:
         numbers = [trial.id.trial_number for trial in self.trials]
         self._hold(numbers == list(range(1, self.job.num_trials + 1)), f"trial numbers {numbers}")
-        running = [t for t in self.trials if TYPE[t.type] == "EXPLORATION" and STATUS[t.status] == "DISPATCHED"]
+        running = [t for t in self.trials if TYPE[t.type] == "EXPLORATION" and STATUS[t.status] == "RUNNING"]
         self._hold(len(running) <= (self.job.stage == v1.STAGE_PRUNING), f"{len(running)} trials explore")
 
     def _trial(self, trial: v1.Trial) -> None:
@@ -291,8 +291,8 @@ class Audit:
         ends = Counter(STATUS[trial.status] for trial in mine)
         preempted = sum(REASON[trial.end_reason] == "PREEMPTED" for trial in mine)
         converged = sum(trial.converged for trial in filter(counts, mine))
-        missed = sum(STATUS[trial.status] == "SUCCEEDED" and not trial.converged for trial in mine)
-        want = (converged, missed, ends["FAILED"] - preempted, ends["DISPATCHED"])
+        missed = sum(STATUS[trial.status] == "DECIDED" and not trial.converged for trial in mine)
+        want = (converged, missed, ends["FAILED"] - preempted, ends["RUNNING"])
         got = (state.num_converged, state.num_missed, state.num_failed, state.num_running)
         self._hold(got == want, f"batch size {size} has {got} trials, listed are {want}")
         out = STATE[state.status] in ("PRUNED", "OUT_OF_MEMORY")
@@ -304,7 +304,7 @@ class Audit:
     def _arms(self) -> None:
         if self.spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT:
             return
-        done = [trial for trial in self.trials if STATUS[trial.status] == "SUCCEEDED" and counts(trial)]
+        done = [trial for trial in self.trials if STATUS[trial.status] == "DECIDED" and counts(trial)]
         done.sort(key=lambda trial: (trial.end_time.ToNanoseconds(), trial.id.trial_number))
         factor = 2.0 if self.spec.disable_early_stopping else self.spec.beta_knob
         floor = factor * self.job.min_cost if self.job.HasField("min_cost") else 0.0
@@ -334,7 +334,7 @@ class Audit:
             )
         again = self.calls.next(self.spec.job_id, known.request).trial
         self._hold(again.id == found.id, f"the request of trial {number} finds another")
-        if STATUS[found.status] == "SUCCEEDED":
+        if STATUS[found.status] == "DECIDED":
             one = self.calls.beat(found.id)
             two = self.calls.report(v1.TrainingResult(trial=found.id, metric=0.1, current_epoch=1))
             self._hold(one == two and one.stop_train, f"trial {number}: its decisions differ")

@@ -57,7 +57,7 @@ class ModelTrial:
     type: str
     round: int
     request: str
-    status: str = "DISPATCHED"
+    status: str = "RUNNING"
     reason: str = "UNSPECIFIED"
     last: Row | None = None
     rows: list[Row] = field(default_factory=list)
@@ -72,7 +72,7 @@ class ModelTrial:
     @property
     def running(self) -> bool:
         """Whether it has not ended."""
-        return self.status == "DISPATCHED"
+        return self.status == "RUNNING"
 
     @property
     def lost(self) -> bool:
@@ -249,7 +249,7 @@ class Oracle:
     def finish(self, trial: ModelTrial, verdict: Verdict) -> None:
         """A trial was decided."""
         trial.cost, trial.bound, trial.converged, trial.reached = verdict[:4]
-        trial.reason, trial.status = str(verdict.reason), "SUCCEEDED"
+        trial.reason, trial.status = str(verdict.reason), "DECIDED"
         self.fails[trial.size] = []
         doubtful = trial.converged and self._doubtful(trial)
         if not doubtful:
@@ -370,7 +370,7 @@ class Oracle:
             self.slot = trial.number
         if trial.type == "EXPLORATION" and self.slot != trial.number:
             trial.type = "CONCURRENT"
-        trial.status, trial.reason = "DISPATCHED", "UNSPECIFIED"
+        trial.status, trial.reason = "RUNNING", "UNSPECIFIED"
         trial.cost = trial.bound = None
         self._settle()
 
@@ -458,10 +458,10 @@ class Oracle:
         if trial.running:
             cost = self.price(trial.last) if trial.last else 0.0
         same(got.cost, cost, f"{where} cost")
-        if trial.status == "SUCCEEDED" or (trial.running and self.knows_bounds):
+        if trial.status == "DECIDED" or (trial.running and self.knows_bounds):
             bound = self.limit(trial.size) if trial.running else trial.bound
             same(got.cost_bound if got.HasField("cost_bound") else None, bound, f"{where} cost_bound")
-        if trial.status == "SUCCEEDED":
+        if trial.status == "DECIDED":
             same(got.target_reached, trial.reached, f"{where} target_reached")
             trial.decision = trial.decision or got
             same(got, trial.decision, f"{where} repeated")

@@ -140,7 +140,7 @@ def run(server: LiveServer, agents: list[Agent], rng: random.Random, until: floa
 def overdue(calls: Calls, ledger: Ledger) -> bool:
     """Whether a trial of a job with leases is still running although no trainer reports any more."""
     leased = ledger.spec.trial_lease_seconds > 0
-    return leased and any(trial.status == v1.TRIAL_STATUS_DISPATCHED for trial in calls.trials(ledger.spec.job_id))
+    return leased and any(trial.status == v1.TRIAL_STATUS_RUNNING for trial in calls.trials(ledger.spec.job_id))
 
 
 @pytest.mark.parametrize(("reason", "most"), [("ERROR", 3), ("OUT_OF_MEMORY", 2)])

@@ -139,7 +139,7 @@ class Walker:
     def _decided(self, trial: ModelTrial) -> v1.Decision | None:
         """The answer to a trial that the server has decided, which a heartbeat does not change."""
         found = self.calls.trial(self._id(trial)).trial
-        decided = STATUS[found.status] == "SUCCEEDED"
+        decided = STATUS[found.status] == "DECIDED"
         return self.calls.beat(self._id(trial)) if decided else None
 
     def settle(self) -> None:

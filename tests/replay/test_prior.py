@@ -12,7 +12,7 @@ from wattwise import Client
 from wattwise.commands.main import main
 from wattwise_replay.compare import POLICIES
 from wattwise_replay.engines import Dispatch, Fixed, TrialEnd
-from wattwise_replay.errors import NoBatchSizeLeftError
+from wattwise_replay.errors import ExhaustedError
 from wattwise_replay.in_process import InProcess, reads_priors
 from wattwise_replay.named_worlds import named_world
 from wattwise_replay.play import play, play_prior
@@ -139,5 +139,5 @@ def test_a_prior_without_a_batch_size_left_ends_early() -> None:
     made = workload(None, None)
     engine = InProcess(job(made))
     play_prior(engine, made, 0.5, seed=3)
-    with pytest.raises(NoBatchSizeLeftError):
+    with pytest.raises(ExhaustedError):
         engine.dispatch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from wattwise_server.errors import NoBatchSizeConvergedError, jobs_command
+from wattwise_server.errors import NoBatchSizeLeftError, jobs_command
 
 RESET = "`wattwise jobs reset j` begins the search again"
 ALLOW = "`wattwise jobs allow j BATCH_SIZE` brings one batch size back"
@@ -37,7 +37,7 @@ EASIER = "an easier target_metric, a larger max_epochs or a larger beta_knob"
 )
 def test_job_without_a_batch_size_says_what_brings_it_back(causes: dict[str, list[int]], remedy: str) -> None:
     """The metadata has what happened to each batch size; the message ends with what helps, and with the commands."""
-    error = NoBatchSizeConvergedError("j", 0, causes)
+    error = NoBatchSizeLeftError("j", 0, causes)
     assert error.message.endswith(f"); {remedy}")
     listed = {cause: ", ".join(map(str, sizes)) for cause, sizes in causes.items()}
     assert listed.items() <= error.metadata.items()

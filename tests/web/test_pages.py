@@ -622,7 +622,7 @@ def test_many_batch_sizes_have_few_ranges(tmp_path: Path) -> None:
         for number in range(1_280):
             epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=100.0 + number, metric=0.95)
             request = v1.ImportTrialRequest(
-                job_id=trainer.job_id, request_id=f"r{number}", batch_size=sizes[number % 64], measurements=[epoch]
+                job_id=trainer.job_id, launch_id=f"r{number}", batch_size=sizes[number % 64], measurements=[epoch]
             )
             server.trainer.ImportTrial(request)
         with WebPage(server.address, tmp_path / "web.log") as page, page.client() as web:

@@ -52,7 +52,7 @@ void print(const std::string& file, const std::string& scenario, const Outcome& 
 
 int replay_tables(const std::string& server, const std::vector<std::string>& paths) {
   wattwise::Client client(server, wattwise::Credentials::from_env());
-  const std::string run_id = "cpp-" + wattwise::new_request_id().substr(0, 8);
+  const std::string run_id = "cpp-" + wattwise::new_id().substr(0, 8);
   bool failed = false;
   for (const auto& path : paths) {
     const std::string file = path.substr(path.find_last_of('/') + 1);

@@ -74,12 +74,12 @@ Answer Steps::register_job(const YAML::Node& changed) {
 }
 
 Answer Steps::next(const YAML::Node& args) {
-  check_keys(args, {"trial", "request_id", "job_id", "resume"});
-  const std::string request_id = args["request_id"] ? text(args, "request_id") : wattwise::new_request_id();
+  check_keys(args, {"trial", "launch_id", "job_id", "resume"});
+  const std::string launch_id = args["launch_id"] ? text(args, "launch_id") : wattwise::new_id();
   const std::string job_id = text(args, "job_id", spec_.job_id());
   const bool resume = args["resume"] && args["resume"].as<bool>();
   const auto response =
-      resume ? client_.resume_trial(job_id, request_id) : client_.get_next_batch_size(job_id, request_id);
+      resume ? client_.resume_trial(job_id, launch_id) : client_.get_next_batch_size(job_id, launch_id);
   if (response.reason().empty()) throw Mismatch("has no reason");
   trials_[text(args, "trial")] = response.trial().id();
   return answer(response.trial());

@@ -7,7 +7,7 @@ constexpr std::chrono::seconds kTimeout{10};
 }
 
 Stream::Stream(wattwise::Client& client) {
-  client.prepare(context_, wattwise::new_request_id());
+  client.prepare(context_, wattwise::new_id());
   call_ = client.trainer().StreamResults(&context_);
   receiver_ = std::thread([this] { receive(); });
 }

@@ -94,9 +94,9 @@ class WattwiseError(Exception):
         self.metadata = dict(metadata or {})
 
     @property
-    def request_id(self) -> str:
+    def call_id(self) -> str:
         """The id of the failed call in the server's log; empty if the error is not the server's."""
-        return self.metadata.get("request_id", "")
+        return self.metadata.get("call_id", "")
 
     @property
     def retryable(self) -> bool:
@@ -126,7 +126,7 @@ class TrialNotFoundError(WattwiseError):
     """The job has no such trial."""
 
 
-class NoBatchSizeConvergedError(WattwiseError):
+class NoBatchSizeLeftError(WattwiseError):
     """No batch size is left to try: the message says what failed, what to change, and how to begin the search again."""
 
 

@@ -40,11 +40,11 @@ const TIMEOUT_MS = 10_000;
 const SCENARIO_KEYS = ["name", "job", "walk", "steps", "job_then"];
 const EXPECTATIONS = ["then", "error", "status", "fields", "metadata"];
 const RESULT = ["trial", "epoch", "cost", "metric", "time", "monitor", "computed", "power_limit_watts"];
-const IMPORT = ["request_id", "batch_size", "measurements", "end_reason", "power_limit_watts", "monitor"];
+const IMPORT = ["launch_id", "batch_size", "measurements", "end_reason", "power_limit_watts", "monitor"];
 
 /** The arguments that each step takes. */
 const ARGUMENTS: Record<string, string[]> = {
-  next: ["trial", "request_id", "job_id", "resume"],
+  next: ["trial", "launch_id", "job_id", "resume"],
   report: RESULT,
   heartbeat: ["trial"],
   end: ["trial", "reason"],
@@ -161,7 +161,7 @@ export class Replay {
 
   async #next(args: Arguments): Promise<Trial> {
     const answer = await this.#client.getNextBatchSize(this.#jobIdOf(args), {
-      requestId: (args["request_id"] as string | undefined) ?? "",
+      launchId: (args["launch_id"] as string | undefined) ?? "",
       resume: args["resume"] === true,
     });
     if (!answer.reason) {

@@ -66,10 +66,10 @@ function canonical(value: unknown): string | undefined {
   );
 }
 
-/** What a trial must be; without a request id it may belong to any launch, without a number it may have any. */
+/** What a trial must be; without a launch id it may belong to any launch, without a number it may have any. */
 export interface Asked {
   jobId: string;
-  requestId?: string | undefined;
+  launchId?: string | undefined;
   number?: number;
 }
 
@@ -79,7 +79,7 @@ export function checkedTrial(call: string, found: Trial | undefined, asked: Aske
   const id = present(trial.id, "trial");
   check(id.jobId === asked.jobId, call, `its trial is of job '${id.jobId.slice(0, 100)}', not '${asked.jobId}'`);
   // An older server does not say the launch.
-  const ofLaunch = !asked.requestId || !id.requestId || id.requestId === asked.requestId;
+  const ofLaunch = !asked.launchId || !id.launchId || id.launchId === asked.launchId;
   check(ofLaunch, call, "its trial belongs to another launch");
   check(!asked.number || id.trialNumber === asked.number, call, `its trial has the number ${id.trialNumber}`);
   check(id.batchSize > 0, call, `its trial has the batch size ${id.batchSize}`);

@@ -53,7 +53,7 @@ export interface ClientOptions {
   /** The token and the certificates. Default: those of the `WATTWISE_*` variables. */
   credentials?: Credentials;
   /** The id of all calls in the server's log. Default: a random id per call. */
-  requestId?: string;
+  callId?: string;
 }
 
 export interface LaunchOptions extends CallOptions {
@@ -65,7 +65,7 @@ export interface LaunchOptions extends CallOptions {
 }
 
 /** A trial for `importTrial`. */
-export type TrialToImport = Pick<ImportTrialRequest, "jobId" | "requestId" | "batchSize"> & Partial<ImportTrialRequest>;
+export type TrialToImport = Pick<ImportTrialRequest, "jobId" | "launchId" | "batchSize"> & Partial<ImportTrialRequest>;
 
 type Unary<Q, A> = (
   request: Q,
@@ -90,7 +90,7 @@ export class Client implements TrialCalls {
   readonly address: string;
   readonly #timeoutMs: number;
   readonly #retry: boolean;
-  readonly #requestId: string | undefined;
+  readonly #callId: string | undefined;
   readonly #credentials: Credentials;
   readonly #servers: Servers;
   /** The jobs that were registered here: a trial must have one of the batch sizes. */
@@ -109,7 +109,7 @@ export class Client implements TrialCalls {
     this.address = address;
     this.#timeoutMs = options.timeoutMs ?? TIMEOUT_MS;
     this.#retry = options.retry ?? true;
-    this.#requestId = options.requestId;
+    this.#callId = options.callId;
     this.#credentials = options.credentials ?? Credentials.fromEnv();
     this.#servers = new Servers(address, this.#credentials);
   }
@@ -180,10 +180,10 @@ export class Client implements TrialCalls {
     }
     try {
       const spec = registered ?? present((await this.registerJob(job, options)).job?.spec, "job");
-      const requestId = randomUUID();
-      const { trial } = await this.getNextBatchSize(job.jobId, { ...options, requestId });
+      const launchId = randomUUID();
+      const { trial } = await this.getNextBatchSize(job.jobId, { ...options, launchId });
       const id = present(trial?.id, "trial");
-      return this.openSession(id, present(spec.trialLeaseSeconds, "lease"), { ...options, spec, requestId });
+      return this.openSession(id, present(spec.trialLeaseSeconds, "lease"), { ...options, spec, launchId });
     } catch (error) {
       if (fallback === undefined || isOfTrainer(error)) {
         throw error;
@@ -200,12 +200,12 @@ export class Client implements TrialCalls {
    * (default: 10000).
    *
    * With the job's `spec`, training stops at the target or the last epoch even while the server is away, and continues if
-   * the server does not know the trial. Pass the `requestId` of the launch, too, so that the import completes its trial.
+   * the server does not know the trial. Pass the `launchId` of the launch, too, so that the import completes its trial.
    */
   openSession(
     trial: TrialId,
     leaseSeconds: number,
-    options: CallOptions & { spec?: JobSpec; requestId?: string } = {},
+    options: CallOptions & { spec?: JobSpec; launchId?: string } = {},
   ): TrialSession {
     return new TrialSession(this, trial, leaseSeconds, options.timeoutMs ?? REPORT_TIMEOUT_MS, options);
   }
@@ -220,18 +220,18 @@ export class Client implements TrialCalls {
   }
 
   /**
-   * Dispatches the next trial. Calls with the same `requestId` return the same trial; by default it is random.
+   * Dispatches the next trial. Calls with the same `launchId` return the same trial; by default it is random.
    * With `resume`, the launch continues from a checkpoint: a trial that was preempted or lost is dispatched again.
    * `labels` say something about the launch to people who look at the trial; its host is among them unless they name one.
    */
   async getNextBatchSize(
     jobId: string,
-    options?: CallOptions & { requestId?: string; resume?: boolean; labels?: Record<string, string> },
+    options?: CallOptions & { launchId?: string; resume?: boolean; labels?: Record<string, string> },
   ): Promise<GetNextBatchSizeResponse> {
-    const { requestId, resume } = options ?? {};
+    const { launchId, resume } = options ?? {};
     const request = {
       jobId,
-      requestId: requestId || randomUUID(),
+      launchId: launchId || randomUUID(),
       resume: resume ?? false,
       unconnectedRanks: 0,
       labels: { host: hostname(), ...options?.labels },
@@ -260,7 +260,7 @@ export class Client implements TrialCalls {
   /** Opens a stream for one trial, without deadline and retries. `launch` and `openSession` manage one for you. */
   streamResults(): ResultStream {
     const { target, trainer } = this.#servers.current();
-    return new ResultStream(trainer.streamResults(this.#metadata(this.#newRequestId())), target);
+    return new ResultStream(trainer.streamResults(this.#metadata(this.#newCallId())), target);
   }
 
   /** Renews a trial's lease and returns whether to continue. */
@@ -272,12 +272,12 @@ export class Client implements TrialCalls {
   /** Ends a trial whose trainer exits. A trial that has ended before does not change. */
   async endTrial(trial: TrialId, reason: TrainerReason, options?: CallOptions): Promise<Trial> {
     const answer = await this.#call(TRAINER, (stub) => stub.endTrial, { trial, reason }, options);
-    const { jobId, requestId, trialNumber: number } = trial;
-    return checkedTrial("EndTrial", answer.trial, { jobId, requestId, number });
+    const { jobId, launchId, trialNumber: number } = trial;
+    return checkedTrial("EndTrial", answer.trial, { jobId, launchId, number });
   }
 
   /**
-   * Records a trial, or the end of one, that could not be reported while it ran. Its `requestId` makes the call safe to
+   * Records a trial, or the end of one, that could not be reported while it ran. Its `launchId` makes the call safe to
    * retry; the job must be registered.
    */
   async importTrial(trial: TrialToImport, options?: CallOptions): Promise<ImportTrialResponse> {
@@ -379,12 +379,12 @@ export class Client implements TrialCalls {
    */
   async *watchJob(jobId: string, options?: CallOptions): AsyncGenerator<Job> {
     const timeoutMs = options?.timeoutMs ?? this.#timeoutMs;
-    const requestId = this.#newRequestId();
+    const callId = this.#newCallId();
     let [waits, deadline] = [pauses(), performance.now() + timeoutMs];
     let endedBefore = false;
     for (;;) {
       const link = this.#servers.current();
-      const call = link.admin.watchJob({ jobId }, this.#metadata(requestId));
+      const call = link.admin.watchJob({ jobId }, this.#metadata(callId));
       let answered = false;
       try {
         for await (const { job } of call) {
@@ -412,13 +412,13 @@ export class Client implements TrialCalls {
     }
   }
 
-  #newRequestId(): string {
-    return this.#requestId ?? randomUUID();
+  #newCallId(): string {
+    return this.#callId ?? randomUUID();
   }
 
-  #metadata(requestId: string): Metadata {
+  #metadata(callId: string): Metadata {
     const metadata = new Metadata();
-    metadata.set("x-request-id", requestId);
+    metadata.set("x-request-id", launchId);
     const token = this.#credentials.token();
     if (token !== undefined) {
       metadata.set("authorization", `Bearer ${token}`);
@@ -432,11 +432,11 @@ export class Client implements TrialCalls {
     request: Q,
     options?: CallOptions,
   ): Promise<A> {
-    const requestId = this.#newRequestId();
+    const callId = this.#newCallId();
     const attempt = async (deadline: number): Promise<A> => {
       const link = this.#servers.current();
       try {
-        const answer = await this.#try(link, method(stub(link)).bind(stub(link)), request, requestId, deadline);
+        const answer = await this.#try(link, method(stub(link)).bind(stub(link)), request, callId, deadline);
         this.#away = false;
         return answer;
       } catch (error) {
@@ -448,12 +448,12 @@ export class Client implements TrialCalls {
     return this.#retry ? retrying(attempt, deadline) : attempt(deadline);
   }
 
-  #try<Q, A>(link: Link, method: Unary<Q, A>, request: Q, requestId: string, deadline: number): Promise<A> {
+  #try<Q, A>(link: Link, method: Unary<Q, A>, request: Q, callId: string, deadline: number): Promise<A> {
     return new Promise((resolve, reject) => {
       let unconnected = false;
       // gRPC counts by the system clock, which may be changed between two attempts.
       const until = Date.now() + deadline - performance.now();
-      const call = method(request, this.#metadata(requestId), { deadline: until }, (error, answer) => {
+      const call = method(request, this.#metadata(callId), { deadline: until }, (error, answer) => {
         clearTimeout(timer);
         if (unconnected) {
           const message = `cannot reach a Wattwise server at ${link.target}: no connection within ${CONNECT_MS / 1000} s`;

@@ -38,8 +38,8 @@ export class WattwiseError extends Error {
   }
 
   /** The id of the failed call in the server's log; empty if no server answered. */
-  get requestId(): string {
-    return this.metadata["request_id"] ?? "";
+  get callId(): string {
+    return this.metadata["call_id"] ?? "";
   }
 
   /** Whether the same call may succeed later. */
@@ -61,7 +61,7 @@ export class JobNotFoundError extends WattwiseError {}
 export class TrialNotFoundError extends WattwiseError {}
 
 /** No batch size is left to try: the message says what failed and what to change. */
-export class NoBatchSizeConvergedError extends WattwiseError {}
+export class NoBatchSizeLeftError extends WattwiseError {}
 
 /** A result has invalid numbers or contradicts an earlier one; the server has stored nothing. */
 export class InvalidResultError extends WattwiseError {}
@@ -118,7 +118,7 @@ const BY_REASON: Partial<Record<ErrorReason, ErrorClass>> = {
   [ErrorReason.ERROR_REASON_JOB_DIFFERS]: JobDiffersError,
   [ErrorReason.ERROR_REASON_JOB_NOT_FOUND]: JobNotFoundError,
   [ErrorReason.ERROR_REASON_TRIAL_NOT_FOUND]: TrialNotFoundError,
-  [ErrorReason.ERROR_REASON_NO_BATCH_SIZE_CONVERGED]: NoBatchSizeConvergedError,
+  [ErrorReason.ERROR_REASON_NO_BATCH_SIZE_LEFT]: NoBatchSizeLeftError,
   [ErrorReason.ERROR_REASON_INVALID_RESULT]: InvalidResultError,
   [ErrorReason.ERROR_REASON_INVALID_REQUEST]: InvalidRequestError,
   [ErrorReason.ERROR_REASON_TOO_MANY_JOBS]: ResourceExhaustedError,
@@ -198,7 +198,7 @@ export function fromServiceError(error: ServiceError, address: string): Wattwise
   }));
   const metadata = Object.fromEntries(Object.entries(details.metadata).map((entry) => entry.map(shown)));
   const prefix = errorClass === ServerUnavailableError ? `the server at ${address} is temporarily unavailable: ` : "";
-  const suffix = metadata["request_id"] ? ` (request ${metadata["request_id"]})` : "";
+  const suffix = metadata["call_id"] ? ` (call ${metadata["call_id"]})` : "";
   const refusal = { reason: details.reason as ErrorReason, status: name, violations, metadata, cause: error };
   return new errorClass(`${prefix}${description}${suffix}`, refusal);
 }

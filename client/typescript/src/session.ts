@@ -12,7 +12,7 @@ import {
   InvalidResultError,
   JobDiffersError,
   JobNotFoundError,
-  NoBatchSizeConvergedError,
+  NoBatchSizeLeftError,
   PermissionDeniedError,
   ServerUnavailableError,
   TrialNotFoundError,
@@ -61,7 +61,7 @@ export interface LaunchedTrial {
   /** The job, which decides when to stop without the server; without it training continues. */
   spec?: JobSpec;
   /** The id of the launch; default: a new one. */
-  requestId?: string;
+  launchId?: string;
 }
 
 const HEARTBEATS_PER_LEASE = 3;
@@ -89,7 +89,7 @@ export class TrialSession {
   readonly spec: JobSpec | undefined;
   readonly #calls: TrialCalls;
   readonly #timeoutMs: number;
-  readonly #requestId: string;
+  readonly #launchId: string;
   readonly #startTime = new Date();
   readonly #heartbeatMs: number;
   readonly #stop = new AbortController();
@@ -120,7 +120,7 @@ export class TrialSession {
     this.spec = launched.spec;
     this.#calls = calls;
     this.#timeoutMs = timeoutMs;
-    this.#requestId = launched.requestId ?? randomUUID();
+    this.#launchId = launched.launchId ?? randomUUID();
     // A lease of 0 never expires; its heartbeats only detect a broken stream.
     const interval = leaseSeconds > 0 ? (leaseSeconds * 1000) / HEARTBEATS_PER_LEASE : LONGEST_HEARTBEAT_MS;
     this.#heartbeatMs = Math.min(interval, LONGEST_HEARTBEAT_MS);
@@ -211,7 +211,7 @@ export class TrialSession {
   importRequest(reason: TrainerReason): ImportTrialRequest {
     return ImportTrialRequest.fromPartial({
       jobId: this.id.jobId,
-      requestId: this.#requestId,
+      launchId: this.#launchId,
       batchSize: this.batchSize,
       measurements: this.#measurements,
       endReason: reason,
@@ -488,7 +488,7 @@ const REFUSALS = [
   InvalidResultError,
   JobDiffersError,
   JobNotFoundError,
-  NoBatchSizeConvergedError,
+  NoBatchSizeLeftError,
   TrialNotFoundError,
 ];
 
@@ -500,7 +500,7 @@ function isRefusal(error: unknown): boolean {
 /** Whether an error comes from the trainer's own configuration, so that no launch should go on with a fallback. */
 export function isOfTrainer(error: unknown): boolean {
   const own = [ConfigurationError, UnauthenticatedError, PermissionDeniedError];
-  const nothingLeft = error instanceof NoBatchSizeConvergedError;
+  const nothingLeft = error instanceof NoBatchSizeLeftError;
   return !nothingLeft && (isRefusal(error) || own.some((kind) => error instanceof kind));
 }
 

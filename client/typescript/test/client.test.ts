@@ -17,7 +17,7 @@ import {
   JobDiffersError,
   JobNotFoundError,
   Measurement,
-  NoBatchSizeConvergedError,
+  NoBatchSizeLeftError,
   ServerUnavailableError,
   TrialNotFoundError,
   TrialId,
@@ -72,12 +72,12 @@ test("a missing number is refused before anything is sent, and NaN is a metric",
       for (const call of [
         () => trial.report(report),
         () => client.reportResult({ ...report, trial: trial.id }),
-        () => client.importTrial({ jobId: trial.id.jobId, requestId: "r", batchSize: 16, measurements }),
+        () => client.importTrial({ jobId: trial.id.jobId, launchId: "r", batchSize: 16, measurements }),
       ]) {
         await assert.rejects(call, (error) => {
           assert(error instanceof InvalidResultError);
           assert.equal(error.reason, ErrorReason.ERROR_REASON_INVALID_RESULT);
-          assert.equal(error.requestId, "");
+          assert.equal(error.callId, "");
           return true;
         });
       }
@@ -103,11 +103,11 @@ test("an invalid job is refused with its reason and the field of every fault", a
 test("a job that differs is refused with the differing fields and the id of the call", async () => {
   const spec = job();
   await client.registerJob(spec);
-  const named = new Client(server.address, { requestId: "nightly-7" });
+  const named = new Client(server.address, { callId: "nightly-7" });
   await assert.rejects(named.registerJob({ ...spec, maxEpochs: 11 }), (error) => {
     assert(error instanceof JobDiffersError);
     assert.match(error.metadata["max_epochs"] ?? "", /registered 10, requested 11/);
-    assert.equal(error.requestId, "nightly-7");
+    assert.equal(error.callId, "nightly-7");
     return true;
   });
   named.close();
@@ -124,14 +124,14 @@ test("a job without a batch size that converges has its own error class", async 
   const spec = job({ batchSizes: [16], numPruningRounds: 1 });
   const trial = await client.launch(spec);
   assert.equal((await trial.report(epoch(10, 10, 0.1))).converged, false);
-  await assert.rejects(client.getNextBatchSize(spec.jobId), NoBatchSizeConvergedError);
+  await assert.rejects(client.getNextBatchSize(spec.jobId), NoBatchSizeLeftError);
 });
 
-test("the same request id returns the same trial, another one another trial", async () => {
+test("the same launch id returns the same trial, another one another trial", async () => {
   const spec = job();
   await client.registerJob(spec);
-  const first = await client.getNextBatchSize(spec.jobId, { requestId: "launch-1" });
-  assert.deepEqual((await client.getNextBatchSize(spec.jobId, { requestId: "launch-1" })).trial?.id, first.trial?.id);
+  const first = await client.getNextBatchSize(spec.jobId, { launchId: "launch-1" });
+  assert.deepEqual((await client.getNextBatchSize(spec.jobId, { launchId: "launch-1" })).trial?.id, first.trial?.id);
   assert.equal((await client.getNextBatchSize(spec.jobId)).trial?.id?.trialNumber, 2);
 });
 

@@ -12,7 +12,7 @@ import {
   ImportTrialRequest,
   InvalidResultError,
   JobNotFoundError,
-  NoBatchSizeConvergedError,
+  NoBatchSizeLeftError,
   Policy,
   type Trial,
   TrialNotFoundError,
@@ -89,7 +89,7 @@ test("heartbeats renew the lease, and a closed session sends none", async () => 
   await until(async () => (await statusOf(closed)) === TrialStatus.TRIAL_STATUS_FAILED);
   const begun = (await client.getTrial(open.id)).trial!;
   await until(async () => (await client.getTrial(open.id)).trial!.leaseExpireTime! > begun.leaseExpireTime!);
-  assert.equal(await statusOf(open), TrialStatus.TRIAL_STATUS_DISPATCHED);
+  assert.equal(await statusOf(open), TrialStatus.TRIAL_STATUS_RUNNING);
   await open.end(EndReason.END_REASON_COMPLETED);
 });
 
@@ -182,10 +182,10 @@ test("a launch without anything left to try trains with its fallback, which is i
   const spec = job({ batchSizes: [8, 16], numPruningRounds: 1 });
   for (const batchSize of [8, 16]) {
     await client.registerJob(spec);
-    const crash = { jobId: spec.jobId, requestId: `crash-${batchSize}-${spec.jobId}`, batchSize };
+    const crash = { jobId: spec.jobId, launchId: `crash-${batchSize}-${spec.jobId}`, batchSize };
     await client.importTrial({ ...crash, endReason: EndReason.END_REASON_OUT_OF_MEMORY });
   }
-  await assert.rejects(client.launch(spec), NoBatchSizeConvergedError);
+  await assert.rejects(client.launch(spec), NoBatchSizeLeftError);
   await assert.rejects(client.launch(spec, { fallback: 99 }), ConfigurationError);
   const trial = await client.launch(spec, { fallback: 8 });
   assert.deepEqual([trial.batchSize, trial.alone], [8, true]);

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-REQUEST_ID = "x-request-id"
+CALL_ID = "x-request-id"
 """Metadata key with the client's id of the call, which errors and log lines repeat."""
 
-_MAX_REQUEST_ID = 100
+_MAX_CALL_ID = 100
 
 
 class CallContext(Protocol):
@@ -56,7 +56,7 @@ class Call:
     reach = ""
     role = ""
     _peer = ""
-    _request_id = ""
+    _call_id = ""
 
     def __init__(self, method: str, context: CallContext, *, streams: bool = False) -> None:
         self.method = method
@@ -76,13 +76,13 @@ class Call:
         return self.peer.rpartition(":")[0]
 
     @property
-    def request_id(self) -> str:
+    def call_id(self) -> str:
         """The client's id of this call, or a generated one if the client sent none that fits a log line."""
-        if not self._request_id:
-            sent = self.metadata(REQUEST_ID)
-            fits = sent and sent.isascii() and sent.isprintable() and len(sent) <= _MAX_REQUEST_ID
-            self._request_id = sent if fits else secrets.token_hex(8)
-        return self._request_id
+        if not self._call_id:
+            sent = self.metadata(CALL_ID)
+            fits = sent and sent.isascii() and sent.isprintable() and len(sent) <= _MAX_CALL_ID
+            self._call_id = sent if fits else secrets.token_hex(8)
+        return self._call_id
 
     @property
     def subject(self) -> Subject:
@@ -101,7 +101,7 @@ class Call:
 
     def remember(self) -> None:
         """Reads what a log line needs while the context exists, for lines written after the call."""
-        _ = self.peer, self.request_id
+        _ = self.peer, self.call_id
 
 
 class CallListener(Protocol):

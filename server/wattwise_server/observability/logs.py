@@ -220,7 +220,7 @@ def _call_fields() -> dict[str, object]:
         "method": call.method.rpartition("/")[2],
         "token": call.token_id,
         "peer": call.peer,
-        "request_id": call.request_id,
+        "call_id": call.call_id,
         "trace_id": current_trace.get(),
     }
     return {key: value for key, value in known.items() if value}

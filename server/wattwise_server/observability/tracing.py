@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace_id
 
 from wattwise_server.errors import StartError
-from wattwise_server.observability.call import REQUEST_ID, Call, current_trace
+from wattwise_server.observability.call import CALL_ID, Call, current_trace
 
 _FLUSH_SECONDS = 5.0
 _SERVER_ERRORS = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
@@ -47,8 +47,8 @@ class Tracing:
         _, service, method = call.method.split("/")
         span.set_attributes({"rpc.system": "grpc", "rpc.service": service, "rpc.method": method})
         span.set_attribute("client.address", call.peer)
-        if request_id := metadata.get(REQUEST_ID):
-            span.set_attribute("wattwise.request_id", request_id)
+        if call_id := metadata.get(CALL_ID):
+            span.set_attribute("wattwise.call_id", call_id)
         return partial(_end, span, call)
 
     def unknown_method_called(self) -> None:

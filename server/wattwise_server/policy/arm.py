@@ -1,4 +1,4 @@
-"""Running sums over an arm's succeeded trials, so that no decision reads the history again.
+"""Running sums over an arm's decided trials, so that no decision reads the history again.
 
 A trial that missed the target counts as the larger of its own cost and a floor, β times the job's cheapest. The floor
 moves with the cheapest cost, so the missed costs are kept one by one as well.
@@ -15,9 +15,9 @@ from wattwise_server.domain import Arm, Moments, Observation
 
 
 def record(arm: Arm, seen: Observation, window_size: int, floor: float | None) -> Arm:
-    """The arm with one more succeeded trial. `floor` is in joules, None while nothing has converged."""
+    """The arm with one more decided trial. `floor` is in joules, None while nothing has converged."""
     converged = arm.num_converged + seen.converged
-    arm = replace(arm, num_succeeded=arm.num_succeeded + 1, num_converged=converged, failed_trials=())
+    arm = replace(arm, num_decided=arm.num_decided + 1, num_converged=converged, failed_trials=())
     if window_size:
         arm = _of_window(replace(arm, window=(*arm.window, seen)[-window_size:]))
     elif seen.converged:

@@ -75,7 +75,7 @@ def with_allowed(search: Search, batch_size: int) -> Search:
 
 def tried(search: Search) -> bool:
     """Whether any trial counts, running ones included."""
-    return any(arm.num_succeeded or arm.num_failed or arm.running for arm in search.arms)
+    return any(arm.num_decided or arm.num_failed or arm.running for arm in search.arms)
 
 
 def failing(arm: Arm) -> bool:
@@ -125,9 +125,9 @@ def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
     return {
         "failed": sizes(lambda arm: arm.num_failed > arm.num_out_of_memory),
         "out_of_memory": sizes(lambda arm: arm.out_of_memory > 0),
-        "missed": sizes(lambda arm: arm.num_succeeded > arm.num_converged),
+        "missed": sizes(lambda arm: arm.num_decided > arm.num_converged),
         "banned": sizes(lambda arm: arm.banned),
-        "untried": sizes(lambda arm: not (arm.num_succeeded or arm.num_failed or arm.banned)),
+        "untried": sizes(lambda arm: not (arm.num_decided or arm.num_failed or arm.banned)),
     }
 
 
@@ -137,7 +137,7 @@ def advice(search: Search, job_id: str) -> str:
     if not search.surviving:
         return f"no batch size is left to try: {remedy(causes, job_id)}"
     able = [arm for arm in search.surviving if not failing(arm)]
-    decided = any(arm.num_succeeded for arm in search.arms)
+    decided = any(arm.num_decided for arm in search.arms)
     failures = sum(arm.num_failed - arm.num_out_of_memory for arm in search.arms)
     others = described({cause: sizes for cause, sizes in causes.items() if cause not in ("missed", "untried")})
     if not able or (failures >= FAILURES_TO_SET_ASIDE and not decided):
@@ -147,7 +147,7 @@ def advice(search: Search, job_id: str) -> str:
         of_newest = {cause: [size for size in causes[cause] if size in newest] for cause in ("failed", "out_of_memory")}
         numbers = f"{min(row)} to {max(row)} failed one after the other"
         return _failing_advice(search, job_id, f"trials {numbers} ({described(of_newest)})")
-    if all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
+    if all(arm.num_decided for arm in able) and not any(arm.num_converged for arm in search.arms):
         return (
             f"every batch size that may be chosen has missed the target{others and f' ({others})'}: "
             f"{other_job(causes)}; or fix the training, after which {begin_again(job_id)}"
@@ -172,7 +172,7 @@ def _newest_failures(search: Search) -> set[int]:
     if not failed or max(failed) < search.num_trials - running:
         return set()
     row = set(takewhile(failed.__contains__, count(max(failed), -1)))
-    known = [number for number in row if failed[number].num_succeeded or not failed[number].excluded]
+    known = [number for number in row if failed[number].num_decided or not failed[number].excluded]
     return row if len(known) >= FAILURES_TO_SET_ASIDE else set()
 
 
@@ -207,7 +207,7 @@ def state(search: Search, arm: Arm, job_id: str) -> State:
             helps = f"{allow} allows it again if it fits after all"
         return State(Status.OUT_OF_MEMORY, f"trials with {_listed(ran_out)} ran out of memory; {helps}")
     if arm.pruned:
-        why = "missed the target" if arm.num_succeeded > arm.num_converged else "lies beyond one that missed the target"
+        why = "missed the target" if arm.num_decided > arm.num_converged else "lies beyond one that missed the target"
         return State(Status.PRUNED, f"pruned: it {why}; {allow} brings it back")
     number = search.num_trials + 1
     if not set_aside(search, arm, number):
@@ -231,7 +231,7 @@ def _first_pause_of_round(search: Search, arm: Arm) -> bool:
 def _known(arm: Arm) -> str:
     ended = {
         "reached the target within the bound": arm.num_converged,
-        "missed the target, or reached it above the bound": arm.num_succeeded - arm.num_converged,
+        "missed the target, or reached it above the bound": arm.num_decided - arm.num_converged,
         "failed": arm.num_failed,
     }
     parts = [f"{count} {what}" for what, count in ended.items() if count]
@@ -252,7 +252,7 @@ def _with_excluded(arms: Sequence[Arm]) -> tuple[Arm, ...]:
     One trial that ran out of memory excludes its batch size and all larger ones; two are needed where a trial has been
     decided before. Those of smaller batch sizes count as well.
     """
-    largest = max((arm.batch_size for arm in arms if arm.num_succeeded), default=0)
+    largest = max((arm.batch_size for arm in arms if arm.num_decided), default=0)
     total, excluded, found = 0, False, []
     for arm in arms:
         total += arm.out_of_memory

@@ -58,13 +58,13 @@ def belief(spec: JobSpec, arm: Arm, reward_precision: float | None = None) -> Ar
     A model costs what its trials cost: that a miss counts more is to keep it from being chosen, not what it cost.
     """
     known = posterior(spec, arm.counted, reward_precision)
-    ended = arm.num_succeeded + arm.num_failed
+    ended = arm.num_decided + arm.num_failed
     rate = arm.num_failed / ended if ended else None
     if not arm.reached.count:
         return ArmBelief(arm.batch_size, *known, failure_rate=rate)
     costs = arm.reached.merge(arm.missed)
     trial = posterior(spec, costs, reward_precision)
-    # A model takes this many succeeded trials of those that count, each with its share of all the failed ones.
+    # A model takes this many decided trials of those that count, each with its share of all the failed ones.
     tries = costs.count / arm.reached.count
     expected = tries * (failure_surcharge(arm) - trial.mean)
     deviation = tries / math.sqrt(trial.precision) if costs.count > 1 else None
@@ -73,7 +73,7 @@ def belief(spec: JobSpec, arm: Arm, reward_precision: float | None = None) -> Ar
 
 def failure_surcharge(arm: Arm) -> float:
     """What an arm's failed trials cost per succeeded one, in joules; all of it while none has succeeded."""
-    return arm.failed_cost / max(1, arm.num_succeeded)
+    return arm.failed_cost / max(1, arm.num_decided)
 
 
 def generator(spec: JobSpec, trial_number: int) -> np.random.Generator:
@@ -103,17 +103,17 @@ def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_pr
         rng: The randomness.
         reward_precision: As for `posterior`.
     """
-    unexplored = [arm for arm in arms if arm.num_succeeded < spec.mab_num_explorations]
+    unexplored = [arm for arm in arms if arm.num_decided < spec.mab_num_explorations]
     if unexplored:
         arm = unexplored[rng.integers(len(unexplored))]
-        done = f"{arm.num_succeeded} of {spec.mab_num_explorations} explorations"
+        done = f"{arm.num_decided} of {spec.mab_num_explorations} explorations"
         return Draw(arm.batch_size, f"{done}; sampling starts when no arm has fewer")
     beliefs = [posterior(spec, arm.counted, reward_precision) for arm in arms]
     hopeless = not any(arm.num_converged for arm in arms)
     blank = [
         arm
         for arm, belief in zip(arms, beliefs, strict=True)
-        if belief.precision == 0 or (hopeless and not arm.num_succeeded)
+        if belief.precision == 0 or (hopeless and not arm.num_decided)
     ]
     if blank:
         size = blank[rng.integers(len(blank))].batch_size

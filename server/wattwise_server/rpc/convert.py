@@ -109,7 +109,7 @@ def shown_trial_key(request: v1.GetTrialRequest | v1.SetTrialExcludedRequest) ->
     """
     _check_named(request, "trial")
     trial = request.trial
-    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number, trial.request_id)
+    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number, trial.launch_id)
 
 
 def report(request: v1.ReportResultRequest) -> Report:
@@ -176,7 +176,7 @@ def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
     ]
     return ImportedTrial(
         request.job_id,
-        request.request_id,
+        request.launch_id,
         request.batch_size,
         measured,
         end_reason(request.end_reason),
@@ -208,7 +208,7 @@ def _trainers_trial(
     if not size:
         _check_named(holder, where)
         raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; use the batch size of the trial"))
-    return TrialKey(trial.job_id, size, trial.trial_number, trial.request_id)
+    return TrialKey(trial.job_id, size, trial.trial_number, trial.launch_id)
 
 
 def _check_named(
@@ -714,7 +714,7 @@ def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None, explored: in
         expected_cost_deviation=belief.deviation if belief else None,
         failure_rate=belief.failure_rate if belief else None,
         num_converged=arm.num_converged,
-        num_missed=arm.num_succeeded - arm.num_converged,
+        num_missed=arm.num_decided - arm.num_converged,
         num_failed=arm.num_failed,
         num_running=arm.running,
         round_cost=arm.round_cost if job.search.stage is Stage.PRUNING else None,
@@ -790,7 +790,7 @@ def timestamp(time: datetime | None) -> Timestamp | None:
 
 def power_limit_key(request: v1.GetPowerLimitRequest) -> TrialKey:
     """The trial that asks; trial number 0 if the request names none."""
-    return TrialKey(request.job_id, request.batch_size, request.trial_number, request.request_id)
+    return TrialKey(request.job_id, request.batch_size, request.trial_number, request.launch_id)
 
 
 def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:

@@ -50,7 +50,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         """Dispatches a trial."""
         trial, reason = await self._optimizer.next_trial(
             request.job_id,
-            request.request_id,
+            request.launch_id,
             resume=request.resume,
             unconnected_ranks=request.unconnected_ranks,
             labels=request.labels,

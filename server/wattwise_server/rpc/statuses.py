@@ -29,7 +29,7 @@ _CODES = {
     "ERROR_REASON_JOB_DIFFERS": grpc.StatusCode.ALREADY_EXISTS,
     "ERROR_REASON_JOB_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "ERROR_REASON_TRIAL_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
-    "ERROR_REASON_NO_BATCH_SIZE_CONVERGED": grpc.StatusCode.FAILED_PRECONDITION,
+    "ERROR_REASON_NO_BATCH_SIZE_LEFT": grpc.StatusCode.FAILED_PRECONDITION,
     "ERROR_REASON_INVALID_RESULT": grpc.StatusCode.INVALID_ARGUMENT,
     "ERROR_REASON_INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
     "ERROR_REASON_TOO_MANY_JOBS": grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -132,7 +132,7 @@ def _details(
 ) -> Details:
     call = current_call.get()
     if call is not None:
-        metadata["request_id"] = call.request_id
+        metadata["call_id"] = call.call_id
     info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
     packed = []
     for detail in (info, *extra):

@@ -17,7 +17,7 @@ from wattwise_server.store.rows import Row, from_micros
 _OWN = "(t.type != 'IMPORTED' OR (t.start_known AND t.start_time >= j.create_time))"
 _DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"
 _TRIALS = "FROM trials t JOIN jobs j ON j.job_key = t.job_key"
-_HAS_ENDED = "t.status != 'DISPATCHED' AND t.trial_number > j.reset_after"
+_HAS_ENDED = "t.status != 'RUNNING' AND t.trial_number > j.reset_after"
 _ENDED = f"{_TRIALS} WHERE {{jobs}} {_HAS_ENDED} AND NOT t.excluded"
 # PostgreSQL would take the type of such a parameter from the integer that it is multiplied with.
 _REAL = "CAST(${} AS double precision)"
@@ -59,7 +59,7 @@ RUNNING = """
     FROM trials t JOIN jobs j ON j.job_key = t.job_key
     LEFT JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number AND m.epoch = (
         SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)
-    WHERE {jobs} t.status = 'DISPATCHED' AND t.trial_number > j.reset_after AND NOT t.excluded
+    WHERE {jobs} t.status = 'RUNNING' AND t.trial_number > j.reset_after AND NOT t.excluded
 """
 """What each running trial has used up to its newest report."""
 

@@ -341,7 +341,7 @@ class Transaction(Protocol):
     def delete_job(self) -> Sequence[Trial]:
         """Deletes the job with its trials and measurements; returns the trials that were running.
 
-        For a year the store remembers which trials were running or could be resumed, the request ids of all dispatched
+        For a year the store remembers which trials were running or could be resumed, the launch ids of all dispatched
         ones, and when the job was created and deleted.
         """
 
@@ -360,7 +360,7 @@ class Transaction(Protocol):
     async def metric_span(self, number: int) -> MetricSpan:
         """The metrics of a trial's measurements that were saved by earlier transactions."""
 
-    async def trial_of_request(self, request_id: str) -> Trial | None:
+    async def trial_of_launch(self, launch_id: str) -> Trial | None:
         """The trial that this request dispatched."""
 
     def lease_expired(self, trial: Trial) -> bool:
@@ -436,8 +436,8 @@ class Store(Protocol):
     async def was_deleted(self, key: TrialKey) -> bool:
         """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
 
-    async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
-        """Whether the launch of this request id was dispatched by a job of this id that was deleted.
+    async def was_launch_deleted(self, job_id: str, launch_id: str, started: datetime | None) -> bool:
+        """Whether the launch of this launch id was dispatched by a job of this id that was deleted.
 
         With `started`, also whether a job of this id existed at that time and was deleted since.
         """

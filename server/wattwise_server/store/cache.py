@@ -66,7 +66,7 @@ _DROPPED_AT_ONCE = 4
 """Jobs that leave the cache when another one enters: a few, so that no call pays for many."""
 
 _MOST_CHECKSUMS = 500
-"""Trials of a job whose request ids are remembered as checksums, so that a new one is known to be new."""
+"""Trials of a job whose launch ids are remembered as checksums, so that a new one is known to be new."""
 
 _FORGET_PAUSE_SECONDS = 0.05
 
@@ -82,8 +82,8 @@ class CachedJob:
         key: The job's; for one that does not exist, a key for its creation, or 0.
         version: The version that the next commit of it expects; 0 if it does not exist.
         leases: Until when the leases of running trials last in the database, if they are kept there.
-        checksums: Of the request ids of all trials; None: not known.
-        asked: Whether a request id was looked for in the database.
+        checksums: Of the launch ids of all trials; None: not known.
+        asked: Whether a launch id was looked for in the database.
         failed: Set when one of its commits failed.
         outdated: Set when another server has changed the job.
     """
@@ -122,21 +122,21 @@ class CachedJob:
             self.running[number] = trial
             if starts:
                 self.ended.pop(number, None)
-                if trial.request_id:
-                    self.requests[trial.request_id] = number
+                if trial.launch_id:
+                    self.requests[trial.launch_id] = number
             return starts
         self.running.pop(number, None)
-        if trial.request_id:
-            self.requests.pop(trial.request_id, None)
+        if trial.launch_id:
+            self.requests.pop(trial.launch_id, None)
         self.ended[number] = trial
         if len(self.ended) > _CACHED_ENDED_TRIALS:  # pragma: no mutate: one less is read again
             del self.ended[next(iter(self.ended))]
         return False  # pragma: no mutate: the lease of an ended trial is dropped when it expires
 
-    def note_request(self, request_id: str) -> None:
-        """Notes the request id of a new trial."""
+    def note_launch(self, launch_id: str) -> None:
+        """Notes the launch id of a new trial."""
         if self.checksums is not None:
-            self.checksums.append(_checksum(request_id))
+            self.checksums.append(_checksum(launch_id))
             if len(self.checksums) > _MOST_CHECKSUMS:
                 self.checksums = None
 
@@ -309,11 +309,11 @@ class CachedStore(ABC):
             await cached.durable()
         return await self.queries.was_deleted(key)
 
-    async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
+    async def was_launch_deleted(self, job_id: str, launch_id: str, started: datetime | None) -> bool:
         """Whether a launch was deleted with its job."""
         if cached := self._cache.get(job_id):
             await cached.durable()
-        return await self.queries.was_launch_deleted(job_id, request_id, started)
+        return await self.queries.was_launch_deleted(job_id, launch_id, started)
 
     async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs."""
@@ -555,20 +555,20 @@ class CachedTransaction:
         await self.cached.durable()
         return await self.store.queries.metric_span(self.key, number)
 
-    async def trial_of_request(self, request_id: str) -> Trial | None:
+    async def trial_of_launch(self, launch_id: str) -> Trial | None:
         """The trial that this request dispatched."""
         cached, queries = self.cached, self.store.queries
-        if known := cached.requests.get(request_id):
+        if known := cached.requests.get(launch_id):
             return cached.running[known]
         if self.job is None or not self.job.num_trials:
             return None
-        if cached.checksums is not None and _checksum(request_id) not in cached.checksums:
+        if cached.checksums is not None and _checksum(launch_id) not in cached.checksums:
             return None
         await cached.durable()
         if cached.checksums is None and cached.asked and self.job.num_trials <= _MOST_CHECKSUMS:
-            cached.checksums = array("I", map(_checksum, await queries.request_ids(self.key)))
+            cached.checksums = array("I", map(_checksum, await queries.launch_ids(self.key)))
         cached.asked = True
-        return await queries.trial_of_request(self.job_id, self.key, request_id)
+        return await queries.trial_of_launch(self.job_id, self.key, launch_id)
 
     def lease_expired(self, trial: Trial) -> bool:
         """Whether the lease of a running trial has expired; if so, the commit fails if that has changed."""
@@ -639,15 +639,15 @@ class CachedTransaction:
             cached.job, cached.key, cached.loaded = self.job, self.key, True
         started = []
         for trial in self.changed.values():
-            if trial.number > newest and trial.request_id:
-                cached.note_request(trial.request_id)
+            if trial.number > newest and trial.launch_id:
+                cached.note_launch(trial.launch_id)
             if cached.update(trial):
                 started.append(trial)
         return started
 
 
-def _checksum(request_id: str) -> int:
-    return crc32(request_id.encode(errors="surrogatepass"))
+def _checksum(launch_id: str) -> int:
+    return crc32(launch_id.encode(errors="surrogatepass"))
 
 
 def with_running(job: Job, running: Sequence[Trial]) -> Job:

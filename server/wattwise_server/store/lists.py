@@ -62,8 +62,8 @@ class _Conditions:
 
 # A range of one key: with an equation, SQLite would search by the primary key, which reads every trial of the job.
 _OF_JOB = "t.job_key BETWEEN j.job_key AND j.job_key"
-_RUNNING = f"EXISTS (SELECT 1 FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - a text of ours
-_NUM_RUNNING = f"(SELECT count(*) FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED')"  # noqa: S608 - as above
+_RUNNING = f"EXISTS (SELECT 1 FROM trials t WHERE {_OF_JOB} AND t.status = 'RUNNING')"  # noqa: S608 - a text of ours
+_NUM_RUNNING = f"(SELECT count(*) FROM trials t WHERE {_OF_JOB} AND t.status = 'RUNNING')"  # noqa: S608 - as above
 _FAILURES_IN_A_ROW = 3
 _SEVERAL_FAILURES = f"%{'%'.join(',' * (_FAILURES_IN_A_ROW - 1))}%"
 """A pattern: the trials of a batch size that failed in a row, a JSON array of numbers, are so many or more."""
@@ -79,7 +79,7 @@ _FEW_TRIALS = 100
 _ARMS = "EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND {})"
 _SURVIVES = "NOT (a.pruned OR a.excluded OR a.banned)"
 # Without a decided trial, a batch size has failed that often in a row: it is set aside.
-_MAY_REACH = f"{_SURVIVES} AND a.num_succeeded = 0 AND a.num_failed < {_FAILURES_IN_A_ROW}"
+_MAY_REACH = f"{_SURVIVES} AND a.num_decided = 0 AND a.num_failed < {_FAILURES_IN_A_ROW}"
 _ATTENTION = f"""(
     NOT {_ARMS.format(_SURVIVES)}
     OR NOT {_ARMS.format(f"(a.num_converged > 0 OR {_MAY_REACH})")}
@@ -90,11 +90,11 @@ _ATTENTION = f"""(
 # A trial that has ended did so after its start.
 _ACTIVE_TIME = f"""{{largest}}(
     coalesce((SELECT max(t.end_time) FROM trials t WHERE t.job_key = j.job_key), 0),
-    coalesce((SELECT max(t.start_time) FROM trials t WHERE {_OF_JOB} AND t.status = 'DISPATCHED'), 0),
+    coalesce((SELECT max(t.start_time) FROM trials t WHERE {_OF_JOB} AND t.status = 'RUNNING'), 0),
     coalesce((
         SELECT max(m.report_time) FROM trials t
         JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number
-        WHERE {_OF_JOB} AND t.status = 'DISPATCHED' AND m.epoch = (
+        WHERE {_OF_JOB} AND t.status = 'RUNNING' AND m.epoch = (
             SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)
     ), 0))"""  # noqa: S608 - as above
 
@@ -209,7 +209,7 @@ _NEXT_TRIAL = {
 def is_quick(wanted: TrialList) -> bool:
     """Whether an index leads to each trial of a page; others may be found only among all trials of a job."""
     filtered = wanted.end_reason or wanted.batch_size or wanted.labels
-    return wanted.job_id is not None and not filtered and wanted.status in (None, TrialStatus.DISPATCHED)
+    return wanted.job_id is not None and not filtered and wanted.status in (None, TrialStatus.RUNNING)
 
 
 _TRIAL_ORDER = {True: ("t.trial_number",), False: ("t.start_time", "t.job_key", "t.trial_number")}
@@ -232,7 +232,7 @@ def trials(wanted: TrialList, after: Place, limit: int, *, columns: str, tables:
         conditions.add(_NEXT_TRIAL[one_job][wanted.newest_first], *after)
     direction = " DESC" if wanted.newest_first else ""
     # The sign keeps SQLite from walking all trials in order of their start to find the few that run.
-    sign = "+" if wanted.status is TrialStatus.DISPATCHED else ""
+    sign = "+" if wanted.status is TrialStatus.RUNNING else ""
     order = ", ".join(f"{sign}{column}{direction}" for column in _TRIAL_ORDER[one_job])
     if not one_job:
         columns, tables = f"{columns}, j.job_id", f"{tables} JOIN jobs j ON j.job_key = t.job_key"
@@ -253,7 +253,7 @@ def _trials(wanted: TrialList, dialect: Dialect) -> _Conditions:
         key = f"(SELECT job_key FROM jobs WHERE job_id = {conditions.parameter(wanted.job_id)})"  # noqa: S608 - a parameter's name
         # As _OF_JOB.
         conditions.add(
-            f"t.job_key BETWEEN {key} AND {key}" if wanted.status is TrialStatus.DISPATCHED else f"t.job_key = {key}"
+            f"t.job_key BETWEEN {key} AND {key}" if wanted.status is TrialStatus.RUNNING else f"t.job_key = {key}"
         )
     else:
         conditions.add_prefix(wanted.prefix, dialect)

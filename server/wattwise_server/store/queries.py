@@ -62,7 +62,7 @@ from wattwise_server.store.rows import (
 # The newest measurement of a running trial is only in `measurements`.
 TRIALS, OF_TRIALS = (
     """
-    SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.request_id,
+    SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.launch_id,
            t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
            t.best_known,
            t.monitor_kinds, t.monitor_estimated, t.monitor_partly,
@@ -82,7 +82,7 @@ TRIALS, OF_TRIALS = (
     """
     FROM trials t LEFT JOIN launches l ON l.job_key = t.job_key AND l.trial_number = t.trial_number
     LEFT JOIN measurements m
-      ON t.status = 'DISPATCHED' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
+      ON t.status = 'RUNNING' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
      AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
 """,
 )
@@ -134,7 +134,7 @@ _MEASURED_TRIALS = f"""
         FROM found f WHERE f.job_key IS NOT NULL AND hops < $3
     )
     SELECT f.job_key, f.trial_number,
-           t.end_time < $4 AND t.status != 'DISPATCHED' AS over,
+           t.end_time < $4 AND t.status != 'RUNNING' AS over,
            coalesce(t.end_reason IN ({_RESUMABLE}), FALSE) AS resumable,
            (SELECT min(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
                AS oldest,
@@ -239,7 +239,7 @@ class Queries(ABC):
     async def running(self, job_id: str, key: int) -> Sequence[Trial]:
         """A job's dispatched trials by number."""
         # A range of one key: see lists.py.
-        running = "t.job_key BETWEEN $1 AND $1 AND t.status = 'DISPATCHED'"
+        running = "t.job_key BETWEEN $1 AND $1 AND t.status = 'RUNNING'"
         sql = f"{self._trials_sql} WHERE {running} ORDER BY t.trial_number"
         return [self._trial(row, job_id) for row in await self._all(sql, key)]
 
@@ -248,15 +248,15 @@ class Queries(ABC):
         found = await self._all(f"{self._trials_sql} WHERE t.job_key = $1 AND t.trial_number = $2", key, number)
         return self._trial(found[0], job_id) if found else None
 
-    async def trial_of_request(self, job_id: str, key: int, request_id: str) -> Trial | None:
+    async def trial_of_launch(self, job_id: str, key: int, launch_id: str) -> Trial | None:
         """The trial that a request dispatched."""
-        found = await self._all(f"{self._trials_sql} WHERE t.job_key = $1 AND t.request_id = $2", key, request_id)
+        found = await self._all(f"{self._trials_sql} WHERE t.job_key = $1 AND t.launch_id = $2", key, launch_id)
         return self._trial(found[0], job_id) if found else None
 
-    async def request_ids(self, key: int) -> Sequence[str]:
-        """The request ids of all trials of a job."""
-        found = await self._all("SELECT request_id FROM trials WHERE job_key = $1 AND request_id IS NOT NULL", key)
-        return [row["request_id"] for row in found]
+    async def launch_ids(self, key: int) -> Sequence[str]:
+        """The launch ids of all trials of a job."""
+        found = await self._all("SELECT launch_id FROM trials WHERE job_key = $1 AND launch_id IS NOT NULL", key)
+        return [row["launch_id"] for row in found]
 
     async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
         """A page of trials."""
@@ -389,18 +389,18 @@ class Queries(ABC):
         sql = f"SELECT count(*) AS found FROM (SELECT 1 FROM {prefixed} LIMIT $2) AS listed"  # noqa: S608
         return int((await self._all(sql, prefix, limit))[0]["found"])
 
-    async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
+    async def was_launch_deleted(self, job_id: str, launch_id: str, started: datetime | None) -> bool:
         """Whether a launch was deleted with its job: by its id or, unless `started` is None, by its start."""
         sql = (
-            "SELECT 1 FROM deletions WHERE job_id = $1 AND (request_id != '' AND request_id = $2 "
-            "OR request_id = '' AND $3 BETWEEN create_time AND delete_time)"
+            "SELECT 1 FROM deletions WHERE job_id = $1 AND (launch_id != '' AND launch_id = $2 "
+            "OR launch_id = '' AND $3 BETWEEN create_time AND delete_time)"
         )
-        return bool(await self._all(sql, job_id, request_id, None if started is None else to_micros(started)))
+        return bool(await self._all(sql, job_id, launch_id, None if started is None else to_micros(started)))
 
     async def was_deleted(self, key: TrialKey) -> bool:
         """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
-        if key.request_id:
-            return await self.was_launch_deleted(key.job_id, key.request_id, None)
+        if key.launch_id:
+            return await self.was_launch_deleted(key.job_id, key.launch_id, None)
         sql = "SELECT 1 FROM deleted_trials WHERE job_id = $1 AND trial_number = $2 AND (batch_size = $3 OR $3 = 0)"
         return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
 
@@ -425,7 +425,7 @@ class Queries(ABC):
             for row in await self._all(_WINDOWS, key, reset_after, window):
                 windows[row["batch_size"]].append(Observation(row["cost"], bool(row["converged"])))
             return tuple(replace(arm, window=tuple(windows[arm.batch_size])) for arm in arms)
-        if all(arm.num_succeeded == arm.reached.count for arm in arms):
+        if all(arm.num_decided == arm.reached.count for arm in arms):
             return tuple(arms)
         misses: defaultdict[int, list[float]] = defaultdict(list)
         for row in await self._all(_MISSES, key, reset_after):

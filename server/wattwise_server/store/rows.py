@@ -126,7 +126,7 @@ _ARM = (
     "excluded",
     "banned",
     "round_cost",
-    "num_succeeded",
+    "num_decided",
     "num_converged",
     "num_failed",
     "num_out_of_memory",
@@ -153,7 +153,7 @@ _TRIAL = (
     "pruning_round",
     "status",
     "end_reason",
-    "request_id",
+    "launch_id",
     "start_time",
     "start_known",
     "end_time",
@@ -253,14 +253,14 @@ _DELETE_JOB = Sql("DELETE FROM jobs WHERE job_key = ?")
 _REMEMBER_TRIALS = Sql(
     """
     INSERT OR REPLACE INTO deleted_trials SELECT ?1, trial_number, batch_size, ?2 FROM trials
-    WHERE job_key = ?3 AND (status = 'DISPATCHED' OR end_reason IN ('PREEMPTED', 'LOST'))
+    WHERE job_key = ?3 AND (status = 'RUNNING' OR end_reason IN ('PREEMPTED', 'LOST'))
     """
 )
 # Imports are not remembered: history may be imported again.
 _REMEMBER_LAUNCHES = Sql(
     """
     INSERT OR REPLACE INTO deletions SELECT job_id, '', create_time, ?2 FROM jobs WHERE job_key = ?3 UNION ALL
-    SELECT ?1, request_id, start_time, ?2 FROM trials WHERE job_key = ?3 AND request_id != '' AND type != 'IMPORTED'
+    SELECT ?1, launch_id, start_time, ?2 FROM trials WHERE job_key = ?3 AND launch_id != '' AND type != 'IMPORTED'
     """,
     name="deleted",
     columns=("job_id", "delete_time", "job_key"),
@@ -346,7 +346,7 @@ def _arm(arm: Arm) -> tuple[object, ...]:
         arm.excluded,
         arm.banned,
         arm.round_cost,
-        arm.num_succeeded,
+        arm.num_decided,
         arm.num_converged,
         arm.num_failed,
         arm.num_out_of_memory,
@@ -382,7 +382,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
         trial.pruning_round,
         trial.status.value,
         trial.end_reason.value if trial.end_reason else None,
-        trial.request_id,
+        trial.launch_id,
         to_micros(trial.start_time or _EPOCH),
         trial.start_time is not None,
         to_micros(trial.end_time) if trial.end_time else None,
@@ -552,7 +552,7 @@ def read_arm(row: Row) -> Arm:
         excluded=bool(row["excluded"]),
         banned=bool(row["banned"]),
         round_cost=row["round_cost"],
-        num_succeeded=row["num_succeeded"],
+        num_decided=row["num_decided"],
         num_converged=row["num_converged"],
         num_failed=row["num_failed"],
         num_out_of_memory=row["num_out_of_memory"],
@@ -575,7 +575,7 @@ def read_trial(row: Row, job_id: str) -> Trial:
         type=TrialType(row["type"]),
         pruning_round=row["pruning_round"],
         start_time=from_micros(row["start_time"]) if row["start_known"] else None,
-        request_id=row["request_id"],
+        launch_id=row["launch_id"],
         status=TrialStatus(row["status"]),
         end_reason=EndReason(row["end_reason"]) if row["end_reason"] else None,
         end_time=None if row["end_time"] is None else from_micros(row["end_time"]),

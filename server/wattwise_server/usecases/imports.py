@@ -51,7 +51,7 @@ class ImportedTrial(NamedTuple):
 
     Attributes:
         job_id: The job.
-        request_id: Of its launch, or made for this import.
+        launch_id: Of its launch, or made for this import.
         batch_size: Its batch size.
         measurements: By epoch; a `report_time` may be `UNKNOWN_TIME`.
         end_reason: How it ended unless its measurements decide it; None if unspecified or unknown.
@@ -63,7 +63,7 @@ class ImportedTrial(NamedTuple):
     """
 
     job_id: str
-    request_id: str
+    launch_id: str
     batch_size: int
     measurements: Sequence[Measurement]
     end_reason: EndReason | None
@@ -122,7 +122,7 @@ class Importer:
             await self._check_not_deleted(imported, imported.start_time)
         job = find_job(tx, imported.job_id)
         faults = _request_faults(job, imported)
-        known = await tx.trial_of_request(imported.request_id)
+        known = await tx.trial_of_launch(imported.launch_id)
         if known is None:
             # A newer job of this id may import what it likes, but no launch of the deleted one comes back.
             await self._check_not_deleted(imported, None)
@@ -158,8 +158,8 @@ class Importer:
         return await tx.trial(trial.number) or trial, known is None
 
     async def _check_not_deleted(self, imported: ImportedTrial, started: datetime | None) -> None:
-        if await self._store.was_launch_deleted(imported.job_id, imported.request_id, started):
-            raise DeletedTrialError(imported.job_id, imported.request_id)
+        if await self._store.was_launch_deleted(imported.job_id, imported.launch_id, started):
+            raise DeletedTrialError(imported.job_id, imported.launch_id)
 
     def _create(
         self, tx: Transaction, job: Job, imported: ImportedTrial, measured: Sequence[Measurement]
@@ -176,7 +176,7 @@ class Importer:
             TrialType.IMPORTED,
             job.search.pruning_round,
             start,
-            imported.request_id,
+            imported.launch_id,
             power_limit_watts=imported.power_limit_watts,
             excluded=start is not None and job.reset_time is not None and start < job.reset_time,
             dispatch_event=job.num_events + 1,
@@ -227,10 +227,10 @@ _END_FAULT = (
 
 def _request_faults(job: Job, imported: ImportedTrial) -> list[Violation]:
     faults: Faults = []
-    if not imported.request_id:
-        faults.append(("request_id", "is empty; use the request_id of the launch, or a new UUID for each trial"))
-    elif fault := identifier_fault(imported.request_id):
-        faults.append(("request_id", fault))
+    if not imported.launch_id:
+        faults.append(("launch_id", "is empty; use the launch_id of the launch, or a new UUID for each trial"))
+    elif fault := identifier_fault(imported.launch_id):
+        faults.append(("launch_id", fault))
     if fault := batch_size_fault(job, imported.batch_size):
         faults.append(("batch_size", fault))
     if imported.power_limit_watts is not None and (fault := power_limit_fault(imported.power_limit_watts)):
@@ -243,7 +243,7 @@ def _request_faults(job: Job, imported: ImportedTrial) -> list[Violation]:
 def _size_fault(known: Trial, imported: ImportedTrial) -> Violation | None:
     if known.batch_size == imported.batch_size:
         return None
-    fault = f"is {imported.batch_size}, but trial {known.number} of this request_id has {known.batch_size}; use that"
+    fault = f"is {imported.batch_size}, but trial {known.number} of this launch_id has {known.batch_size}; use that"
     return Violation("batch_size", fault)
 
 
@@ -277,7 +277,7 @@ def _may_gain(known: Trial, imported: ImportedTrial, measured: Sequence[Measurem
     if known.resumable:
         # It went on from a checkpoint, without the server.
         return bool(measured)
-    return known.status is TrialStatus.DISPATCHED
+    return known.status is TrialStatus.RUNNING
 
 
 def _judged(

@@ -108,7 +108,7 @@ class Lifecycle:
     def succeed(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
         """Ends a decided trial; returns its job."""
         place = None if trial.doubtful else job.num_observations + 1
-        trial = self._ended(job, trial, TrialStatus.SUCCEEDED, verdict.end_reason)._replace(
+        trial = self._ended(job, trial, TrialStatus.DECIDED, verdict.end_reason)._replace(
             cost=verdict.cost,
             cost_bound=verdict.bound,
             converged=verdict.converged,

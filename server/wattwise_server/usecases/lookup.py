@@ -52,8 +52,8 @@ def _mismatch(key: TrialKey, trial: Trial) -> str:
     """What a key says that is not so of the trial with its number."""
     if key.batch_size not in (0, trial.batch_size):
         return f"trial {key.trial_number} of job {key.job_id!r} has batch size {trial.batch_size}, not {key.batch_size}"
-    if key.request_id and key.request_id != trial.request_id:
-        return f"trial {key.trial_number} of job {key.job_id!r} belongs to another launch, not to {key.request_id!r}"
+    if key.launch_id and key.launch_id != trial.launch_id:
+        return f"trial {key.trial_number} of job {key.job_id!r} belongs to another launch, not to {key.launch_id!r}"
     return ""
 
 

@@ -25,7 +25,7 @@ from wattwise_server.domain import (
 from wattwise_server.errors import (
     InvalidRequestError,
     JobNotFoundError,
-    NoBatchSizeConvergedError,
+    NoBatchSizeLeftError,
     NoTrialToResumeError,
     TooManyTrialsError,
     TrialNotFoundError,
@@ -154,7 +154,7 @@ class Optimizer:
     async def next_trial(
         self,
         job_id: str,
-        request_id: str,
+        launch_id: str,
         *,
         resume: bool = False,
         unconnected_ranks: int = 0,  # pragma: no mutate: one process that asks is as usual as none
@@ -168,30 +168,30 @@ class Optimizer:
         Raises:
             JobNotFoundError: there is no such job.
             NoTrialToResumeError: `resume`, but the request has no trial.
-            NoBatchSizeConvergedError: no batch size is left.
-            InvalidRequestError: the request id is invalid, or missing with `resume`; or a label is invalid.
+            NoBatchSizeLeftError: no batch size is left.
+            InvalidRequestError: the launch id is invalid, or missing with `resume`; or a label is invalid.
         """
         faults = label_faults(labels)
-        if fault := _request_id_fault(request_id, resume=resume):
-            faults.insert(0, Violation("request_id", fault))
+        if fault := _launch_id_fault(launch_id, resume=resume):
+            faults.insert(0, Violation("launch_id", fault))
         if faults:
             raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
             known = None
-            if request_id:
-                known = await tx.trial_of_request(request_id)
+            if launch_id:
+                known = await tx.trial_of_launch(launch_id)
             if known is None and resume:
-                raise NoTrialToResumeError(job_id, request_id)
+                raise NoTrialToResumeError(job_id, launch_id)
             if known is not None:
                 answer = await self._repeat_dispatch(tx, job, known, resume=resume)
             else:
-                answer = await self._dispatch(tx, job, request_id, unconnected_ranks, labels)
+                answer = await self._dispatch(tx, job, launch_id, unconnected_ranks, labels)
         await self._lifecycle.stop_others(self._store, job_id)
         return answer
 
     async def _dispatch(
-        self, tx: Transaction, job: Job, request_id: str, unconnected_ranks: int, labels: Mapping[str, str]
+        self, tx: Transaction, job: Job, launch_id: str, unconnected_ranks: int, labels: Mapping[str, str]
     ) -> tuple[Trial, str]:
         limit = self._limits.max_running_trials
         if limit and tx.num_running >= limit:
@@ -204,7 +204,7 @@ class Optimizer:
         )
         if isinstance(choice, Exhausted):
             causes = ruled_out(job.search)
-            raise NoBatchSizeConvergedError(job.spec.job_id, job.search.pruning_round, causes)
+            raise NoBatchSizeLeftError(job.spec.job_id, job.search.pruning_round, causes)
         now = self._clock()
         trial = Trial(
             job.spec.job_id,
@@ -214,7 +214,7 @@ class Optimizer:
             job.search.pruning_round,
             now,
             # Without one, a trial would not be told from another that has its number after the loss of a database.
-            request_id or secrets.token_hex(16),
+            launch_id or secrets.token_hex(16),
             lease_expire_time=job.spec.lease_expiry(now),
             dispatch_event=job.num_events + 1,
             launch=Launch(choice.reason, tuple(sorted(labels.items())), caller_token()),
@@ -411,7 +411,7 @@ def _resume_reason(trial: Trial) -> str:
     return f"trial {trial.number} does not resume: {why} ({reason})"
 
 
-def _request_id_fault(request_id: str, *, resume: bool) -> str | None:
-    if resume and not request_id:
-        return "is empty; pass the request_id of the launch that is resumed"
-    return identifier_fault(request_id)
+def _launch_id_fault(launch_id: str, *, resume: bool) -> str | None:
+    if resume and not launch_id:
+        return "is empty; pass the launch_id of the launch that is resumed"
+    return identifier_fault(launch_id)

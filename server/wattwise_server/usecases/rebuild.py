@@ -13,7 +13,7 @@ from wattwise_server.policy.registry import POLICIES
 _OF_TRIALS: Mapping[EventKind, Callable[[Trial], Event]] = {
     EventKind.DISPATCHED: Dispatched,
     EventKind.REPORTED: Reported,
-    EventKind.SUCCEEDED: Succeeded,
+    EventKind.DECIDED: Succeeded,
     EventKind.FAILED: Failed,
     EventKind.REVIVED: Revived,
 }

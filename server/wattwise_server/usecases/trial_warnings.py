@@ -161,7 +161,7 @@ def is_cheapest(job: Job, cost: float) -> bool:
 
 def of_perfect_delivery(job: Job, trial: Trial, events: Iterable[JobEvent]) -> TrialWarning | None:
     """The warning of a trial with the best metric there is in its first epoch, if the job's deliveries took more."""
-    others = [event.trial for event in events if event.trial and event.kind is EventKind.SUCCEEDED]
+    others = [event.trial for event in events if event.trial and event.kind is EventKind.DECIDED]
     epochs = [
         other.last.epoch
         for other in others

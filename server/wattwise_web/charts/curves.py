@@ -44,7 +44,7 @@ class Curve(NamedTuple):
     @property
     def running(self) -> bool:
         """Whether more epochs follow."""
-        return self.trial.status == v1.TRIAL_STATUS_DISPATCHED
+        return self.trial.status == v1.TRIAL_STATUS_RUNNING
 
 
 def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> Chart:

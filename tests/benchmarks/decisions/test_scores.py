@@ -179,7 +179,7 @@ class _Alarming(Stubborn):
     """Notices a change after every third trial, and forgets the one before."""
 
     def changes(self, search: Search) -> Sequence[Change]:
-        ended = sum(arm.num_succeeded for arm in search.arms)
+        ended = sum(arm.num_decided for arm in search.arms)
         return [Change(Quantity.EPOCHS, ended // 3, 16, 2.0, False, ended // 3)] if ended >= 3 else []
 
 

@@ -71,7 +71,7 @@ def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:
     shown = ask("jobs", "show", job_id)
     assert json.loads(ask("jobs", "show", job_id, "--json"))["min_cost"] == 1000
     assert row(shown, "excluded trials") == ["excluded trials", "2"]
-    assert row(ask("jobs", "trials", job_id), "2")[4] == "succeeded, excluded"
+    assert row(ask("jobs", "trials", job_id), "2")[4] == "decided, excluded"
     assert ask("jobs", "include-trial", job_id, "2").startswith(f"Included trial 2 of {job_id}")
     assert json.loads(ask("jobs", "show", job_id, "--json"))["min_cost"] == 1
 

@@ -38,7 +38,7 @@ def test_csv(ask: Ask, trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureF
     rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     assert text.count("\r\n") == text.count("\n") == 5
     assert ask("jobs", "export", trainer.job_id) == text
-    assert [row["status"] for row in rows] == ["succeeded", "succeeded", "failed", "running"]
+    assert [row["status"] for row in rows] == ["decided", "decided", "failed", "running"]
     assert [row["end_reason"] for row in rows] == ["target_reached", "max_epochs", "out_of_memory", ""]
     assert [row["metric"] for row in rows] == ["0.95", "nan", "", ""]
     assert [row["cost_joules"] for row in rows] == ["1000.5", "10.0", "", ""]
@@ -98,7 +98,7 @@ def test_no_formula_behind_a_semicolon(
     job_id = "a;=1+1;\uff0d1"
     trainer = Trainer(stub, job_id=job_id, job_id_prefix="a", target_metric=-0.5, higher_is_better_metric=False)
     labels = {"note": 'x;=HYPERLINK("http://evil.example");@SUM(1)'}
-    request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id="=1;+1", labels=labels)
+    request = v1.GetNextBatchSizeRequest(job_id=job_id, launch_id="=1;+1", labels=labels)
     trainer.report(stub.GetNextBatchSize(request).trial, 10.0, metric=-1.0)
     file = tmp_path / "trials.csv"
     assert main(["jobs", "export", job_id, "--output", str(file)]) == 0

@@ -47,7 +47,7 @@ def nothing(message: Message) -> None:
 
 def filling(value: Callable[[FieldDescriptor], Any]) -> Callable[[Message], None]:
     """Sets all fields of a type, except ids, without which an answer is about something else."""
-    ids = ("job_id", "request_id", "trial_number", "batch_size", "next_page_token")
+    ids = ("job_id", "launch_id", "trial_number", "batch_size", "next_page_token")
     return lambda answer: fill(answer, lambda each: None if each.name in ids else value(each))
 
 
@@ -132,7 +132,7 @@ def test_watch_without_end(grpc_server: LiveServer, job: str) -> None:
             answer = call.empty()
             for each in range(100 * number, 100 * number + 100):
                 identity = v1.TrialId(job_id=job, trial_number=each, batch_size=16)
-                answer.trials.add(id=identity, status=v1.TRIAL_STATUS_DISPATCHED, reason="x" * 100)
+                answer.trials.add(id=identity, status=v1.TRIAL_STATUS_RUNNING, reason="x" * 100)
             yield answer
 
     with HostileServer(Behaviour("trials", streams={"WatchTrials": trials}), grpc_server.address) as server:

@@ -105,7 +105,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "fact"),
     [
         ((), "`wattwise COMMAND --help`"),
-        (("jobs",), "wattwise jobs trials mnist-nightly --status dispatched"),
+        (("jobs",), "wattwise jobs trials mnist-nightly --status running"),
         (("jobs", "show"), "`wattwise jobs list`"),
         (("jobs", "list"), "$WATTWISE_SERVER; default: localhost:50051"),
     ],
@@ -208,7 +208,7 @@ def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerS
     assert row(shown, "policy") == ["policy", "knowledge gradient"]
     assert row(shown, "stopped early") == ["stopped early", "above 2 times the least expected cost"]
     assert not any(line.startswith("stage") for line in shown.splitlines())
-    assert row(trials, "1")[:5] == ["1", "16", "reached", "-", "succeeded"]
+    assert row(trials, "1")[:5] == ["1", "16", "reached", "-", "decided"]
     assert not any(word in text for word in ("bandit", "mab") for text in (listed, shown, trials))
 
 
@@ -392,10 +392,10 @@ def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     shown = ask("jobs", "trials", trainer.job_id)
     *cells, _, _ = row(shown, "1")
     assert cells == [
-        *("1", "16", "reached", "exploration", "succeeded", "target reached", "reached"),
+        *("1", "16", "reached", "exploration", "decided", "target reached", "reached"),
         *("3", "0.95", "12 min 05 s", "5.00 kJ", "5.00 kJ"),
     ]
-    assert row(shown, "2")[:5] == ["2", "8", "running", "exploration", "dispatched"]
+    assert row(shown, "2")[:5] == ["2", "8", "running", "exploration", "running"]
     first, running = records(ask("jobs", "trials", trainer.job_id, "--format", "tsv"))
     assert abs(datetime.now(timezone.utc) - moment(first["started"])) < timedelta(minutes=5)
     # When it was dispatched, and when its lease runs out.
@@ -421,7 +421,7 @@ def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> N
         ["max epochs", "missed"],
     ]
     assert row(shown, "4")[4:7] == ["failed", "error", "1"]
-    assert row(shown, "5")[4:6] == ["dispatched", "not yet"]
+    assert row(shown, "5")[4:6] == ["running", "not yet"]
     assert "never" in row(shown, "5")
 
 
@@ -449,7 +449,7 @@ def test_trials_by_status_and_batch_size(ask: Ask, stub: v1.BatchSizeOptimizerSt
     assert numbers() == [1, 2, 3]
     assert numbers("--status", "failed") == [2]
     assert numbers("--batch-size", "8") == [2, 3]
-    assert numbers("--batch-size", "8", "--status", "dispatched") == [3]
+    assert numbers("--batch-size", "8", "--status", "running") == [3]
     assert numbers("--batch-size", "64") == []
 
 
@@ -494,7 +494,7 @@ def test_nearest_job(refused: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
         (("jobs", "trails", "x"), "'trials'"),
         (("jobs", "list", "--formt", "tsv"), "'--format'"),
         (("jobs", "reset", "x", "--yess"), "'--yes'"),
-        (("jobs", "trials", "x", "--status", "dispached"), "'dispatched'"),
+        (("jobs", "trials", "x", "--status", "runing"), "'running'"),
         (("jobs", "events", "--kind", "trial-faild"), "'trial-failed'"),
         (("spool", "lisst"), "'list'"),
         (("serve", "--adress", "x"), "'--address'"),

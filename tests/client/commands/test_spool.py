@@ -54,7 +54,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert second.split("  ")[-2:] == ["the reason", str(refused.path)]
     assert status("list", "--server", "there:1", "--json") == 0
     (document,) = json.loads(capsys.readouterr().out)
-    assert (document["request_id"], document["epochs"], document["refusal"]) == ("refused", 1, "the reason")
+    assert (document["launch_id"], document["epochs"], document["refusal"]) == ("refused", 1, "the reason")
     assert status("list", "--job", "test-c") == 0
     assert capsys.readouterr().out == "no trials\n"
     assert running.kept

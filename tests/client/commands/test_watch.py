@@ -66,7 +66,7 @@ def test_trials_of_a_job(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServe
         trainer.report(trial, 10.0, metric=0.5)
         line_with(process, "trial", "trial=1", "epoch=1", "metric=0.5", "cost_j=10")
         trainer.report(trial, 20.0, metric=0.95, epoch=2)
-        line_with(process, "trial=1", "status=succeeded", "end_reason=target_reached", "target_reached=true")
+        line_with(process, "trial=1", "status=decided", "end_reason=target_reached", "target_reached=true")
         line_with(process, "job", f"job={trainer.job_id}", "trials=1", "expected_cost_j=20")
         delete(grpc_server, trainer.job_id)
         line_with(process, "deleted", f"job={trainer.job_id}")
@@ -112,7 +112,7 @@ def test_server_that_goes_away(server: LiveServer) -> None:
         assert "waiting for the server" in process.stderr.readline()
         server.start()
         trainer.report(trial, 10.0)
-        line_with(process, "trial=1", "status=succeeded")
+        line_with(process, "trial=1", "status=decided")
         delete(server, trainer.job_id)
         assert process.wait(30) == 0
         assert process.stderr.read().count("\n") <= 1
@@ -155,11 +155,11 @@ def test_terminal(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer, term
 
     live = terminal == "xterm"
     lines = on_screen(
-        [trainer.job_id], "running", "reached" if live else "succeeded", steps(), TERM=terminal, NO_COLOR="1"
+        [trainer.job_id], "running", "reached" if live else "decided", steps(), TERM=terminal, NO_COLOR="1"
     )
     text = "\n".join(lines)
     assert ("0.95 / 0.9" in text) is live
-    assert ("status=succeeded" in text) is not live
+    assert ("status=decided" in text) is not live
     if live:
         assert max(map(len, lines)) <= 80
         assert f"{trainer.job_id} was deleted" in text

@@ -213,8 +213,8 @@ def test_files_of_a_run_that_are_none(runs: Runs, server: LiveServer, name: str)
 @pytest.mark.parametrize(
     "launch",
     [
-        {"request_id": "a\0b"},
-        {"request_id": ""},
+        {"launch_id": "a\0b"},
+        {"launch_id": ""},
         {"recurrence": -5},
         {"try_number": 0},
         {"number": 10**39},
@@ -227,7 +227,7 @@ def test_launch_that_the_driver_did_not_write(runs: Runs, server: LiveServer, la
     path = runs.path() / "launches" / "000000.json"
     path.parent.mkdir(parents=True)
     (runs.path() / "run.json").write_text(json.dumps({"job_id": "test-run", "job_file_id": "test-run"}))
-    document = {"number": 0, "recurrence": 1, "try_number": 1, "request_id": "r", **(launch or {})}
+    document = {"number": 0, "recurrence": 1, "try_number": 1, "launch_id": "r", **(launch or {})}
     (path if launch else runs.folder / "elsewhere.json").write_text(json.dumps(document))
     if launch is None:
         path.symlink_to(runs.folder / "elsewhere.json")

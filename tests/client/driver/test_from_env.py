@@ -28,11 +28,11 @@ def requested(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     spec = job_spec()
     with Client(server.address) as client:
         client.register_job(spec)
-        trial = client.get_next_batch_size(spec.job_id or "", request_id="the-driver's").trial
+        trial = client.get_next_batch_size(spec.job_id or "", launch_id="the-driver's").trial
     values = {
         "SERVER": server.address,
         "JOB_SPEC": spec_to_json(spec),
-        "REQUEST_ID": "the-driver's",
+        "LAUNCH_ID": "the-driver's",
         "TRIAL_NUMBER": "1",
         "BATCH_SIZE": "16",
         "LOG_DIR": str(tmp_path),
@@ -119,7 +119,7 @@ def test_undecided_trial_is_left_to_the_driver(requested: v1.Trial, server: Live
     bso.close()
     with Client(server.address) as client:
         trial = client.get_trial(requested.id).trial
-    assert (trial.status, trial.last_epoch) == (v1.TRIAL_STATUS_DISPATCHED, 1)
+    assert (trial.status, trial.last_epoch) == (v1.TRIAL_STATUS_RUNNING, 1)
 
 
 def test_second_optimizer_shares_the_trial(requested: v1.Trial, server: LiveServer) -> None:
@@ -174,7 +174,7 @@ def test_database_that_was_lost_before_the_start(
         (trial,) = client.list_trials(requested.id.job_id)
         assert epochs(client, trial.id) == [1, 2]
         # As the driver asks for it.
-        again = client.get_next_batch_size(requested.id.job_id, request_id="the-driver's").trial
+        again = client.get_next_batch_size(requested.id.job_id, launch_id="the-driver's").trial
     assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
     assert (again.id, again.type, again.end_reason) == (trial.id, trial.type, trial.end_reason)
     assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
@@ -198,11 +198,11 @@ def test_job_that_was_registered_again_before_the_start(requested: v1.Trial, ser
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
             bso.get_batch_size()
         assert list(client.list_trials(job_id)) == []
-        other = client.get_next_batch_size(job_id, request_id="another").trial
+        other = client.get_next_batch_size(job_id, launch_id="another").trial
         assert other.id.trial_number == requested.id.trial_number
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
             bso.get_batch_size()
-        assert [trial.status for trial in client.list_trials(job_id)] == [v1.TRIAL_STATUS_DISPATCHED]
+        assert [trial.status for trial in client.list_trials(job_id)] == [v1.TRIAL_STATUS_RUNNING]
 
 
 @pytest.mark.parametrize("number", ["1", "2"])
@@ -212,9 +212,9 @@ def test_deleted_launch_that_is_not_live(
     """The same holds if its trial had ended for good, and whatever its number."""
     job_id = requested.id.job_id
     with Client(server.address) as client:
-        client.get_next_batch_size(job_id, request_id="the second")
+        client.get_next_batch_size(job_id, launch_id="the second")
         monkeypatch.setenv("WATTWISE_TRIAL_NUMBER", number)
-        monkeypatch.setenv("WATTWISE_REQUEST_ID", "the-driver's" if number == "1" else "the second")
+        monkeypatch.setenv("WATTWISE_LAUNCH_ID", "the-driver's" if number == "1" else "the second")
         client.end_trial(v1.TrialId(job_id=job_id, trial_number=int(number), batch_size=16), v1.END_REASON_ERROR)
         client.delete_job(job_id)
         client.register_job(job_spec(job_id=job_id))
@@ -244,7 +244,7 @@ def test_last_report_is_not_delivered(
         Journal(record),
         lease_seconds=60,
         timeout=0.2,
-        request_id=record.request_id,
+        launch_id=record.launch_id,
         ends_completed=False,
     )
     server.stop()
@@ -324,7 +324,7 @@ def test_server_of_another_version(
             # Field 1000 with the number 1.
             changed.trial.id.MergeFromString(b"\xc0\x3e\x01")
         else:
-            changed.trial.id.ClearField("request_id")
+            changed.trial.id.ClearField("launch_id")
         return changed.SerializeToString()
 
     with Middlebox(server.address, answered=of_another_version) as box:

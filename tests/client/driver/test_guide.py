@@ -40,7 +40,7 @@ def test_every_variable_is_explained(tmp_path: Path) -> None:
         server="localhost:1",
         monitor="nvml",
         trial_number="1",
-        request_id="x",
+        launch_id="x",
         reason="it is the default",
         batch_size=8,
         seed=1,

@@ -91,7 +91,7 @@ def test_malformed_line_is_refused(tmp_path: Path, line: object) -> None:
 
 
 def test_one_launch_at_a_time_for_each(tmp_path: Path) -> None:
-    """Two drivers get different recurrences; a dead driver's launch goes to the next, with the same request id."""
+    """Two drivers get different recurrences; a dead driver's launch goes to the next, with the same launch id."""
     one, two = (RunFolder.open(tmp_path, "a-b", fresh=False) for _ in range(2))
     first, second = one.claim(2, 3), two.claim(2, 3)
     assert first is not None

@@ -80,9 +80,9 @@ def test_requested_trial_is_started_by_the_next_driver(runs: Runs, server: LiveS
     assert runs.run(job).returncode == 0
     launches = runs.path() / "launches"
     with Client(server.address) as client:
-        trial = client.get_next_batch_size(JOB_ID, request_id="of-the-killed").trial
+        trial = client.get_next_batch_size(JOB_ID, launch_id="of-the-killed").trial
     assert trial.id.trial_number == 2
-    launch = '{"number": 1, "recurrence": 2, "try_number": 1, "request_id": "of-the-killed"}'
+    launch = '{"number": 1, "recurrence": 2, "try_number": 1, "launch_id": "of-the-killed"}'
     (launches / "000001.json").write_text(launch)
     assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
     assert [(line["trial"], line["seed"]) for line in runs.history()] == [(1, 100), (2, 101)]
@@ -189,7 +189,7 @@ def test_trial_of_an_own_server_is_found_at_another_port(runs: Runs, spool: Path
     (folder / "go").touch()
     assert ended(driver).returncode == 0
     assert not path.exists()
-    left = Spool(spool).journal(replace(record, request_id="left-behind", end_reason=v1.END_REASON_ERROR))
+    left = Spool(spool).journal(replace(record, launch_id="left-behind", end_reason=v1.END_REASON_ERROR))
     left.release()
     assert runs.run(write_job(runs.folder, with_client("once"), run={"recurrences": 2})).returncode == 0
     assert list(spool.rglob("*.wattwise-trial")) == []
@@ -234,7 +234,7 @@ def test_number_that_another_launch_has(runs: Runs, server: LiveServer, command:
     with LiveServer(server.database.parent) as aside:
         with Client(aside.start()) as client:
             client.register_job(spec)
-            other = client.get_next_batch_size(JOB_ID, request_id="another").trial
+            other = client.get_next_batch_size(JOB_ID, launch_id="another").trial
         aside.stop()
     server.start()
     (folder,) = runs.trial_folders()
@@ -242,7 +242,7 @@ def test_number_that_another_launch_has(runs: Runs, server: LiveServer, command:
     done = ended(driver)
     assert done.returncode == 0, done.stderr
     with Client(server.address) as client:
-        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
         assert client.get_trial(other.id).trial.last_epoch == 0
         _, own = client.list_trials(JOB_ID)
     assert (own.type, own.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
@@ -326,9 +326,9 @@ def test_trial_that_ended_before_it_started(runs: Runs, server: LiveServer) -> N
     runs.environment["WATTWISE_SERVER"] = server.address
     assert runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1})).returncode == 0
     with Client(server.address) as client:
-        trial = client.get_next_batch_size(JOB_ID, request_id="of-the-killed").trial
+        trial = client.get_next_batch_size(JOB_ID, launch_id="of-the-killed").trial
         client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
-    launch = '{"number": 1, "recurrence": 2, "try_number": 1, "request_id": "of-the-killed"}'
+    launch = '{"number": 1, "recurrence": 2, "try_number": 1, "launch_id": "of-the-killed"}'
     (runs.path() / "launches" / "000001.json").write_text(launch)
     assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
     assert [(line["trial"], line["end_reason"]) for line in runs.history()] == [

@@ -42,11 +42,11 @@ def spec(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     spec = job_spec(energy_price_per_kwh=0.4, gpu_hour_price=0.06, eta_knob=None)
     with Client(server.address) as client:
         client.register_job(spec)
-        client.get_next_batch_size(spec.job_id or "", request_id="the-driver's")
+        client.get_next_batch_size(spec.job_id or "", launch_id="the-driver's")
     values = {
         "SERVER": server.address,
         "JOB_SPEC": spec_to_json(spec),
-        "REQUEST_ID": "the-driver's",
+        "LAUNCH_ID": "the-driver's",
         "TRIAL_NUMBER": "1",
         "BATCH_SIZE": "16",
         "LOG_DIR": str(tmp_path),
@@ -72,7 +72,7 @@ def test_trial_of_the_driver_is_joined(spec: JobSpec, server: LiveServer) -> Non
         for _ in bso.epochs():
             bso.on_evaluate(0.95)
     trial = only_trial(server, spec.job_id or "")
-    assert (trial.end_reason, trial.id.request_id) == (v1.END_REASON_TARGET_REACHED, "the-driver's")
+    assert (trial.end_reason, trial.id.launch_id) == (v1.END_REASON_TARGET_REACHED, "the-driver's")
     # The monitor is the driver's, unless the script has its own.
     assert trial.energy_joules == pytest.approx(50 * trial.time_seconds)
 
@@ -114,7 +114,7 @@ def test_other_configuration(spec: JobSpec, server: LiveServer, changes: dict[st
     with pytest.raises(JobDiffersError) as refused:
         BatchSizeOptimizer("localhost:1", replace(spec, **changes), monitor=StepMonitor())
     assert set(refused.value.metadata) == differing
-    assert only_trial(server, spec.job_id or "").status == v1.TRIAL_STATUS_DISPATCHED
+    assert only_trial(server, spec.job_id or "").status == v1.TRIAL_STATUS_RUNNING
 
 
 @pytest.mark.parametrize("job_id", ["test-other", None])

@@ -104,7 +104,7 @@ def test_registered_job() -> None:
 
 def test_errors_of_a_server(grpc_server: LiveServer) -> None:
     """An error's texts have no control characters; without a reason of ours a request is not called invalid."""
-    refusal = refusing(grpc.StatusCode.INVALID_ARGUMENT, ESCAPES, reason("ERROR_REASON_X", request_id=ESCAPES))
+    refusal = refusing(grpc.StatusCode.INVALID_ARGUMENT, ESCAPES, reason("ERROR_REASON_X", call_id=ESCAPES))
     with (
         HostileServer(Behaviour("x", answers={"GetJob": refusal}), grpc_server.address) as server,
         Client(server.address) as client,

@@ -46,10 +46,10 @@ def test_generated_job_id(grpc_addr: str) -> None:
 
 
 def test_same_request_is_same_trial(grpc_addr: str) -> None:
-    """Calls with one request id get one trial; calls without it get different ones."""
+    """Calls with one launch id get one trial; calls without it get different ones."""
     with Client(grpc_addr) as client:
         job_id = _registered(client)
-        trials = [client.get_next_batch_size(job_id, request_id=id_).trial for id_ in ("a", "a", None, None)]
+        trials = [client.get_next_batch_size(job_id, launch_id=id_).trial for id_ in ("a", "a", None, None)]
     assert [trial.id.trial_number for trial in trials] == [1, 1, 2, 3]
 
 
@@ -81,11 +81,11 @@ def test_metric_that_is_missing(grpc_addr: str) -> None:
         trial = client.get_next_batch_size(_registered(client)).trial
         with pytest.raises(InvalidResultError) as refusal:
             client.report_result(v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, current_epoch=1))
-        assert ([fault.field for fault in refusal.value.violations], refusal.value.request_id) == (
+        assert ([fault.field for fault in refusal.value.violations], refusal.value.call_id) == (
             ["result.metric"],
             "",
         )
-        request = v1.ImportTrialRequest(job_id=trial.id.job_id, request_id="r", batch_size=trial.id.batch_size)
+        request = v1.ImportTrialRequest(job_id=trial.id.job_id, launch_id="r", batch_size=trial.id.batch_size)
         request.measurements.add(current_epoch=1, time_seconds=1, metric=0.0)
         request.measurements.add(current_epoch=2, time_seconds=2)
         with pytest.raises(InvalidResultError) as refusal:

@@ -17,7 +17,7 @@ from typing import Any
 
 from wattwise import BatchSizeOptimizer, Client, GpuConfig, JobSpec, v1
 from wattwise.monitor import Window
-from wattwise.rpc.client import new_request_id
+from wattwise.rpc.client import new_id
 from wattwise.training.journal import TrialRecord
 
 from tests.live_server import LiveServer
@@ -78,7 +78,7 @@ def begun(address: str, **given: Any) -> BatchSizeOptimizer:
 def record_of(address: str, trial: v1.TrialId, **given: Any) -> TrialRecord:
     """The record of a trial that starts now."""
     spec = job_spec(**{"job_id": trial.job_id, **given}).to_proto()
-    return TrialRecord(address, spec, new_request_id(), trial.trial_number, trial.batch_size, time.time())
+    return TrialRecord(address, spec, new_id(), trial.trial_number, trial.batch_size, time.time())
 
 
 def epochs(client: Client, trial: v1.TrialId) -> list[int]:

@@ -15,7 +15,7 @@ from wattwise import (
     BatchSizeOptimizer,
     Client,
     InvalidArgumentError,
-    NoBatchSizeConvergedError,
+    NoBatchSizeLeftError,
     OperationOrderError,
     ResumeError,
     ServerUnavailableError,
@@ -70,7 +70,7 @@ def test_miss_is_followed_by_another_trial(grpc_addr: str) -> None:
     bso, seen = launched(grpc_addr), []
     for attempt in bso.attempts():
         trained = train(attempt, 0.95 if attempt.number == 3 else 0.1)
-        seen.append((attempt.number, attempt.seed_offset, attempt.batch_size, attempt.trial.request_id, trained))
+        seen.append((attempt.number, attempt.seed_offset, attempt.batch_size, attempt.trial.launch_id, trained))
     assert [(number, offset, epochs) for number, offset, _, _, epochs in seen] == [
         (1, 0, [1, 2]),
         (2, 1, [1, 2]),
@@ -152,7 +152,7 @@ def test_wording_of_a_miss(grpc_addr: str) -> None:
 def test_job_without_a_batch_size_left(grpc_addr: str) -> None:
     """If no batch size is left after a miss, the loop raises the error that says so."""
     bso = launched(grpc_addr, batch_sizes=[16], policy="POLICY_PRUNING_GTS")
-    with pytest.raises(NoBatchSizeConvergedError):
+    with pytest.raises(NoBatchSizeLeftError):
         missing(bso, max_tries=2)
     assert bso.training_finished
 
@@ -305,7 +305,7 @@ def test_break_leaves_the_trial_running(grpc_addr: str) -> None:
     for attempt in bso.attempts():
         next(attempt.epochs())
         break
-    assert trials(grpc_addr, bso)[0].status == v1.TRIAL_STATUS_DISPATCHED
+    assert trials(grpc_addr, bso)[0].status == v1.TRIAL_STATUS_RUNNING
     bso.on_evaluate(0.1)
     with pytest.raises(TrainFailError):
         bso.on_evaluate(0.1)
@@ -566,9 +566,7 @@ def test_fallback_is_tried_again(server: LiveServer) -> None:
     server.start()
     with launched(server.address, job_id=job.job_id, max_epochs=1, policy="POLICY_PRUNING_GTS") as later:
         later.get_batch_size()
-        ends = {
-            trial.end_reason for trial in trials(server.address, later) if trial.status != v1.TRIAL_STATUS_DISPATCHED
-        }
+        ends = {trial.end_reason for trial in trials(server.address, later) if trial.status != v1.TRIAL_STATUS_RUNNING}
     assert ends == {v1.END_REASON_MAX_EPOCHS, v1.END_REASON_TARGET_REACHED}
 
 

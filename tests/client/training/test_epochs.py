@@ -184,7 +184,7 @@ def test_loop_that_is_left_early_can_be_continued(
     bso = training(grpc_addr)
     leave(bso)
     assert not bso.training_finished
-    assert found(grpc_addr, bso).status == v1.TRIAL_STATUS_DISPATCHED
+    assert found(grpc_addr, bso).status == v1.TRIAL_STATUS_RUNNING
     seen = []
     for epoch in bso.epochs():
         seen.append(epoch)
@@ -221,7 +221,7 @@ def test_exception_that_is_handled_outside_of_the_loop(grpc_addr: str) -> None:
     bso = training(grpc_addr)
     with pytest.raises(MemoryError):
         _run_out_of_memory(bso)
-    assert found(grpc_addr, bso).status == v1.TRIAL_STATUS_DISPATCHED
+    assert found(grpc_addr, bso).status == v1.TRIAL_STATUS_RUNNING
     for epoch in bso.epochs():
         bso.on_evaluate(0.5 * epoch)
     assert found(grpc_addr, bso).end_reason == v1.END_REASON_TARGET_REACHED

@@ -51,7 +51,7 @@ def test_process_ends_by_itself(
     assert ("Traceback" in errors) == (status != 0)
     trial = the_trial(server)
     stopped = reason == v1.END_REASON_STOPPED_EARLY
-    assert trial.status == (v1.TRIAL_STATUS_SUCCEEDED if stopped else v1.TRIAL_STATUS_FAILED)
+    assert trial.status == (v1.TRIAL_STATUS_DECIDED if stopped else v1.TRIAL_STATUS_FAILED)
     assert trial.end_reason == reason
 
 
@@ -143,7 +143,7 @@ def test_sigterm_within_a_report(server: LiveServer, start: Start) -> None:
 
 def _check_training_continues(server: LiveServer, process: subprocess.Popen[str], expected_errors: str = "") -> None:
     """The training reports another epoch over the connection from before the fork, and ends."""
-    assert the_trial(server).status == v1.TRIAL_STATUS_DISPATCHED
+    assert the_trial(server).status == v1.TRIAL_STATUS_RUNNING
     send_line(process)
     assert read_line(process) == "20.0"
     process.terminate()

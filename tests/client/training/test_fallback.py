@@ -20,7 +20,7 @@ from wattwise import (
     InvalidJobSpecError,
     JobDiffersError,
     JobSpec,
-    NoBatchSizeConvergedError,
+    NoBatchSizeLeftError,
     PowerLimitOptimizer,
     ResourceExhaustedError,
     ResumeError,
@@ -176,7 +176,7 @@ def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCapture
         client.register_job(spec)
         trial = client.get_next_batch_size(spec.job_id or "").trial
         client.end_trial(trial.id, v1.END_REASON_OUT_OF_MEMORY)
-        with pytest.raises(NoBatchSizeConvergedError) as refused:
+        with pytest.raises(NoBatchSizeLeftError) as refused:
             BatchSizeOptimizer(server.address, spec, monitor=StepMonitor()).get_batch_size()
         bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor())
         assert bso.get_batch_size(fallback="default") == 16

@@ -32,9 +32,9 @@ def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "_warned_of", set())
 
 
-def spooled(server: LiveServer, request_id: str) -> Path:
+def spooled(server: LiveServer, launch_id: str) -> Path:
     """The file of a trial that has ended, and that the server does not know."""
-    journal = Spool.from_env().journal(record(request_id, server.address, JOB_ID))
+    journal = Spool.from_env().journal(record(launch_id, server.address, JOB_ID))
     journal.add(result(1, metric=0.1))
     journal.release()
     assert journal.path is not None
@@ -42,9 +42,9 @@ def spooled(server: LiveServer, request_id: str) -> Path:
 
 
 def delivered(server: LiveServer) -> list[str]:
-    """The request ids of the job's trials."""
+    """The launch ids of the job's trials."""
     with Client(server.address) as client:
-        return [trial.id.request_id for trial in client.list_trials(JOB_ID)]
+        return [trial.id.launch_id for trial in client.list_trials(JOB_ID)]
 
 
 LINES: dict[str, list[Any]] = {
@@ -195,7 +195,7 @@ def test_spool_of_others_is_not_used(
     before = forged.read_bytes()
     bso = begun(server.address, job_id=JOB_ID)
     bso.on_evaluate(1.0)
-    assert delivered(server) == [bso.trial.request_id]
+    assert delivered(server) == [bso.trial.launch_id]
     (warning,) = [message for message in caplog.messages if str(spool) in message]
     assert "WATTWISE_SPOOL" in warning
     for words in (["list"], ["send"], ["drop", "--yes"]):

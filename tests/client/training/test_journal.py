@@ -27,9 +27,9 @@ from tests.client.training.script import job_spec
 SERVER = "localhost:50051"
 
 
-def record(request_id: str = "r", server: str = SERVER, job_id: str = "test-journal") -> TrialRecord:
+def record(launch_id: str = "r", server: str = SERVER, job_id: str = "test-journal") -> TrialRecord:
     """A trial that has just started."""
-    return TrialRecord(server, job_spec(job_id=job_id).to_proto(), request_id, 7, 16, 1000.0)
+    return TrialRecord(server, job_spec(job_id=job_id).to_proto(), launch_id, 7, 16, 1000.0)
 
 
 def result(epoch: int, metric: float = 0.5, joules: float = 10.0) -> v1.TrainingResult:
@@ -74,7 +74,7 @@ def test_file_has_all_that_the_request_needs(journal: Journal) -> None:
     journal.end(v1.END_REASON_OUT_OF_MEMORY)
     request = read(path_of(journal)).request()
     assert request == journal.record.request()
-    assert (request.job_id, request.request_id, request.batch_size) == ("test-journal", "r", 16)
+    assert (request.job_id, request.launch_id, request.batch_size) == ("test-journal", "r", 16)
     assert [each.current_epoch for each in request.measurements] == [1, 3]
     assert math.isnan(request.measurements[0].metric)
     assert request.measurements[1].computed.energy_joules == 2
@@ -235,7 +235,7 @@ def test_size_of_a_file_is_bounded(journal: Journal, monkeypatch: pytest.MonkeyP
 
 
 def test_spool_is_private_and_durable_names_are_safe(spool: Path) -> None:
-    """The folders are for their user alone; any server, job and request id makes a file within the spool."""
+    """The folders are for their user alone; any server, job and launch id makes a file within the spool."""
     names = ["a/../../b", "..", ".", "", "ü" * 300, "a" * 300, "a:b", "a%b", "a\0b"]
     files = [Spool.from_env().journal(record(name, name, f"test-{name}" * 3)).path for name in names]
     assert len(set(files)) == len(names)
@@ -441,8 +441,8 @@ def test_spool_that_cannot_be_written(
     (tmp_path / "file").touch()
     monkeypatch.setattr(Spool, "_warned", False)
     monkeypatch.setenv("WATTWISE_SPOOL", str(tmp_path / "file" / "spool"))
-    for request_id in "ab":
-        assert Spool.from_env().journal(record(request_id)).path is None
+    for launch_id in "ab":
+        assert Spool.from_env().journal(record(launch_id)).path is None
     (warning,) = caplog.messages
     assert "WATTWISE_SPOOL" in warning
 

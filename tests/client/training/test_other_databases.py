@@ -36,7 +36,7 @@ def out_of_reach(server: LiveServer, *, lost: bool) -> Iterator[Client]:
 def dispatched_to_another(client: Client) -> v1.Trial:
     """The first trial of the job, which another launch has."""
     client.register_job(job_spec(job_id=JOB))
-    trial = client.get_next_batch_size(JOB, request_id="another").trial
+    trial = client.get_next_batch_size(JOB, launch_id="another").trial
     assert trial.id.trial_number == 1
     return trial
 
@@ -61,7 +61,7 @@ def test_number_of_another_launch(server: LiveServer, caplog: pytest.LogCaptureF
         assert bso.target_reached
         bso.close()
     with Client(server.address) as client:
-        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
         assert epochs(client, other.id) == []
         _, own = client.list_trials(JOB)
         assert (own.end_reason, epochs(client, own.id)) == (v1.END_REASON_TARGET_REACHED, [1, 2, 3])
@@ -78,7 +78,7 @@ def test_trial_that_ends_before_its_session_meets_the_server(server: LiveServer)
     with Client(server.address) as client:
         # Unless the close had the time for it.
         deliver_files(client, Spool.from_env().paths(), 10.0)
-        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
         assert epochs(client, other.id) == []
         assert [trial.end_reason for trial in client.list_trials(JOB)][1:] == [v1.END_REASON_ERROR]
     assert spooled() == []
@@ -95,7 +95,7 @@ def test_job_that_was_deleted_and_registered_again(server: LiveServer) -> None:
     wait_until(lambda: bso.training_finished)
     bso.close()
     with Client(server.address) as client:
-        assert [trial.status for trial in client.list_trials(JOB)] == [v1.TRIAL_STATUS_DISPATCHED]
+        assert [trial.status for trial in client.list_trials(JOB)] == [v1.TRIAL_STATUS_RUNNING]
         assert epochs(client, other.id) == []
     assert bso.decision is not None
     assert "was deleted" in bso.decision.message
@@ -106,7 +106,7 @@ def test_restored_database_that_remembers_a_deletion(server: LiveServer, caplog:
     """A trial is not taken for one of its number that was deleted with an older job of the same id."""
     with Client(server.address) as client:
         client.register_job(job_spec(job_id=JOB))
-        old = client.get_next_batch_size(JOB, request_id="old").trial
+        old = client.get_next_batch_size(JOB, launch_id="old").trial
         client.end_trial(old.id, v1.END_REASON_PREEMPTED)
         client.delete_job(JOB)
         client.register_job(job_spec(job_id=JOB))
@@ -172,7 +172,7 @@ def test_checkpoint_whose_number_another_launch_has(server: LiveServer) -> None:
     again.on_evaluate(0.95)
     again.close()
     with Client(server.address) as client:
-        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
         assert [trial.end_reason for trial in client.list_trials(JOB)][1:] == [v1.END_REASON_TARGET_REACHED]
 
 

@@ -214,7 +214,7 @@ def test_heartbeats_keep_the_lease(server: LiveServer) -> None:
         wait_until(
             lambda: client.get_trial(bso.trial.id).trial.lease_expire_time.ToNanoseconds() > first + 3 * 600_000_000
         )
-        assert client.get_trial(bso.trial.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert client.get_trial(bso.trial.id).trial.status == v1.TRIAL_STATUS_RUNNING
 
 
 @pytest.mark.parametrize("messages", [0, 1, 2])
@@ -277,8 +277,8 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
     with Client(server.address) as client:
         job = client.register_job(job_spec()).job
         record = record_of(server.address, v1.TrialId(job_id=job.spec.job_id))
-        trial = client.get_next_batch_size(job.spec.job_id, request_id=record.request_id).trial.id
-    session = Session(server.address, trial, Journal(record), lease_seconds=0.0, request_id=record.request_id)
+        trial = client.get_next_batch_size(job.spec.job_id, launch_id=record.launch_id).trial.id
+    session = Session(server.address, trial, Journal(record), lease_seconds=0.0, launch_id=record.launch_id)
     session.start()
     session.report(v1.TrainingResult(trial=trial, current_epoch=1, metric=0.1, energy_joules=10, time_seconds=1))
     server.kill()

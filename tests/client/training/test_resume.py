@@ -62,7 +62,7 @@ def test_state_is_plain(grpc_addr: str) -> None:
         state = bso.state_dict()
     assert {type(value) for value in state.values()} == {str, int, float}
     assert (state["epoch"], state["time_seconds"], state["energy_joules"]) == (1, 1.0, JOULES)
-    assert (state["job_id"], state["request_id"]) == (bso.trial.id.job_id, bso.trial.request_id)
+    assert (state["job_id"], state["launch_id"]) == (bso.trial.id.job_id, bso.trial.launch_id)
 
 
 def test_preempted_trial_continues(grpc_addr: str) -> None:
@@ -72,8 +72,8 @@ def test_preempted_trial_continues(grpc_addr: str) -> None:
     second = resumed(grpc_addr, state, job_id=job_id)
     assert second.trial.id == first.trial.id
     assert "epoch 2" in second.trial.reason
-    assert second.trial.request_id == first.trial.request_id
-    assert trial_of(grpc_addr, second).status == v1.TRIAL_STATUS_DISPATCHED
+    assert second.trial.launch_id == first.trial.launch_id
+    assert trial_of(grpc_addr, second).status == v1.TRIAL_STATUS_RUNNING
     seen = []
     for epoch in second.epochs():
         seen.append(epoch)
@@ -220,11 +220,11 @@ def test_changed_job_of_a_trial_that_runs(grpc_addr: str) -> None:
     spec = job_spec()
     with Client(grpc_addr) as client:
         client.register_job(spec)
-        trial = client.get_next_batch_size(str(spec.job_id), request_id="the-first").trial
+        trial = client.get_next_batch_size(str(spec.job_id), launch_id="the-first").trial
         state = SavedTrial.of(trial, "the-first", Progress()).state()
         with pytest.raises(JobDiffersError):
             resumed(grpc_addr, state, job_id=spec.job_id, target_metric=0.8)
-        assert client.get_trial(trial.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert client.get_trial(trial.id).trial.status == v1.TRIAL_STATUS_RUNNING
 
 
 def test_trial_of_an_older_optimizer_in_this_process(grpc_addr: str) -> None:
@@ -343,7 +343,7 @@ def test_state_within_an_iteration(grpc_addr: str) -> None:
         ({"epoch": -1}, "epoch=-1"),
         ({"epoch": True}, "epoch=True"),
         ({"energy_joules": float("nan")}, "energy_joules=nan"),
-        ({"request_id": ""}, "request_id=''"),
+        ({"launch_id": ""}, "launch_id=''"),
         ({"job_id": None}, "job_id=None"),
     ],
 )
@@ -413,12 +413,12 @@ HUGE = 10**5000
 @pytest.mark.parametrize(
     "change",
     [
-        *({name: HUGE} for name in STATE if name not in ("job_id", "request_id", "version")),
+        *({name: HUGE} for name in STATE if name not in ("job_id", "launch_id", "version")),
         {"batch_size": 2**31},
         {"trial_number": 1.0},
         {"start_time_nanoseconds": 253_402_300_800 * 10**9},
         {"job_id": "\udcff"},
-        {"request_id": 5},
+        {"launch_id": 5},
         {"time_seconds": float("inf")},
         {"energy_joules": "3"},
         {"epoch": True},

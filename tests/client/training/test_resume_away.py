@@ -103,7 +103,7 @@ def test_sums_carry_on(server: LiveServer, caplog: pytest.LogCaptureFixture, *, 
     again.on_evaluate(0.2)
     server.start()
     with Client(server.address) as client:
-        wait_until(lambda: trial_of(client, bso).status == v1.TRIAL_STATUS_DISPATCHED)
+        wait_until(lambda: trial_of(client, bso).status == v1.TRIAL_STATUS_RUNNING)
         again.on_evaluate(0.2)
         wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
         again.on_evaluate(0.95)
@@ -304,7 +304,7 @@ def test_trial_that_is_about_to_continue_is_not_delivered(server: LiveServer) ->
     again.start(monitor)
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0) == (0, 0, None)
-        assert trial_of(client, bso).status == v1.TRIAL_STATUS_DISPATCHED
+        assert trial_of(client, bso).status == v1.TRIAL_STATUS_RUNNING
     again = ServerLaunch(server.address, job_spec(job_id=bso.trial.id.job_id, target_metric=0.5))
     again.resume(state)
     with pytest.raises(JobDiffersError):

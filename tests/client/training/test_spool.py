@@ -212,12 +212,12 @@ def test_resumed_trial_takes_its_file_over(server: LiveServer) -> None:
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 0
     (record,) = spooled()
-    assert (record.end_reason, record.request_id) == (v1.END_REASON_UNSPECIFIED, bso.trial.request_id)
+    assert (record.end_reason, record.launch_id) == (v1.END_REASON_UNSPECIFIED, bso.trial.launch_id)
     again.on_train_begin()
     again.on_evaluate(0.3)
     with Client(server.address) as client:
         trial = client.get_trial(bso.trial.id)
-    assert trial.trial.status == v1.TRIAL_STATUS_DISPATCHED
+    assert trial.trial.status == v1.TRIAL_STATUS_RUNNING
     assert [(m.current_epoch, m.metric) for m in trial.measurements] == [(1, 0.1), (2, 0.3)]
     again.close()
     assert spooled() == []
@@ -467,8 +467,8 @@ def test_file_that_is_not_answered_blocks_nothing(server: LiveServer) -> None:
     """If the delivery of one trial fails, those behind it are delivered; the failure is returned."""
     with Middlebox(server.address, drops="ImportTrial", first=1) as box:
         spec = job_spec(job_id="test-fails")
-        for request_id in ("a", "b"):
-            record = TrialRecord(box.address, spec.to_proto(), request_id, 0, 16, time.time())
+        for launch_id in ("a", "b"):
+            record = TrialRecord(box.address, spec.to_proto(), launch_id, 0, 16, time.time())
             Spool.from_env().journal(record).release()
         with Client(server.address) as client:
             client.register_job(spec)
@@ -606,14 +606,14 @@ def killed_at_random(server: LiveServer, train: Start, kills: int, seed: int) ->
         wait_until(lambda: not deliver_files(client, Spool.from_env().paths(), 60.0).delivered)
         assert spooled() == []
         trials = list(client.list_trials(job_id))
-        by_request = {request: client.get_next_batch_size(job_id, request_id=request).trial for request in printed}
+        by_request = {request: client.get_next_batch_size(job_id, launch_id=request).trial for request in printed}
         assert len(trials) == len(list(client.list_trials(job_id))), "every request has its trial already"
         assert len({each.id.trial_number for each in by_request.values()}) == len(printed)
         for request, epoch in printed.items():
             found = epochs(client, by_request[request].id)
             # One more may have been recorded just before the kill.
             assert found in (list(range(1, epoch + 1)), list(range(1, epoch + 2)))
-        assert all(each.status != v1.TRIAL_STATUS_DISPATCHED for each in by_request.values())
+        assert all(each.status != v1.TRIAL_STATUS_RUNNING for each in by_request.values())
         # Trainers that were killed before they printed their trial, or that did not get the server's answer.
         numbers = {each.id.trial_number for each in by_request.values()}
         assert {each.last_epoch for each in trials if each.id.trial_number not in numbers} <= {0}

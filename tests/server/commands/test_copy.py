@@ -166,12 +166,12 @@ def test_every_table_is_copied_or_belongs_to_one_database(file: Path, postgres_u
 
 
 def test_a_server_on_the_copy_decides_the_same(file: Path, postgres_url: str, tmp_path: Path) -> None:
-    """For every job the same next trial and the same answer to the request ids so far; new jobs find their place."""
+    """For every job the same next trial and the same answer to the launch ids so far; new jobs find their place."""
     copy(file, postgres_url)
     began = time.time()
 
-    def outcome(live: LiveServer, job_id: str, request_id: str) -> object:
-        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id)
+    def outcome(live: LiveServer, job_id: str, launch_id: str) -> object:
+        request = v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=launch_id)
         try:
             trial = live.trainer.GetNextBatchSize(request).trial
         except grpc.RpcError as error:
@@ -182,20 +182,20 @@ def test_a_server_on_the_copy_decides_the_same(file: Path, postgres_url: str, tm
         jobs = [job.spec.job_id for job in old.admin.ListJobs(v1.ListJobsRequest(page_size=1000)).jobs]
         assert len(jobs) > 100
         launches = [
-            (job, trial.id.request_id)
+            (job, trial.id.launch_id)
             for job in jobs
             for trial in old.admin.ListTrials(v1.ListTrialsRequest(job_id=job, page_size=1000)).trials
-            if trial.id.request_id
+            if trial.id.launch_id
         ]
         for job, launch in (*launches, *((job, "a-new-launch") for job in jobs)):
             assert outcome(old, job, launch) == outcome(new, job, launch), (job, launch)
         assert Trainer(new.trainer).run(1).id.trial_number == 1
         listed = new.admin.ListTrials(
-            v1.ListTrialsRequest(job_id="test-copied-runs", status=v1.TRIAL_STATUS_DISPATCHED)
+            v1.ListTrialsRequest(job_id="test-copied-runs", status=v1.TRIAL_STATUS_RUNNING)
         ).trials
         assert len(listed) == 4
         assert all(trial.lease_expire_time.seconds >= began + 999 for trial in listed), "each has a whole lease"
-        gone = v1.TrialId(job_id="test-copied-deleted", batch_size=8, trial_number=2, request_id="still-runs")
+        gone = v1.TrialId(job_id="test-copied-deleted", batch_size=8, trial_number=2, launch_id="still-runs")
         for live in (old, new):
             assert live.trainer.Heartbeat(v1.HeartbeatRequest(trial=gone)).decision.stop_train
 

@@ -93,7 +93,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
     known: list[Message] = [
         v1.RegisterJobRequest(job=BASE_SPEC),
         v1.RegisterJobRequest(job=VICTIM_SPEC),
-        v1.GetNextBatchSizeRequest(job_id=BASE, request_id="r"),
+        v1.GetNextBatchSizeRequest(job_id=BASE, launch_id="r"),
         v1.ReportResultRequest(result=result),
         v1.StreamResultsRequest(result=result),
         v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial)),
@@ -107,7 +107,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.GetTrialRequest(trial=trial),
         v1.ImportTrialRequest(
             job_id=BASE,
-            request_id="imported",
+            launch_id="imported",
             batch_size=16,
             measurements=[v1.Measurement(current_epoch=1, time_seconds=1, energy_joules=100, metric=0.95)],
             end_reason=v1.END_REASON_COMPLETED,

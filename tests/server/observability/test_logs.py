@@ -27,7 +27,7 @@ from tests.watched import WatchedServer, read_json_log
 
 
 def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
-    """Every event is one JSON line with job, trial and, if a call caused it, peer and request id."""
+    """Every event is one JSON line with job, trial and, if a call caused it, peer and call id."""
     job = Trainer(watched.trainer, trial_lease_seconds=1)
     lost = job.next()
     lose(watched, lost)
@@ -58,14 +58,14 @@ def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
     assert {line["batch_size"] for line in reported if "trial" in line} == {16, 8}
     by_calls = [line for line in reported if line["event"] != "trial lost"]
     assert all(re.fullmatch(r"ipv[46]:\S+:\d+", line["peer"]) for line in by_calls)
-    assert all(line["request_id"] for line in by_calls)
-    assert not {"peer", "request_id"} & reported[2].keys()
+    assert all(line["call_id"] for line in by_calls)
+    assert not {"peer", "call_id"} & reported[2].keys()
     assert (reported[2]["level"], reported[4]["reason"], reported[4]["cost_joules"]) == (
         "warning",
         "TARGET_REACHED",
         10.0,
     )
-    assert reported[8]["request_id"] == "cleanup 7"
+    assert reported[8]["call_id"] == "cleanup 7"
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in lines)
 
 
@@ -94,7 +94,7 @@ def test_changes_by_a_person_are_logged(watched: WatchedServer) -> None:
         ("reset", None, None),
     ]
     assert {line["job"] for line in lines} == {job.job_id}
-    assert (lines[-1]["request_id"], lines[-1]["policy"]) == ("ops 1", "GTS")
+    assert (lines[-1]["call_id"], lines[-1]["policy"]) == ("ops 1", "GTS")
     assert all(line["peer"] for line in lines)
 
 
@@ -114,7 +114,7 @@ def test_reports_are_logged_at_debug_only(watched: WatchedServer) -> None:
 
 
 def test_refused_call_is_logged_with_the_id_that_its_client_sees(watched: WatchedServer) -> None:
-    """The request id of the error is that of the line: the client's own, or else one of the server's."""
+    """The call id of the error is that of the line: the client's own, or else one of the server's."""
     trial = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
     request = v1.HeartbeatRequest(trial=trial)
     with refused() as own:
@@ -123,11 +123,11 @@ def test_refused_call_is_logged_with_the_id_that_its_client_sees(watched: Watche
         watched.trainer.Heartbeat(request)
     with refused() as unfit:
         watched.trainer.Heartbeat(request, metadata=(("x-request-id", "x" * 101),))
-    ids = [refusal.metadata["request_id"] for refusal in (own, made, unfit)]
+    ids = [refusal.metadata["call_id"] for refusal in (own, made, unfit)]
     assert ids[0] == "nightly-7"
     assert all(re.fullmatch("[0-9a-f]{16}", generated) for generated in ids[1:])
     lines = watched.events("call refused")
-    assert [line["request_id"] for line in lines] == ids
+    assert [line["call_id"] for line in lines] == ids
     for line in lines:
         assert (line["job"], line["trial"], line["batch_size"]) == ("nobody", 3, 8)
         assert (line["method"], line["code"], line["reason"]) == ("Heartbeat", "NOT_FOUND", "JOB_NOT_FOUND")
@@ -146,12 +146,12 @@ def test_unknown_method_is_logged(watched: WatchedServer) -> None:
     lines = watched.events("call refused")
     names = [line["method"].removeprefix("/wattwise.v1.JobAdmin/") for line in lines]
     assert names == ["Guess"] * 2 + ['Guess " job=x'] * 2
-    assert {line["request_id"] for line in lines} == {"guess 1"}
+    assert {line["call_id"] for line in lines} == {"guess 1"}
     assert {line["code"] for line in lines} == {"UNIMPLEMENTED"}
 
 
 def test_bug_is_logged_under_its_incident(watched: WatchedServer) -> None:
-    """An unhandled exception is one line with the traceback, and the incident and request ids that the client got."""
+    """An unhandled exception is one line with the traceback, and the incident and call ids that the client got."""
     job = Trainer(watched.trainer)
     job.run(1.0)
     watched.stop()
@@ -162,7 +162,7 @@ def test_bug_is_logged_under_its_incident(watched: WatchedServer) -> None:
         job.next()
     (line,) = watched.events("unhandled exception")
     assert line["incident"] == refusal.metadata["incident_id"]
-    assert line["request_id"] == refusal.metadata["request_id"]
+    assert line["call_id"] == refusal.metadata["call_id"]
     assert (line["level"], line["job"], line["method"]) == ("error", job.job_id, "GetNextBatchSize")
     assert "no such policy" in line["exception"]
 

@@ -162,7 +162,7 @@ def test_cancelled_and_expired_calls_are_counted(watched: WatchedServer) -> None
     wait_until(lambda: watched.figure("wattwise_running_trials") == len(get_trials(watched, job)))
     lines = watched.events("trial dispatched")
     assert len(lines) == len(get_trials(watched, job))
-    assert all(line["peer"] and line["request_id"] for line in lines), "though some were committed after their calls"
+    assert all(line["peer"] and line["call_id"] for line in lines), "though some were committed after their calls"
 
 
 def get_trials(server: WatchedServer, job: Trainer) -> list[v1.Trial]:

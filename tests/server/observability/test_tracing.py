@@ -60,7 +60,7 @@ def collector() -> Iterator[Collector]:
 
 
 def test_every_call_is_a_span(watched: WatchedServer, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans carry job, trial, status and request id, belong to their callers' traces, and are named in the log."""
+    """Spans carry job, trial, status and call id, belong to their callers' traces, and are named in the log."""
     watched.stop()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
     watched.start()
@@ -79,7 +79,7 @@ def test_every_call_is_a_span(watched: WatchedServer, collector: Collector, monk
     assert text(register.attributes)["wattwise.job_id"] == job.job_id
     assert (following.trace_id.hex(), following.parent_span_id.hex()) == (TRACE_ID, PARENT_ID)
     named = {"job_id": job.job_id, "trial_number": 1, "batch_size": 16}
-    for span, expected in ((following, {**named, "request_id": "nightly-7"}), (stream, named)):
+    for span, expected in ((following, {**named, "call_id": "nightly-7"}), (stream, named)):
         assert {f"wattwise.{key}": value for key, value in expected.items()}.items() <= text(span.attributes).items()
         assert text(span.attributes)["rpc.response.status_code"] == "OK"
         assert span.kind == Span.SPAN_KIND_SERVER

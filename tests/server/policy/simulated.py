@@ -66,7 +66,7 @@ class SimulatedJob:
 
     def succeed(self, trial: Trial, cost: float, reason: EndReason | None = None, *, converged: bool = True) -> Trial:
         """Ends it with a decision."""
-        ended = trial._replace(status=TrialStatus.SUCCEEDED, end_reason=reason, cost=cost, converged=converged)
+        ended = trial._replace(status=TrialStatus.DECIDED, end_reason=reason, cost=cost, converged=converged)
         self.search = observe(self.policy, self.spec, self.search, Succeeded(ended))
         return ended
 

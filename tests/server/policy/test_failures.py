@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from wattwise_server.domain import Arm, EndReason, Moments, Search, Stage
-from wattwise_server.errors import NoBatchSizeConvergedError
+from wattwise_server.errors import NoBatchSizeLeftError
 from wattwise_server.policy.base import Exhausted
 from wattwise_server.policy.failures import Status, advice, available, ruled_out, state, with_allowed
 from wattwise_server.policy.thompson import belief, draw
@@ -289,11 +289,11 @@ def test_states_of_batch_sizes() -> None:
     ("arm", "known"),
     [
         (
-            Arm(16, num_succeeded=5, num_converged=2, num_failed=1),
+            Arm(16, num_decided=5, num_converged=2, num_failed=1),
             "2 reached the target within the bound, 3 missed the target, or reached it above the bound, 1 failed",
         ),
-        (Arm(16, num_succeeded=2, num_converged=2), "2 reached the target within the bound"),
-        (Arm(16, num_succeeded=1), "1 missed the target, or reached it above the bound"),
+        (Arm(16, num_decided=2, num_converged=2), "2 reached the target within the bound"),
+        (Arm(16, num_decided=1), "1 missed the target, or reached it above the bound"),
     ],
 )
 def test_state_counts_how_trials_ended(arm: Arm, known: str) -> None:
@@ -304,8 +304,8 @@ def test_state_counts_how_trials_ended(arm: Arm, known: str) -> None:
 def test_state_of_what_was_pruned_by_its_own_miss() -> None:
     """It says so; one that has converged before it was pruned lies beyond another that missed."""
     search = Search(Stage.MAB, (Arm(8),), 0, 8)
-    assert "it missed the target" in state(search, Arm(8, pruned=True, num_succeeded=1), "j").reason
-    beyond = Arm(8, pruned=True, num_succeeded=1, num_converged=1)
+    assert "it missed the target" in state(search, Arm(8, pruned=True, num_decided=1), "j").reason
+    beyond = Arm(8, pruned=True, num_decided=1, num_converged=1)
     assert "it lies beyond one that missed" in state(search, beyond, "j").reason
 
 
@@ -443,15 +443,13 @@ def test_advice_when_nothing_fits() -> None:
     job = bandit(8, 16)
     fail_at(job, 8, EndReason.OUT_OF_MEMORY)
     assert "a new job_id with smaller batch_sizes" in advice(job.search, "j")
-    assert (
-        advice(job.search, "j").partition(": ")[2] in NoBatchSizeConvergedError("j", 0, ruled_out(job.search)).message
-    )
+    assert advice(job.search, "j").partition(": ")[2] in NoBatchSizeLeftError("j", 0, ruled_out(job.search)).message
 
 
 def test_expected_cost_counts_misses_and_failures() -> None:
     """A model costs what its batch size's decided and failed trials cost together, per converged trial."""
     arm = replace(
-        Arm(8, num_succeeded=4, num_converged=2, num_failed=1, failed_cost=60.0),
+        Arm(8, num_decided=4, num_converged=2, num_failed=1, failed_cost=60.0),
         reached=Moments(2, 105.0, 350.0),
         missed=Moments(2, 95.0),
         counted=Moments(4, 200.0, 1.0),
@@ -465,14 +463,14 @@ def test_expected_cost_counts_misses_and_failures() -> None:
     # What failed is added to the only trial that did not; one observation says nothing about the deviation.
     once = belief(
         spec(),
-        Arm(8, num_succeeded=1, num_failed=2, failed_cost=60.0, reached=Moments(1, 100.0), counted=Moments(1, 100.0)),
+        Arm(8, num_decided=1, num_failed=2, failed_cost=60.0, reached=Moments(1, 100.0), counted=Moments(1, 100.0)),
     )
     assert (once.expected_cost, once.deviation) == (160.0, None)
 
 
 def test_deviation_follows_a_fixed_reward_precision() -> None:
     """With a fixed 1/variance of a reward the costs that were seen do not change it."""
-    arm = Arm(8, num_succeeded=2, num_converged=2, reached=Moments(2, 100.0), counted=Moments(2, 100.0))
+    arm = Arm(8, num_decided=2, num_converged=2, reached=Moments(2, 100.0), counted=Moments(2, 100.0))
     known = belief(spec(), arm, 0.5)
     assert (known.precision, known.reward_precision, known.deviation) == (1.0, 0.5, 1.0)
 
@@ -510,8 +508,8 @@ def test_failure_rate_counts_no_misses() -> None:
 
 def test_sampled_cost_includes_failed_trials() -> None:
     """An arm that is cheap per decided trial is not drawn if its failures make it expensive; the reason says so."""
-    cheap = Arm(8, num_succeeded=2, num_failed=2, failed_cost=400.0, counted=Moments(2, 100.0))
-    steady = Arm(16, num_succeeded=2, counted=Moments(2, 150.0))
+    cheap = Arm(8, num_decided=2, num_failed=2, failed_cost=400.0, counted=Moments(2, 100.0))
+    steady = Arm(16, num_decided=2, counted=Moments(2, 150.0))
     drawn = draw(spec(), [cheap, steady], np.random.default_rng(1))
     assert drawn.batch_size == 16
     assert "failed trials" not in drawn.reason

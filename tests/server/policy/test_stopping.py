@@ -83,7 +83,7 @@ def test_decision_of_an_ended_trial_does_not_change() -> None:
     ended = {"cost": 4.0, "cost_bound": 7.0, "target_reached": True}
     measurement = Measurement(2, 1.0, 1.0, 0.95, datetime.now(timezone.utc))
     decided = a_trial(
-        status=TrialStatus.SUCCEEDED, end_reason=EndReason.TARGET_REACHED, converged=True, last=measurement, **ended
+        status=TrialStatus.DECIDED, end_reason=EndReason.TARGET_REACHED, converged=True, last=measurement, **ended
     )
     assert decision(SPEC, decided)[:3] == (True, True, True)
     assert decision(SPEC, decided)[4:6] == (4.0, 7.0)

@@ -68,7 +68,7 @@ def test_running_sums_are_the_sums_over_the_history(seen: list[Observation], win
     least = 0.0 if min_cost is None else beta * min_cost
     newest = seen[-window:] if window else seen
     counted = [one.cost if one.converged else max(one.cost, least) for one in newest]
-    assert arm.num_succeeded == len(seen)
+    assert arm.num_decided == len(seen)
     assert arm.counted.count == len(counted)
     if counted:
         assert arm.counted.mean == pytest.approx(np.mean(counted), rel=1e-9)
@@ -87,7 +87,7 @@ def test_equal_costs_have_no_variance() -> None:
 
 def arm_with(size: int, *values: float) -> Arm:
     """An arm that has seen some costs."""
-    return replace(Arm(size), num_succeeded=len(values), counted=moments(list(values)))
+    return replace(Arm(size), num_decided=len(values), counted=moments(list(values)))
 
 
 def drawn(arms: list[Arm], times: int = 400, **fields: object) -> Counter[int]:
@@ -107,7 +107,7 @@ def test_arms_short_of_explorations_come_first_in_random_order() -> None:
 
 def test_explorations_count_succeeded_trials_outside_the_window() -> None:
     """An arm with enough succeeded trials counts as explored, even if its window keeps fewer."""
-    arm = replace(arm_with(8, 5.0), num_succeeded=2)
+    arm = replace(arm_with(8, 5.0), num_decided=2)
     assert set(drawn([arm, arm_with(16, 1.0)], mab_num_explorations=2, window_size=1)) == {16}
 
 

@@ -252,4 +252,4 @@ def test_refused_stream_is_logged_with_its_trial(watched: WatchedServer) -> None
         list(watched.trainer.StreamResults(iter([request]), metadata=(("x-request-id", "nightly-7"),)))
     (line,) = watched.events("call refused")
     assert (line["method"], line["job"], line["trial"], line["batch_size"]) == ("StreamResults", "nobody", 3, 8)
-    assert line["request_id"] == "nightly-7"
+    assert line["call_id"] == "nightly-7"

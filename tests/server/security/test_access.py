@@ -68,7 +68,7 @@ OF_TRAINERS: dict[str, Request] = {
     "ReportPowerProfile": lambda job_id: v1.ReportPowerProfileRequest(trial=trial(job_id), samples=[power_sample()]),
     "EndTrial": lambda job_id: v1.EndTrialRequest(trial=trial(job_id), reason=v1.END_REASON_COMPLETED),
     "ImportTrial": lambda job_id: v1.ImportTrialRequest(
-        job_id=job_id, request_id=f"import {job_id}", batch_size=16, end_reason=v1.END_REASON_PREEMPTED
+        job_id=job_id, launch_id=f"import {job_id}", batch_size=16, end_reason=v1.END_REASON_PREEMPTED
     ),
 }
 OF_PEOPLE: dict[str, Request] = {

@@ -61,7 +61,7 @@ def with_trials(job: Job, number: int) -> Job:
 
 def a_trial(number: int, job_id: str = "j", **fields: object) -> Trial:
     """A dispatched trial."""
-    trial = Trial(job_id, number, 8, TrialType.EXPLORATION, 0, NOW, request_id=f"request {number}")
+    trial = Trial(job_id, number, 8, TrialType.EXPLORATION, 0, NOW, launch_id=f"request {number}")
     return trial._replace(**fields)  # type: ignore[arg-type]
 
 
@@ -161,7 +161,7 @@ class StoreConformance(FigureTests):
         job = replace(job, warnings=(moves, energy))
         ended = a_trial(
             1,
-            status=TrialStatus.SUCCEEDED,
+            status=TrialStatus.DECIDED,
             end_reason=EndReason.MAX_EPOCHS,
             end_time=NOW + timedelta(microseconds=1),
             last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5)),
@@ -193,13 +193,13 @@ class StoreConformance(FigureTests):
         async with opener() as store, store.transaction("j") as tx:
             assert tx.job == job
             assert await tx.trial(1) == ended
-            assert await tx.trial_of_request("request 1") == ended
+            assert await tx.trial_of_launch("request 1") == ended
             assert [await tx.trial(number) for number in (0, 2, 3)] == [None, None, None]
 
-    async def test_request_ids_are_told_apart_however_often_they_are_asked(
+    async def test_launch_ids_are_told_apart_however_often_they_are_asked(
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A request id that dispatched a trial is found, running or ended, and no other is; of many trials too."""
+        """A launch id that dispatched a trial is found, running or ended, and no other is; of many trials too."""
         monkeypatch.setattr("wattwise_server.store.cache._MOST_CHECKSUMS", 6)
         async with opener() as store:
             async with store.transaction("j") as tx:
@@ -207,15 +207,15 @@ class StoreConformance(FigureTests):
             for number in range(1, 10):
                 async with store.transaction("j") as tx:
                     assert tx.job is not None
-                    assert await tx.trial_of_request(f"request {number}") is None
+                    assert await tx.trial_of_launch(f"request {number}") is None
                     tx.save_job(with_trials(tx.job, number))
-                    tx.save_trial(a_trial(number, request_id=f"request {number}"))
+                    tx.save_trial(a_trial(number, launch_id=f"request {number}"))
                 async with store.transaction("j") as tx:
                     if number % 3:
-                        tx.save_trial(a_trial(number, status=TrialStatus.FAILED, request_id=f"request {number}"))
+                        tx.save_trial(a_trial(number, status=TrialStatus.FAILED, launch_id=f"request {number}"))
                 for _ in range(2):
                     async with store.transaction("j") as tx:
-                        found = [await tx.trial_of_request(f"request {each}") for each in range(number + 2)]
+                        found = [await tx.trial_of_launch(f"request {each}") for each in range(number + 2)]
                         assert [trial and trial.number for trial in found] == [None, *range(1, number + 1), None]
 
     async def test_events_are_numbered_and_tell_every_state(self, opener: Opener) -> None:
@@ -224,7 +224,7 @@ class StoreConformance(FigureTests):
         lost = a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.LOST, last=first, cost=1 / 3)
         lost = lost._replace(dispatch_event=1, end_event=3)
         ended = lost._replace(
-            status=TrialStatus.SUCCEEDED,
+            status=TrialStatus.DECIDED,
             type=TrialType.CONCURRENT,
             end_reason=EndReason.TARGET_REACHED,
             end_time=NOW,
@@ -251,7 +251,7 @@ class StoreConformance(FigureTests):
             (3, EventKind.FAILED, 8),
             (4, EventKind.REVIVED, 8),
             (5, EventKind.DISPATCHED, 8),
-            (6, EventKind.SUCCEEDED, 8),
+            (6, EventKind.DECIDED, 8),
         ]
         trials = [event.trial for event in events]
         assert trials[1] is None
@@ -263,7 +263,7 @@ class StoreConformance(FigureTests):
         dispatched, failed = trials[0], trials[2]
         assert dispatched is not None
         assert failed is not None
-        assert (dispatched.status, dispatched.last, dispatched.cost) == (TrialStatus.DISPATCHED, None, None)
+        assert (dispatched.status, dispatched.last, dispatched.cost) == (TrialStatus.RUNNING, None, None)
         assert (failed.status, failed.end_reason, failed.cost) == (TrialStatus.FAILED, EndReason.LOST, 1 / 3)
         assert failed.last is not None
         assert failed.last.repeats(first)
@@ -489,12 +489,12 @@ class StoreConformance(FigureTests):
         for window, job_id in ((2, "jw"), (0, "jh")):
             async with opener() as store:
                 job = a_job(job_id, window_size=window)
-                arms = tuple(replace(a, num_succeeded=4 if a.batch_size == 8 else 1) for a in job.search.arms)
+                arms = tuple(replace(a, num_decided=4 if a.batch_size == 8 else 1) for a in job.search.arms)
                 search = replace(job.search, arms=arms, missed_floor=8.0)
                 async with store.transaction(job_id) as tx:
                     tx.save_job(with_trials(replace(job, search=search), 4))
                     for number, (cost, converged) in enumerate(outcomes, 1):
-                        done = {"status": TrialStatus.SUCCEEDED, "observation": number, "converged": converged}
+                        done = {"status": TrialStatus.DECIDED, "observation": number, "converged": converged}
                         tx.save_trial(a_trial(number, job_id, cost=cost, **done))
             async with opener() as store, store.transaction(job_id) as tx:
                 assert tx.job is not None

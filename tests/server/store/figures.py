@@ -77,7 +77,7 @@ def ended_trial(
         0,
         minutes(number),
         f"request {number}",
-        status=TrialStatus.SUCCEEDED if decided else TrialStatus.FAILED,
+        status=TrialStatus.DECIDED if decided else TrialStatus.FAILED,
         end_reason=end,
         end_time=minutes(number + 1),
         last=None if cost is None else Measurement(4, 60.0, 2 * cost, 0.9, minutes(number + 1)),
@@ -387,7 +387,7 @@ class FigureTests:
                     place = page[-1].place
                 expected = [(job_id, number) for number in (1, 2, 3) for job_id in ("a-1", "a-2")]
                 assert seen == (expected[::-1] if newest_first else expected)
-            running = TrialList(status=TrialStatus.DISPATCHED)
+            running = TrialList(status=TrialStatus.RUNNING)
             assert len(await store.trials(running, (), 99)) == await store.count_trials(running) == 6
             assert await store.count_trials(TrialList(prefix="a-")) == 6
 
@@ -448,12 +448,12 @@ class FigureTests:
     @pytest.mark.parametrize(
         ("others", "attentive"),
         [
-            ({"num_succeeded": 1}, True),
+            ({"num_decided": 1}, True),
             ({"num_failed": 3}, True),
             ({"banned": True}, True),
             ({"num_failed": 2}, False),
-            ({"num_succeeded": 2, "num_converged": 1}, False),
-            ({"num_succeeded": 2, "num_converged": 1, "pruned": True}, False),
+            ({"num_decided": 2, "num_converged": 1}, False),
+            ({"num_decided": 2, "num_converged": 1, "pruned": True}, False),
         ],
     )
     async def test_a_job_that_only_misses_needs_attention(
@@ -462,7 +462,7 @@ class FigureTests:
         """A job needs attention once each batch size that may be chosen has missed, and none has reached the target."""
         job = figured_job("misses")
         first, *rest = job.search.arms
-        arms = (replace(first, num_succeeded=2), *(replace(arm, **others) for arm in rest))
+        arms = (replace(first, num_decided=2), *(replace(arm, **others) for arm in rest))
         async with opener() as store:
             await save(store, replace(job, search=replace(job.search, arms=arms)))
             assert bool(await store.jobs(JobList(state=JobState.ATTENTION), 0, 9)) is attentive
@@ -500,7 +500,7 @@ class FigureTests:
 
             await save(store, figured_job("j", num_trials=3), *crashed)
             assert await needs_attention()
-            delivered = [each._replace(status=TrialStatus.SUCCEEDED, end_reason=EndReason.MAX_EPOCHS) for each in since]
+            delivered = [each._replace(status=TrialStatus.DECIDED, end_reason=EndReason.MAX_EPOCHS) for each in since]
             await save(store, reset, *delivered)
             assert not await needs_attention()
             newest = [ended_trial(number, end=EndReason.ERROR) for number in (last + 1, last + 2)]

@@ -50,7 +50,7 @@ def test_running_trial_continues_after_a_kill(server: LiveServer) -> None:
     server.kill()
     server.start()
     shown = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial
-    assert (shown.status, shown.last_epoch, shown.cost) == (v1.TRIAL_STATUS_DISPATCHED, 3, 10.0)
+    assert (shown.status, shown.last_epoch, shown.cost) == (v1.TRIAL_STATUS_RUNNING, 3, 10.0)
     listed = server.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials[0]
     assert (listed.last_epoch, listed.cost) == (3, 10.0)
     with refused() as refusal:

@@ -47,7 +47,7 @@ async def test_power_limits_leave_the_arms_with_their_data(tmp_path: Path) -> No
             PowerLimitState(16, profiling=7),
         )
         for arm in tx.job.search.arms:
-            assert (arm.failed_trials, arm.num_succeeded) == ((2,), 3)
+            assert (arm.failed_trials, arm.num_decided) == ((2,), 3)
             assert arm.reached == arm.counted == Moments(4, 0.5, 6.5)
         assert tx.job.spec.batch_sizes == (8, 16, 32)
 
@@ -63,7 +63,7 @@ async def test_what_an_older_version_did_not_know_is_unknown(tmp_path: Path) -> 
         connection.execute("INSERT INTO power_limits VALUES (1, 16, 225.5, 1.5, 2.5, 40, NULL)")
         connection.execute(
             "INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, start_time, "
-            "converged, target_reached) VALUES (1, 1, 16, 'MAB', 0, 'DISPATCHED', 0, 0, 0)"
+            "converged, target_reached) VALUES (1, 1, 16, 'MAB', 0, 'RUNNING', 0, 0, 0)"
         )
         connection.execute("INSERT INTO measurements VALUES (1, 1, 1, 1.5, 2.5, 0.5, 0)")
         connection.execute("UPDATE jobs SET num_trials = 1")
@@ -85,12 +85,12 @@ async def test_failures_in_a_row_become_numbers_of_trials(tmp_path: Path) -> Non
         connection.execute("INSERT INTO arms VALUES (1, 16, 0, NULL, 3, 5, 1, 1, 9, 0, 0, 0, 0, 1, 9, 0)")
         connection.execute("INSERT INTO arms VALUES (1, 32, 1, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)")
         for number, status, reason, cost, converged in (
-            (1, "SUCCEEDED", "TARGET_REACHED", 9.0, 1),
+            (1, "DECIDED", "TARGET_REACHED", 9.0, 1),
             (2, "FAILED", "PREEMPTED", 8.0, 0),
             (3, "FAILED", "ERROR", 7.0, 0),
             (4, "FAILED", "LOST", None, 0),
             (5, "FAILED", "OUT_OF_MEMORY", 6.0, 0),
-            (6, "DISPATCHED", None, None, 0),
+            (6, "RUNNING", None, None, 0),
         ):
             connection.execute(
                 "INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, end_reason, "
@@ -102,7 +102,7 @@ async def test_failures_in_a_row_become_numbers_of_trials(tmp_path: Path) -> Non
         assert tx.job is not None
         arm, pruned = tx.job.search.arms
         assert (arm.failed_trials, arm.num_failed, arm.failed_cost, arm.out_of_memory) == ((5, 5, 5), 3, 13.0, 1)
-        assert (arm.num_succeeded, arm.num_converged, arm.running, arm.excluded) == (1, 1, 1, False)
+        assert (arm.num_decided, arm.num_converged, arm.running, arm.excluded) == (1, 1, 1, False)
         assert arm.num_out_of_memory == 1
         assert (pruned.failed_trials, pruned.pruned, pruned.running) == ((), True, 0)
         assert (tx.job.num_trials, tx.job.search.bound_stops, tx.job.spec.prior_job_ids) == (6, 0, ())
@@ -134,11 +134,11 @@ async def test_running_search_continues_after_version_8(tmp_path: Path) -> None:
         ):
             connection.execute(add_arm, row)
         for values in (
-            (1, 16, "SUCCEEDED", "TARGET_REACHED", 90.0, 1, 1),
-            (2, 16, "SUCCEEDED", "TARGET_REACHED", 120.0, 1, 2),
-            (3, 16, "SUCCEEDED", "MAX_EPOCHS", 70.0, 0, 3),
+            (1, 16, "DECIDED", "TARGET_REACHED", 90.0, 1, 1),
+            (2, 16, "DECIDED", "TARGET_REACHED", 120.0, 1, 2),
+            (3, 16, "DECIDED", "MAX_EPOCHS", 70.0, 0, 3),
             (4, 32, "FAILED", "OUT_OF_MEMORY", None, 0, None),
-            (5, 8, "DISPATCHED", None, None, 0, None),
+            (5, 8, "RUNNING", None, None, 0, None),
         ):
             connection.execute(_TRIAL, values)
     async with open_store(f"sqlite:///{tmp_path / 'w.db'}", steady_clock()) as store, store.transaction("j") as tx:
@@ -176,7 +176,7 @@ async def test_trial_that_cost_nothing_is_not_the_cheapest_after_version_8(tmp_p
             ((8, 0.0, 1), (16, 50.0, 1), (16, 70.0, 1), (32, 40.0, 1), (16, 20.0, 0)), 1
         ):
             reason = "TARGET_REACHED" if converged else "MAX_EPOCHS"
-            connection.execute(_TRIAL, (number, size, "SUCCEEDED", reason, cost, converged, number))
+            connection.execute(_TRIAL, (number, size, "DECIDED", reason, cost, converged, number))
     async with open_store(f"sqlite:///{tmp_path / 'w.db'}", steady_clock()) as store, store.transaction("j") as tx:
         assert tx.job is not None
         search = tx.job.search
@@ -193,7 +193,7 @@ async def test_events_of_earlier_versions_are_numbered_by_their_times(tmp_path: 
         connection.execute(_JOB)
         connection.execute("UPDATE jobs SET num_trials = 3")
         for number, start, end in ((1, 10, 40), (2, 20, 20), (3, 40, None)):
-            status = "DISPATCHED" if end is None else "FAILED"
+            status = "RUNNING" if end is None else "FAILED"
             connection.execute(
                 "INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, end_reason, "
                 "start_time, end_time, converged, target_reached) VALUES (1, ?, 16, 'MAB', 0, ?, 'ERROR', ?, ?, 0, 0)",
@@ -206,7 +206,7 @@ async def test_events_of_earlier_versions_are_numbered_by_their_times(tmp_path: 
         assert tx.job is not None
         assert tx.job.num_events == 5
         found = [(event.kind.value, event.trial.number) for event in await tx.events() if event.trial]
-    assert found == [("DISPATCHED", 1), ("DISPATCHED", 2), ("FAILED", 2), ("FAILED", 1), ("DISPATCHED", 3)]
+    assert found == [("RUNNING", 1), ("RUNNING", 2), ("FAILED", 2), ("FAILED", 1), ("RUNNING", 3)]
 
 
 @pytest.mark.parametrize("names", [("0001_a.sql", "0002_b.sql", "0002_c.sql"), ("0001_a.sql", "0003_b.sql")])

@@ -139,7 +139,7 @@ async def test_dispatch_and_deletion_of_one_job_in_one_group(postgres_url: str) 
         async def dispatch() -> None:
             async with store.transaction("j") as tx:
                 assert tx.job is not None
-                trial = a_trial(2, request_id="another")
+                trial = a_trial(2, launch_id="another")
                 tx.save_job(with_trials(tx.job, 2))
                 tx.save_trial(trial)
                 tx.add_launch(trial)
@@ -235,12 +235,12 @@ async def test_texts_with_nul_equal_none(postgres_url: str) -> None:
         assert not await store.was_deleted(TrialKey("j\0", 8, 1, "\0"))
         assert await store.queries.versions(["j", "j\0"]) == {"j": 1}
         async with store.transaction("j") as tx:
-            assert await tx.trial_of_request("request\0") is None
+            assert await tx.trial_of_launch("request\0") is None
 
 
 async def test_infinite_costs_are_kept(postgres_url: str) -> None:
     """Costs that overflow are read as they were saved, beside numbers that are next to zero."""
-    trial = a_trial(1, status=TrialStatus.SUCCEEDED, end_reason=EndReason.MAX_EPOCHS, end_time=NOW, observation=1)
+    trial = a_trial(1, status=TrialStatus.DECIDED, end_reason=EndReason.MAX_EPOCHS, end_time=NOW, observation=1)
     trial = trial._replace(cost=math.inf, cost_bound=5e-324, last=Measurement(1, 5e-324, 1.7e308, -math.inf, NOW))
     async with open_postgres_store(postgres_url) as store, store.transaction("j") as tx:
         tx.save_job(with_trials(a_job(mab_seed=2**63 - 1), 1))

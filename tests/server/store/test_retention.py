@@ -180,14 +180,14 @@ async def test_measurements_are_deleted_in_small_commits(tmp_path: Path) -> None
     lengths = dict.fromkeys(range(1, 1201), 3) | {700: 1700}
     with closing(sqlite3.connect(site.file, isolation_level=None)) as connection:
         columns = ", ".join(row[1] for row in connection.execute("PRAGMA table_info(trials)"))
-        chosen = columns.replace("trial_number", "?1").replace("request_id", "NULL")
+        chosen = columns.replace("trial_number", "?1").replace("launch_id", "NULL")
         connection.execute("BEGIN")
         for number, length in lengths.items():
             if number > 1:
                 connection.execute(f"INSERT INTO trials SELECT {chosen} FROM trials WHERE trial_number = 1", (number,))  # noqa: S608
             epochs = [(number, epoch) for epoch in range(1, length + 1)]
             connection.executemany("INSERT INTO measurements VALUES (1, ?, ?, 1, 1, 1, 1, NULL, NULL, NULL)", epochs)
-        connection.execute("UPDATE trials SET status = 'SUCCEEDED', end_time = start_time, end_reason = 'MAX_EPOCHS'")
+        connection.execute("UPDATE trials SET status = 'DECIDED', end_time = start_time, end_reason = 'MAX_EPOCHS'")
         connection.execute("COMMIT")
     await site.open()
     dropped: list[int] = []
@@ -210,4 +210,4 @@ def test_server_prunes_by_itself(server: LiveServer) -> None:
     server.start("--keep-measurements-days", "0.00000001")
     wait_until(lambda: not server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements)
     shown = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial
-    assert (shown.status, shown.cost, shown.last_epoch) == (v1.TRIAL_STATUS_SUCCEEDED, 10.0, 1)
+    assert (shown.status, shown.cost, shown.last_epoch) == (v1.TRIAL_STATUS_DECIDED, 10.0, 1)

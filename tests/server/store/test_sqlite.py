@@ -59,7 +59,7 @@ class TestSqliteStore(StoreConformance):
         """One job's trials by number are read where jobs are read; other lists, and numbers of items, are not."""
         quick: list[JobList | TrialList] = [
             TrialList("j"),
-            TrialList("j", status=TrialStatus.DISPATCHED, newest_first=True),
+            TrialList("j", status=TrialStatus.RUNNING, newest_first=True),
         ]
         slow: list[JobList | TrialList] = [
             JobList(),

@@ -117,7 +117,7 @@ async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> N
     """What an owner submits after a submission that failed depends on it, and fails too, in this group or the next."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
-        forget = Sql("INSERT INTO deletions (job_id, request_id, create_time, delete_time) VALUES (?, '', 0, ?)")
+        forget = Sql("INSERT INTO deletions (job_id, launch_id, create_time, delete_time) VALUES (?, '', 0, ?)")
         owner, other = Owner(), Owner()
         bad = store._writer.submit(owner, [Statement(forget, ("bad", None))])
         same_group = store._writer.submit(owner, [Statement(forget, ("same group", 1))])
@@ -205,7 +205,7 @@ async def test_statements_without_a_rank_keep_their_order(tmp_path: Path) -> Non
     """Equal statements are run once each, and after what was submitted before them."""
     now, commits = datetime(2026, 1, 1, tzinfo=timezone.utc), Commits()
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now, commits) as store:
-        add = Sql("INSERT INTO deletions (job_id, request_id, create_time, delete_time) VALUES (?, '', 0, 0)")
+        add = Sql("INSERT INTO deletions (job_id, launch_id, create_time, delete_time) VALUES (?, '', 0, 0)")
         remove = Sql("DELETE FROM deletions WHERE job_id = ?")
         steps = [(add, "a"), (add, "b"), (remove, "a"), (add, "a"), (add, "c"), (remove, "b")]
         in_order = [Statement(sql, (name,)) for sql, name in steps]

@@ -98,9 +98,9 @@ def test_trials_are_filtered(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
         return [trial.id.trial_number for trial in admin.ListTrials(request).trials]
 
     assert numbers() == [1, 2, 3, 4]
-    assert numbers(v1.TRIAL_STATUS_SUCCEEDED) == [1, 2]
+    assert numbers(v1.TRIAL_STATUS_DECIDED) == [1, 2]
     assert numbers(v1.TRIAL_STATUS_FAILED) == [3]
-    assert numbers(v1.TRIAL_STATUS_DISPATCHED) == [4]
+    assert numbers(v1.TRIAL_STATUS_RUNNING) == [4]
     assert numbers(batch_size=8) == [2]
     assert numbers(v1.TRIAL_STATUS_FAILED, 16) == []
 
@@ -151,7 +151,7 @@ def test_pages_begin_behind_a_start_before_1970(grpc_stub: Stub, admin: v1.JobAd
     for seconds in (86_400, -86_400, -2 * 86_400):
         measured = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=100.0, metric=0.95)
         imported = v1.ImportTrialRequest(
-            job_id=job.job_id, request_id=str(seconds), batch_size=16, measurements=[measured]
+            job_id=job.job_id, launch_id=str(seconds), batch_size=16, measurements=[measured]
         )
         imported.start_time.FromSeconds(seconds)
         grpc_stub.ImportTrial(imported)

@@ -70,7 +70,7 @@ def test_exhausted_job_is_healthy_after_one_command(
         crashes += 1
         job.end(trial, v1.END_REASON_OUT_OF_MEMORY)
     assert crashes <= 3
-    with refusing("NO_BATCH_SIZE_CONVERGED"):
+    with refusing("NO_BATCH_SIZE_LEFT"):
         job.next()
     state = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job
     assert not statuses(state)

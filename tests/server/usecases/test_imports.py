@@ -37,9 +37,9 @@ def epochs(*metrics: float, first: int = 1, cost: float = 10.0) -> list[v1.Measu
     ]
 
 
-def imported(trainer: Trainer, request_id: str = "a", batch_size: int = 16, **fields: Any) -> v1.ImportTrialResponse:
+def imported(trainer: Trainer, launch_id: str = "a", batch_size: int = 16, **fields: Any) -> v1.ImportTrialResponse:
     """Import a trial."""
-    request = v1.ImportTrialRequest(job_id=trainer.job_id, request_id=request_id, batch_size=batch_size, **fields)
+    request = v1.ImportTrialRequest(job_id=trainer.job_id, launch_id=launch_id, batch_size=batch_size, **fields)
     return trainer.stub.ImportTrial(request)
 
 
@@ -65,7 +65,7 @@ def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
     )
     trial = answer.trial
     assert (answer.created, trial.id.trial_number, trial.id.batch_size) == (True, 2, 16)
-    assert (trial.type, trial.status) == (v1.TRIAL_TYPE_IMPORTED, v1.TRIAL_STATUS_SUCCEEDED)
+    assert (trial.type, trial.status) == (v1.TRIAL_TYPE_IMPORTED, v1.TRIAL_STATUS_DECIDED)
     assert (trial.end_reason, trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert (trial.time_seconds, trial.energy_joules, trial.cost, trial.last_epoch) == (3.0, 30.0, 30.0, 3)
     assert trial.start_time.ToDatetime(timezone.utc) == start
@@ -122,7 +122,7 @@ def test_validated_import_changes_nothing(server: LiveServer) -> None:
         imported(trainer, "launch", 64, measurements=measured, validate_only=True)
     assert list(refusal.faults) == ["batch_size"]
     assert job_of(server, trainer) == before
-    assert get(server, running).status == v1.TRIAL_STATUS_DISPATCHED
+    assert get(server, running).status == v1.TRIAL_STATUS_RUNNING
     answer = imported(trainer, "a", measurements=measured)
     assert answer.created
     assert foreseen.created
@@ -169,7 +169,7 @@ def test_last_epoch_is_a_miss(server: LiveServer) -> None:
     """A trial that reached max_epochs without the target is decided, not failed."""
     trainer = Trainer(server.trainer, max_epochs=3)
     trial = imported(trainer, measurements=epochs(0.1, 0.2, 0.3), end_reason=v1.END_REASON_MAX_EPOCHS).trial
-    assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_SUCCEEDED, v1.END_REASON_MAX_EPOCHS)
+    assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_DECIDED, v1.END_REASON_MAX_EPOCHS)
     assert not trial.converged
 
 
@@ -201,8 +201,8 @@ def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("fields", "faults"),
     [
-        ({"request_id": ""}, {"request_id"}),
-        ({"request_id": "x" * 201}, {"request_id"}),
+        ({"launch_id": ""}, {"launch_id"}),
+        ({"launch_id": "x" * 201}, {"launch_id"}),
         ({"batch_size": 17}, {"batch_size"}),
         ({"power_limit_watts": 0.0}, {"power_limit_watts"}),
         ({"monitor": v1.Monitor(partly=True)}, {"monitor"}),
@@ -221,15 +221,15 @@ def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
         ({"measurements": [v1.Measurement(current_epoch=1, time_seconds=float("nan"), energy_joules=-1,
                                           metric=float("inf"))]},
          {f"measurements[0].{name}" for name in ("time_seconds", "energy_joules", "metric")}),
-        ({"request_id": "", "batch_size": 3, "power_limit_watts": -1.0, "end_reason": v1.END_REASON_JOB_DELETED},
-         {"request_id", "batch_size", "power_limit_watts", "end_reason"}),
+        ({"launch_id": "", "batch_size": 3, "power_limit_watts": -1.0, "end_reason": v1.END_REASON_JOB_DELETED},
+         {"launch_id", "batch_size", "power_limit_watts", "end_reason"}),
     ],
 )  # fmt: skip
 def test_all_faults_at_once(server: LiveServer, fields: dict[str, Any], faults: set[str]) -> None:
     """Every invalid field is named in one answer, and nothing is recorded."""
     trainer = Trainer(server.trainer)
     usual: dict[str, Any] = {
-        "request_id": "a",
+        "launch_id": "a",
         "batch_size": 16,
         "measurements": epochs(0.1),
         "end_reason": v1.END_REASON_COMPLETED,
@@ -253,7 +253,7 @@ def test_too_many_measurements_are_refused(server: LiveServer) -> None:
 def test_unknown_job_is_not_found(server: LiveServer) -> None:
     """A job that is not registered has no imports."""
     with refused() as refusal:
-        server.trainer.ImportTrial(v1.ImportTrialRequest(job_id="none", request_id="a", batch_size=1))
+        server.trainer.ImportTrial(v1.ImportTrialRequest(job_id="none", launch_id="a", batch_size=1))
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_JOB_NOT_FOUND")
 
 
@@ -309,7 +309,7 @@ def test_rest_of_a_running_trial_is_judged_with_its_bound(server: LiveServer, la
         end_reason=v1.END_REASON_COMPLETED,
         power_limit_watts=225.5,
     ).trial
-    assert (rest.status, rest.end_reason) == (v1.TRIAL_STATUS_SUCCEEDED, v1.END_REASON_COST_BOUND)
+    assert (rest.status, rest.end_reason) == (v1.TRIAL_STATUS_DECIDED, v1.END_REASON_COST_BOUND)
     assert rest.power_limit_watts == 225.5
     assert (rest.converged, rest.last_epoch, rest.cost, rest.last_metric) == (False, 5, 50.0, last)
     assert trainer.heartbeat(trial).target_reached is (last == 0.95)
@@ -345,7 +345,7 @@ def test_lost_trial_that_reached_the_target_is_decided(server: LiveServer) -> No
     trainer.report(trial, 10.0, metric=0.1)
     lose(server, trial)
     answer = imported(trainer, "launch", measurements=epochs(0.5, 0.95, first=2), end_reason=v1.END_REASON_COMPLETED)
-    assert (answer.trial.status, answer.trial.converged) == (v1.TRIAL_STATUS_SUCCEEDED, True)
+    assert (answer.trial.status, answer.trial.converged) == (v1.TRIAL_STATUS_DECIDED, True)
     states = job_of(server, trainer).batch_size_states
     assert (states[1].num_converged, states[1].num_failed, states[1].num_running) == (1, 0, 0)
 
@@ -360,7 +360,7 @@ def test_preempted_trial_that_went_on_without_the_server_is_completed(server: Li
     assert (same.end_reason, same.last_epoch) == (v1.END_REASON_PREEMPTED, 1)
     answer = imported(trainer, "launch", measurements=epochs(0.1, 0.5, 0.95), end_reason=v1.END_REASON_COMPLETED)
     assert (answer.trial.status, answer.trial.converged, answer.trial.last_epoch) == (
-        v1.TRIAL_STATUS_SUCCEEDED,
+        v1.TRIAL_STATUS_DECIDED,
         True,
         3,
     )
@@ -441,7 +441,7 @@ def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
     trainer = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
     chance = random.Random(1)
     wanted = {f"r{number}": chance.randint(1, 5) for number in range(40)}
-    for number, (request_id, length) in enumerate(wanted.items()):
+    for number, (launch_id, length) in enumerate(wanted.items()):
         if number % 4 == 0:
             delay = chance.uniform(0, 0.02)
             killer = threading.Timer(delay, lambda: server.process.send_signal(signal.SIGKILL))
@@ -449,7 +449,7 @@ def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
         while True:
             try:
                 measured = epochs(*[0.1] * length)
-                imported(trainer, request_id, measurements=measured, end_reason=v1.END_REASON_PREEMPTED)
+                imported(trainer, launch_id, measurements=measured, end_reason=v1.END_REASON_PREEMPTED)
                 break
             except grpc.RpcError:
                 server.kill()
@@ -479,5 +479,5 @@ def test_launch_that_was_deleted_with_its_job(server: LiveServer) -> None:
             imported(trainer, "a", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)
         assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
         server.trainer.RegisterJob(v1.RegisterJobRequest(job=trainer.spec))
-    for request_id in ("history", "another"):
-        assert imported(trainer, request_id, measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED).created
+    for launch_id in ("history", "another"):
+        assert imported(trainer, launch_id, measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED).created

@@ -105,7 +105,7 @@ def test_lease_of_zero_never_runs_out(server: LiveServer) -> None:
     patient, hasty = Trainer(server.trainer, trial_lease_seconds=0), Trainer(server.trainer, trial_lease_seconds=1)
     silent = patient.next()
     lose(server, hasty.next())
-    assert get(server, silent).status == v1.TRIAL_STATUS_DISPATCHED
+    assert get(server, silent).status == v1.TRIAL_STATUS_RUNNING
     assert not get(server, silent).HasField("lease_expire_time")
 
 
@@ -116,7 +116,7 @@ def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
     lose(server, trial)
     assert not job.report(trial, 5.0, metric=0.1).stop_train
     back = get(server, trial)
-    assert (back.status, back.type) == (v1.TRIAL_STATUS_DISPATCHED, v1.TRIAL_TYPE_EXPLORATION)
+    assert (back.status, back.type) == (v1.TRIAL_STATUS_RUNNING, v1.TRIAL_TYPE_EXPLORATION)
     assert back.end_reason == v1.END_REASON_UNSPECIFIED
     assert job.next().type == v1.TRIAL_TYPE_CONCURRENT
     assert job.report(trial, 10.0, epoch=2).converged
@@ -152,7 +152,7 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
     shown = job.next("launch")
     assert (shown.id, shown.status, shown.last_epoch) == (trial.id, v1.TRIAL_STATUS_FAILED, 2)
     back = job.next("launch", resume=True)
-    assert (back.id, back.status, back.last_epoch) == (trial.id, v1.TRIAL_STATUS_DISPATCHED, 2)
+    assert (back.id, back.status, back.last_epoch) == (trial.id, v1.TRIAL_STATUS_RUNNING, 2)
     assert (back.time_seconds, back.energy_joules, back.end_reason) == (7.0, 5.0, v1.END_REASON_UNSPECIFIED)
     assert back.lease_expire_time.ToDatetime(timezone.utc) > datetime.now(timezone.utc)
     server.kill()
@@ -190,7 +190,7 @@ def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) ->
     if end == "over bound":
         job.next()
         job.report(job.next(), 10.0)
-    request = v1.GetNextBatchSizeRequest(job_id=job.job_id, request_id="launch")
+    request = v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id="launch")
     assert server.trainer.GetNextBatchSize(request).reason == f"{reason[:7]} was dispatched for this request"
     request.resume = True
     assert server.trainer.GetNextBatchSize(request).reason == reason
@@ -234,7 +234,7 @@ def test_resume_needs_a_known_request(server: LiveServer) -> None:
     assert (unknown.code, unknown.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_TRIAL_NOT_FOUND")
     with refused() as unnamed:
         job.next("", resume=True)
-    assert list(unnamed.faults) == ["request_id"]
+    assert list(unnamed.faults) == ["launch_id"]
     assert job.next().id.trial_number == 1
 
 
@@ -268,7 +268,7 @@ def test_restart_gives_every_running_trial_a_whole_lease(server: LiveServer) -> 
     server.kill()
     wait_until(lambda: datetime.now(timezone.utc) > ends)
     server.start()
-    assert get(server, trial).status == v1.TRIAL_STATUS_DISPATCHED
+    assert get(server, trial).status == v1.TRIAL_STATUS_RUNNING
     assert get(server, trial).lease_expire_time.ToDatetime(timezone.utc) > datetime.now(timezone.utc)
     lose(server, trial)
 

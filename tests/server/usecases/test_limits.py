@@ -380,7 +380,7 @@ def test_long_trials_are_split_into_pages_that_fit(server: LiveServer) -> None:
         # Others than in the first trial are worth a warning.
         kinds = [chr(0x20000 + 8 * bool(number) + kind) * 50 for kind in range(8)]
         request.monitor.CopyFrom(v1.Monitor(kinds=kinds))
-        request.request_id = "\U0001f680" * 190 + str(number)
+        request.launch_id = "\U0001f680" * 190 + str(number)
         server.trainer.ImportTrial(request)
     seen: list[int] = []
     sizes_of_pages: list[int] = []

@@ -123,9 +123,9 @@ def test_trial_of_another_launch_does_not_profile(grpc_stub: Stub) -> None:
     job = Trainer(grpc_stub)
     asks: dict[str, Any] = {"job_id": job.job_id, "batch_size": 16, "trial_number": job.next("a").id.trial_number}
     with refused() as refusal:
-        job.stub.GetPowerLimit(v1.GetPowerLimitRequest(**asks, request_id="b"))
+        job.stub.GetPowerLimit(v1.GetPowerLimitRequest(**asks, launch_id="b"))
     assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
-    assert not job.stub.GetPowerLimit(v1.GetPowerLimitRequest(**asks, request_id="a")).profiled_by_another
+    assert not job.stub.GetPowerLimit(v1.GetPowerLimitRequest(**asks, launch_id="a")).profiled_by_another
 
 
 def test_lost_trial_lets_others_profile(grpc_stub: Stub) -> None:

@@ -26,7 +26,7 @@ from wattwise_server.domain import (
     TrialKey,
     TrialType,
 )
-from wattwise_server.errors import NoBatchSizeConvergedError
+from wattwise_server.errors import NoBatchSizeLeftError
 from wattwise_server.policy.knowledge_gradient.evidence import read
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
@@ -84,19 +84,19 @@ class Site:
         }
         return (await self.optimizer.register(draft | fields))[0]
 
-    async def next(self, request_id: str = "") -> Trial:
+    async def next(self, launch_id: str = "") -> Trial:
         """The next trial."""
-        return (await self.optimizer.next_trial("j", request_id))[0]
+        return (await self.optimizer.next_trial("j", launch_id))[0]
 
     async def finish(self, trial: Trial, cost: float, metric: float = 0.95) -> None:
         """Reports the last epoch."""
         await self.optimizer.report(Report(trial.key, 5, 1.0, cost, metric))
 
-    async def import_trial(self, request_id: str, batch_size: int, metric: float, epochs: int = 3) -> None:
+    async def import_trial(self, launch_id: str, batch_size: int, metric: float, epochs: int = 3) -> None:
         """A trial that ran without the server."""
         measured = Measurement(epochs, 70.0, 70.0, metric, self.now)
         await self.importer.import_trial(
-            ImportedTrial("j", request_id, batch_size, [measured], end_reason=EndReason.ERROR)
+            ImportedTrial("j", launch_id, batch_size, [measured], end_reason=EndReason.ERROR)
         )
 
     async def job(self) -> Job:
@@ -126,7 +126,7 @@ async def drive(site: Site, seed: int, launches: int) -> None:
     silent: list[Trial] = []
     for number in range(launches):
         action = rng.random()
-        with contextlib.suppress(NoBatchSizeConvergedError):
+        with contextlib.suppress(NoBatchSizeLeftError):
             if action < 0.45 or not running:
                 trial = await site.next(f"r{seed}.{number}")
                 running[trial.number] = trial, 0
@@ -377,7 +377,7 @@ def test_excluded_trial_leaves_no_trace(tmp_path: Path, policy: str) -> None:
             trial, job = await site.control.set_trial_excluded(bogus.key, excluded=True)
             assert trial.excluded
             assert job.search.min_cost == 100.0
-            assert sum(arm.num_succeeded for arm in job.search.arms) == 6
+            assert sum(arm.num_decided for arm in job.search.arms) == 6
             assert job.search == await site.rebuilt()
             assert (await site.next()).number == 8
         async with site.opened():
@@ -385,7 +385,7 @@ def test_excluded_trial_leaves_no_trace(tmp_path: Path, policy: str) -> None:
             await site.finish((await site.store.trials(TrialList("j"), (7,), 1))[0].trial, 90.0)
             _, job = await site.control.set_trial_excluded(bogus.key, excluded=False)
             assert job.search.min_cost == 20.0
-            assert sum(arm.num_succeeded for arm in job.search.arms) == 8
+            assert sum(arm.num_decided for arm in job.search.arms) == 8
 
     asyncio.run(run())
 
@@ -465,7 +465,7 @@ def test_reset_begins_again(tmp_path: Path, policy: str, window: int) -> None:
             bans = {arm.batch_size for arm in job.search.arms if arm.banned}
             assert job.num_trials == late.number
             assert job.search.min_cost is None
-            assert [arm.num_succeeded + arm.num_failed + arm.running for arm in job.search.arms] == [0] * 5
+            assert [arm.num_decided + arm.num_failed + arm.running for arm in job.search.arms] == [0] * 5
             assert job.search.notes == first.notes
             await site.finish(late, 1.0)
             assert (await site.job()).search == job.search
@@ -494,9 +494,7 @@ def test_changed_policy_knows_the_trials(tmp_path: Path, policy: str) -> None:
             for other in POLICIES:
                 job = await site.control.set_policy("j", other)
                 assert job.spec.policy == other
-                assert [arm.num_succeeded for arm in job.search.arms] == [
-                    arm.num_succeeded for arm in before.search.arms
-                ]
+                assert [arm.num_decided for arm in job.search.arms] == [arm.num_decided for arm in before.search.arms]
                 await site.next()
             async with site.store.transaction("j") as tx:
                 assert len(await tx.events()) == before.num_events + len(POLICIES)

@@ -181,7 +181,7 @@ def test_other_configuration_lists_every_difference(grpc_stub: Stub) -> None:
         register(grpc_stub, changed)
     assert refusal.code is grpc.StatusCode.ALREADY_EXISTS
     assert refusal.reason == "ERROR_REASON_JOB_DIFFERS"
-    common = ("job_id", "retryable", "request_id")
+    common = ("job_id", "retryable", "call_id")
     assert {name: value for name, value in refusal.metadata.items() if name not in common} == {
         "target_metric": "registered 0.9, requested 0.95",
         "gpu.number_of_gpus": "registered 1, requested 2",

@@ -88,7 +88,7 @@ async def test_conflicts_without_end_are_reported(
             await site.optimizer.end_trial(trial.key, EndReason.ERROR)
     assert rival.met == conflicts
     await site.open()
-    status = TrialStatus.FAILED if ends else TrialStatus.DISPATCHED
+    status = TrialStatus.FAILED if ends else TrialStatus.RUNNING
     assert (await site.administration.trial(trial.key)).shown.trial.status is status
     await site.close()
 

@@ -145,7 +145,7 @@ def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer
         size, cost = (16, 100.0) if number < 5 else (8, 10.0)
         epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=cost, metric=0.95)
         priced.trainer.ImportTrial(
-            v1.ImportTrialRequest(job_id=job.job_id, request_id=str(number), batch_size=size, measurements=[epoch])
+            v1.ImportTrialRequest(job_id=job.job_id, launch_id=str(number), batch_size=size, measurements=[epoch])
         )
     found = figures(priced, job.job_id)
     assert (found.num_deliveries, found.spent.cost, list(found.months)) == (0, 0.0, [])
@@ -158,7 +158,7 @@ def test_imported_trials_without_energy_cost_no_money(priced: LiveServer) -> Non
     """Where energy has a price, the money of a model is unknown without its energy, also before the first delivery."""
     job = People(priced, eta_knob=0.5)
     epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=0.0, metric=0.95)
-    request = v1.ImportTrialRequest(job_id=job.job_id, request_id="a", batch_size=16, measurements=[epoch])
+    request = v1.ImportTrialRequest(job_id=job.job_id, launch_id="a", batch_size=16, measurements=[epoch])
     priced.trainer.ImportTrial(request)
     savings = figures(priced, job.job_id).savings
     assert savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
@@ -561,7 +561,7 @@ def test_watch_of_trials_has_every_epoch(server: LiveServer) -> None:
         assert (shown.id, shown.last_epoch, shown.last_metric) == (first.id, 1, 0.1)
         job.report(first, 10.0, epoch=2)
         (shown,) = next(answers).trials
-        assert (shown.status, shown.end_reason) == (v1.TRIAL_STATUS_SUCCEEDED, v1.END_REASON_TARGET_REACHED)
+        assert (shown.status, shown.end_reason) == (v1.TRIAL_STATUS_DECIDED, v1.END_REASON_TARGET_REACHED)
         second = job.next()
         (shown,) = next(answers).trials
         assert shown.id == second.id

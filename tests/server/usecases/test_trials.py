@@ -62,18 +62,18 @@ def test_missing_parts_are_named(grpc_stub: Stub) -> None:
     assert list(refusal.faults) == ["trial.batch_size"]
 
 
-def test_request_id_that_is_none_is_refused(grpc_stub: Stub) -> None:
-    """A request id of control characters or beyond 200 characters is refused and dispatches nothing."""
+def test_launch_id_that_is_none_is_refused(grpc_stub: Stub) -> None:
+    """A launch id of control characters or beyond 200 characters is refused and dispatches nothing."""
     job = Trainer(grpc_stub)
-    for request_id in ("a\x00b", "x" * 201):
+    for launch_id in ("a\x00b", "x" * 201):
         with refused() as refusal:
-            job.next(request_id)
-        assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["request_id"])
+            job.next(launch_id)
+        assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["launch_id"])
     assert job.next().id.trial_number == 1
 
 
 def test_same_request_at_once_gives_one_trial(grpc_stub: Stub) -> None:
-    """Twenty concurrent calls with one request id get the same trial."""
+    """Twenty concurrent calls with one launch id get the same trial."""
     job = Trainer(grpc_stub)
     with ThreadPoolExecutor(20) as pool:
         numbers = {trial.id.trial_number for trial in pool.map(lambda _: job.next("one"), range(20))}
@@ -81,20 +81,20 @@ def test_same_request_at_once_gives_one_trial(grpc_stub: Stub) -> None:
     assert job.next("two").id.trial_number == 2
 
 
-def test_launch_without_a_request_id_gets_one(grpc_stub: Stub) -> None:
+def test_launch_without_a_launch_id_gets_one(grpc_stub: Stub) -> None:
     """So its trial is not taken for another one that has its number after the loss of a database."""
     trainer = Trainer(grpc_stub)
     trial, other = trainer.next(), trainer.next()
-    assert trial.id.request_id != other.id.request_id
+    assert trial.id.launch_id != other.id.launch_id
     of_another = v1.Trial(id=trial.id)
-    of_another.id.request_id = other.id.request_id
+    of_another.id.launch_id = other.id.launch_id
     with refused() as refusal:
         trainer.report(of_another, 1.0)
     assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
 
 
-def test_request_ids_belong_to_their_job(grpc_stub: Stub) -> None:
-    """The same request id in two jobs is two requests."""
+def test_launch_ids_belong_to_their_job(grpc_stub: Stub) -> None:
+    """The same launch id in two jobs is two requests."""
     first, second = Trainer(grpc_stub), Trainer(grpc_stub)
     assert first.next("same").id.job_id != second.next("same").id.job_id
 
@@ -117,7 +117,7 @@ def test_fifty_trainers_of_one_job(server: LiveServer) -> None:
     assert sorted(numbers) == list(range(1, 151))
     listed = list_trials(server, job.job_id)
     assert [trial.id.trial_number for trial in listed] == list(range(1, 151))
-    assert {trial.status for trial in listed} == {v1.TRIAL_STATUS_SUCCEEDED}
+    assert {trial.status for trial in listed} == {v1.TRIAL_STATUS_DECIDED}
     explored = [trial for trial in listed if trial.type == v1.TRIAL_TYPE_EXPLORATION]
     for before, after in itertools.pairwise(explored):
         assert before.end_time.ToNanoseconds() <= after.start_time.ToNanoseconds()

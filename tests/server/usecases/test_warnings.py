@@ -214,7 +214,7 @@ def test_unconnected_ranks(server: LiveServer) -> None:
     trainer = Trainer(server.trainer)
 
     def ask(ranks: int) -> v1.Trial:
-        request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, request_id=f"r{ranks}", unconnected_ranks=ranks)
+        request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, launch_id=f"r{ranks}", unconnected_ranks=ranks)
         return server.trainer.GetNextBatchSize(request).trial
 
     trials = {ranks: ask(ranks) for ranks in (-1, 0, 1, 2)}

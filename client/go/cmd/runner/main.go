@@ -43,7 +43,7 @@ func main() {
 	defer client.Close()
 	failed, lines := false, json.NewEncoder(os.Stdout)
 	lines.SetEscapeHTML(false)
-	runID := wattwise.NewRequestID()[:8]
+	runID := wattwise.NewID()[:8]
 	for _, path := range flag.Args() {
 		table, err := readTable(path)
 		if err != nil {

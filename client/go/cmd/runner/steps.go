@@ -83,14 +83,14 @@ func (s *steps) take(ctx context.Context, name string, args, then fields) (proto
 }
 
 func (s *steps) next(ctx context.Context, args fields) (proto.Message, error) {
-	if err := checkKeys(args, "trial", "request_id", "job_id", "resume"); err != nil {
+	if err := checkKeys(args, "trial", "launch_id", "job_id", "resume"); err != nil {
 		return nil, err
 	}
 	call := s.client.GetNextBatchSize
 	if args["resume"] == true {
 		call = s.client.ResumeTrial
 	}
-	response, err := call(ctx, text(args, "job_id", s.spec.GetJobId()), text(args, "request_id", ""))
+	response, err := call(ctx, text(args, "job_id", s.spec.GetJobId()), text(args, "launch_id", ""))
 	if err != nil {
 		return nil, err
 	}

@@ -242,7 +242,7 @@ def _reason(warning: v1.TrialWarning) -> str:
 
 def _status(row: JobTrial) -> str | None:
     status = row.trial.status
-    return "running" if status == v1.TRIAL_STATUS_DISPATCHED else _enum(v1.TrialStatus, status)
+    return "running" if status == v1.TRIAL_STATUS_RUNNING else _enum(v1.TrialStatus, status)
 
 
 FIELDS: Mapping[str, Field] = {
@@ -280,7 +280,7 @@ FIELDS: Mapping[str, Field] = {
     "labels": lambda row: dict(row.trial.labels),
     "host": lambda row: row.trial.labels.get("host") or None,
     "token_id": lambda row: row.trial.token_id or None,
-    "request_id": lambda row: row.trial.id.request_id or None,
+    "launch_id": lambda row: row.trial.id.launch_id or None,
 }
 """The columns by name, in their order; a later version adds more at the end. Units are in the names."""
 

@@ -46,7 +46,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def request_id(job_id: str, name: str) -> str:
+def launch_id(job_id: str, name: str) -> str:
     """The id under which the server knows an imported trial: the same for every import of it."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(["wattwise jobs import", job_id, name])))
 
@@ -143,7 +143,7 @@ def _print(args: argparse.Namespace, trial: FileTrial, answer: v1.ImportTrialRes
 def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialRequest:
     request = v1.ImportTrialRequest(
         job_id=args.job_id,
-        request_id=request_id(args.job_id, trial.name),
+        launch_id=launch_id(args.job_id, trial.name),
         batch_size=trial.batch_size,
         measurements=trial.measurements,
         end_reason=trial.end_reason,

@@ -75,7 +75,7 @@ _TIMEOUT_SECONDS = 10.0
 _EXAMPLES = """examples:
   wattwise jobs list --prefix team-a-
   wattwise jobs list --sort age --limit 10
-  wattwise jobs trials mnist-nightly --status dispatched
+  wattwise jobs trials mnist-nightly --status running
   wattwise jobs trials mnist-nightly --columns trial,batch-size,cost --sort cost
   wattwise jobs trial mnist-nightly 7
   wattwise jobs show mnist-nightly --server cluster:50051 --json

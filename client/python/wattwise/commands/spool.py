@@ -87,7 +87,7 @@ class SpooledTrial(NamedTuple):
             "path": str(self.path),
             "server": record.server,
             "job_id": record.job.job_id,
-            "request_id": record.request_id,
+            "launch_id": record.launch_id,
             "trial_number": record.trial_number,
             "batch_size": record.batch_size,
             "epochs": len(record.results),

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 TRIAL_STATUSES = {
-    "dispatched": v1.TRIAL_STATUS_DISPATCHED,
-    "succeeded": v1.TRIAL_STATUS_SUCCEEDED,
+    "running": v1.TRIAL_STATUS_RUNNING,
+    "decided": v1.TRIAL_STATUS_DECIDED,
     "failed": v1.TRIAL_STATUS_FAILED,
 }
 """The names that options use."""
@@ -283,7 +283,7 @@ def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
     """Whether a trial has reached its job's target; empty if it was never evaluated, or failed."""
     if not trial.HasField("last_metric") or trial.status == v1.TRIAL_STATUS_FAILED:
         return ""
-    if trial.status == v1.TRIAL_STATUS_DISPATCHED:
+    if trial.status == v1.TRIAL_STATUS_RUNNING:
         return "not yet"
     if not reaches_target(spec, trial.last_metric):
         return "missed"
@@ -292,7 +292,7 @@ def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
 
 def lease(trial: v1.Trial, text: Callable[[Timestamp], str]) -> str:
     """When the lease of a running trial expires, as a text of that time."""
-    if trial.status != v1.TRIAL_STATUS_DISPATCHED:
+    if trial.status != v1.TRIAL_STATUS_RUNNING:
         return ""
     return text(trial.lease_expire_time) if trial.HasField("lease_expire_time") else "never"
 

@@ -124,7 +124,7 @@ def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v
         lost = set()
         for trial in (*ended, *answer.trials):
             number = trial.id.trial_number
-            (running.add if trial.status == v1.TRIAL_STATUS_DISPATCHED else running.discard)(number)
+            (running.add if trial.status == v1.TRIAL_STATUS_RUNNING else running.discard)(number)
             if len(running) > _MOST_RUNNING:
                 running.pop()
             yield trial
@@ -323,7 +323,7 @@ def _estimate(mark: str) -> str | None:
 
 
 def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
-    running = trial.status == v1.TRIAL_STATUS_DISPATCHED
+    running = trial.status == v1.TRIAL_STATUS_RUNNING
     reported = bool(trial.last_epoch)
     status = "running" if running else enum_name(v1.TrialStatus, trial.status)
     reason = enum_name(v1.EndReason, trial.end_reason).replace(" ", "_")
@@ -371,7 +371,7 @@ class _TrialTable:
             self._trials = {trial.id.trial_number: trial for trial in self._newest()[:_KEPT_ROWS]}
 
     def _newest(self) -> list[v1.Trial]:
-        running = v1.TRIAL_STATUS_DISPATCHED
+        running = v1.TRIAL_STATUS_RUNNING
         return sorted(self._trials.values(), key=lambda each: (each.status != running, -each.id.trial_number))
 
     def lines(self, width: int, height: int) -> Iterable[str]:

@@ -24,7 +24,7 @@ from wattwise.errors import (
     CredentialsError,
     InvalidAddressError,
     MonitorError,
-    NoBatchSizeConvergedError,
+    NoBatchSizeLeftError,
     UnsupportedCallError,
     WattwiseError,
 )
@@ -140,10 +140,10 @@ def _server(server: str | None, folder: RunFolder, board: Board) -> Iterator[str
         board.say(f"this run's server keeps its state in {folder.path / 'wattwise.db'}")
         try:
             yield address
-        except NoBatchSizeConvergedError as error:
+        except NoBatchSizeLeftError as error:
             # Its message names commands that call the server, which ends now.
             database = shlex.quote(f"sqlite:///{folder.path / 'wattwise.db'}")
             message = (
                 f"{error}. For these commands run `wattwise serve --database {database}`, or begin again with --fresh"
             )
-            raise NoBatchSizeConvergedError(message, reason=error.reason, metadata=error.metadata) from error
+            raise NoBatchSizeLeftError(message, reason=error.reason, metadata=error.metadata) from error

@@ -26,7 +26,7 @@ from wattwise.driver.interruption import uninterrupted
 from wattwise.errors import WattwiseError, log
 from wattwise.files import FileError, shown
 from wattwise.rpc.address import server_of
-from wattwise.rpc.client import new_request_id
+from wattwise.rpc.client import new_id
 
 ADVICE = (
     "register the job under a new job_id with other batch_sizes, an easier target_metric, a larger max_epochs or a "
@@ -43,7 +43,7 @@ _STEPS = {
 
 _MAX_RUNS = 9_999
 _LARGEST = 2**31 - 1
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+_LAUNCH_ID = re.compile(r"[!-~]{1,128}")
 _ABOUT = "run.json"
 OWN_SERVER = "its own server"
 """The server that a run starts itself, in place of an address."""
@@ -62,20 +62,20 @@ class LaunchRecord:
         number: within the run, from 0.
         recurrence: the recurrence that it belongs to, from 1.
         try_number: the try within its recurrence, from 1.
-        request_id: makes the request for its trial repeatable.
+        launch_id: makes the request for its trial repeatable.
     """
 
     number: int
     recurrence: int
     try_number: int
-    request_id: str
+    launch_id: str
 
     def __post_init__(self) -> None:
         for name, least in (("number", 0), ("recurrence", 1), ("try_number", 1)):
             if not least <= getattr(self, name) <= _LARGEST:
                 raise ValueError(f"has {name} {getattr(self, name)!r:.80}, which is not from {least} to {_LARGEST}")
-        if not _REQUEST_ID.fullmatch(self.request_id):
-            raise ValueError(f"has request_id {self.request_id!r:.80}, which is no id of a request")
+        if not _LAUNCH_ID.fullmatch(self.launch_id):
+            raise ValueError(f"has launch_id {self.launch_id!r:.80}, which is no id of a request")
 
 
 class Claim:
@@ -169,7 +169,7 @@ class RunFolder:
                 launch = _read_launch(path)
                 if launch is None or launch.number in ended:
                     # What cannot be read has been reported, and is kept.
-                    aside = path.with_name(f"{path.stem}-{new_request_id()}{_UNREADABLE}")
+                    aside = path.with_name(f"{path.stem}-{new_id()}{_UNREADABLE}")
                     with writing(path):
                         path.rename(aside) if launch is None else path.unlink()
                     continue
@@ -206,7 +206,7 @@ class RunFolder:
                 f"{', '.join(f'{reason} ({count})' for reason, count in reasons)}. What may help: "
                 f"{', or '.join(steps)}. --fresh begins a new run"
             )
-        launch = LaunchRecord(number, recurrence, len(tries) + 1, new_request_id())
+        launch = LaunchRecord(number, recurrence, len(tries) + 1, new_id())
         path = self._launches / f"{number:06}.json"
         write_json(path, asdict(launch))
         lock = try_lock(path)

@@ -41,7 +41,7 @@ class LaunchContext:
     server: str
     monitor: str
     trial_number: str
-    request_id: str
+    launch_id: str
     reason: str
     batch_size: int
     seed: int
@@ -75,7 +75,7 @@ def command_line(file: JobFile, context: LaunchContext) -> CommandLine:
         "JOB_FILE_ID": "" if file.job_id == context.spec.job_id else file.job_id,
         "JOB_SPEC": spec_to_json(context.spec),
         "TRIAL_NUMBER": context.trial_number,
-        "REQUEST_ID": context.request_id,
+        "LAUNCH_ID": context.launch_id,
         "MONITOR": context.monitor,
         "OBSERVER_MODE": "1" if run.observer_mode else "0",
         "PROFILE_WARMUP_ITERS": run.profile_warmup_iters,

@@ -118,9 +118,9 @@ class Launcher:
             WattwiseError: the server refuses it, or is away for too long; the launch can be taken over.
             InterruptedRunError: a signal; the command and its trial have been ended.
         """
-        request_id = claim.launch.request_id
+        launch_id = claim.launch.launch_id
         answer = self.client.get_next_batch_size(
-            self.job.job_id, request_id=request_id, labels=launch_labels(), spec=self.job
+            self.job.job_id, launch_id=launch_id, labels=launch_labels(), spec=self.job
         )
         trial = answer.trial
         folder = self._folder_of(claim, trial.id)
@@ -203,7 +203,7 @@ class Launcher:
 
     def _deliver_spooled(self, claim: Claim, reason: v1.EndReason.ValueType) -> None:
         """Delivers what a client in the command could not; `reason` is how a client was ended that did not say so."""
-        path = Spool.from_env().path_of(self.run.server_name, self.job.job_id, claim.launch.request_id)
+        path = Spool.from_env().path_of(self.run.server_name, self.job.job_id, claim.launch.launch_id)
         journal = None if path is None else opened(path)
         if journal is None:
             return
@@ -232,7 +232,7 @@ class Launcher:
         record = SpooledRecord(
             self.run.server_name,
             self.run.spec.to_proto(),
-            claim.launch.request_id,
+            claim.launch.launch_id,
             trial.id.trial_number,
             trial.id.batch_size,
             start,
@@ -254,7 +254,7 @@ class Launcher:
             # Whoever has replaced it, the folder is not that of this launch.
             with suppress(FileError, OSError):
                 launch = read_object(path / _LAUNCH, within=path)
-                if launch is not None and launch.get("request_id") == claim.launch.request_id:
+                if launch is not None and launch.get("launch_id") == claim.launch.launch_id:
                     break
             number += 1
             path = first.with_name(f"{first.name}-{number}")
@@ -274,7 +274,7 @@ class Launcher:
                 server_name=run.server_name,
                 monitor=name_of(run.monitor),
                 trial_number=str(trial.id.trial_number),
-                request_id=launch.request_id,
+                launch_id=launch.launch_id,
                 reason=reason,
                 batch_size=trial.id.batch_size,
                 seed=run.seed_of(launch),
@@ -291,7 +291,7 @@ class Launcher:
             else:
                 temporary.unlink(missing_ok=True)
             temporary.mkdir()
-        document = {"request_id": launch.request_id, "command": command.words, "variables": dict(command.variables)}
+        document = {"launch_id": launch.launch_id, "command": command.words, "variables": dict(command.variables)}
         write_json(temporary / _LAUNCH, document)
         with writing(folder):
             temporary.rename(folder)
@@ -342,8 +342,8 @@ class Launcher:
         """Reports the epochs in the output of a command that the server does not have yet."""
         if not outcome.epochs:
             return
-        request_id = claim.launch.request_id
-        known = self.client.get_next_batch_size(trial.job_id, request_id=request_id, timeout=timeout).trial.last_epoch
+        launch_id = claim.launch.launch_id
+        known = self.client.get_next_batch_size(trial.job_id, launch_id=launch_id, timeout=timeout).trial.last_epoch
         for epoch in outcome.epochs:
             if epoch.epoch > known and self._report(epoch.result(trial, outcome.monitor), timeout):
                 return
@@ -365,7 +365,7 @@ class Launcher:
     def _record(self, claim: Claim, trial: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> TrialRecord:
         launch, batch_size = claim.launch, trial.id.batch_size
         usage = _usage(self.job, trial, outcome)
-        decided = trial.status == v1.TRIAL_STATUS_SUCCEEDED and trial.HasField("last_metric")
+        decided = trial.status == v1.TRIAL_STATUS_DECIDED and trial.HasField("last_metric")
         record = TrialRecord(
             launch=launch.number,
             recurrence=launch.recurrence,
@@ -446,4 +446,4 @@ def _usage(spec: v1.JobSpec, trial: v1.Trial, outcome: LaunchOutcome | None) -> 
 
 def _has_ended(trial: v1.Trial) -> bool:
     """Whether a trial has ended for good, such as one whose driver was killed right after ending it."""
-    return trial.status != v1.TRIAL_STATUS_DISPATCHED and trial.end_reason != v1.END_REASON_LOST
+    return trial.status != v1.TRIAL_STATUS_RUNNING and trial.end_reason != v1.END_REASON_LOST

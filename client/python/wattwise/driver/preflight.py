@@ -127,7 +127,7 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
             server=server or "127.0.0.1:PORT",
             monitor=monitor,
             trial_number="N",
-            request_id="ID",
+            launch_id="ID",
             reason="",
             batch_size=size,
             seed=file.run.seed,

@@ -179,13 +179,13 @@ def _plain(value: object) -> object:
     return sorted(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
-def check_trial(trial: v1.Trial, job_id: str, request_id: str, number: int = 0) -> None:
+def check_trial(trial: v1.Trial, job_id: str, launch_id: str, number: int = 0) -> None:
     """Checks a trial that was asked for, and shortens its texts.
 
     Args:
         trial: The trial.
         job_id: The job that it must belong to.
-        request_id: The launch that it must belong to; empty is any.
+        launch_id: The launch that it must belong to; empty is any.
         number: Its number; 0 is any.
 
     Raises:
@@ -194,7 +194,7 @@ def check_trial(trial: v1.Trial, job_id: str, request_id: str, number: int = 0) 
     found = trial.id
     _check_id(found.job_id, job_id)
     # An older server does not say the launch.
-    of_launch = not request_id or found.request_id in ("", request_id)
+    of_launch = not launch_id or found.launch_id in ("", launch_id)
     require(of_launch, "its trial belongs to another launch")
     require(not number or found.trial_number == number, f"its trial has the number {found.trial_number}, not {number}")
     require(found.batch_size > 0, f"its trial has the batch size {found.batch_size}")

@@ -39,7 +39,7 @@ Listing = TypeVar("Listing", v1.ListJobsRequest, v1.ListTrialsRequest, v1.ListEv
 Page = TypeVar("Page", v1.ListJobsResponse, v1.ListTrialsResponse, v1.ListEventsResponse)
 
 
-def new_request_id() -> str:
+def new_id() -> str:
     """128 random bits that identify a call and its repetitions to the server."""
     # Not from `uuid`, which takes as long to import as a call takes.
     return os.urandom(16).hex()
@@ -80,7 +80,7 @@ class Client:
         search_timeout: seconds after which a server that cannot be reached at all, as with a wrong address, is given
             up; the first failure logs one warning. None is `timeout`, without a warning.
         credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
-        request_id: the id of all calls of this client in the server's log and in errors: up to 100 printable ASCII
+        call_id: the id of all calls of this client in the server's log and in errors: up to 100 printable ASCII
             characters. None gives each call an id, shared by its retries.
         warns: whether a search is logged as a warning; False logs it at level INFO.
 
@@ -97,7 +97,7 @@ class Client:
         retry: bool = True,
         search_timeout: float | None = None,
         credentials: Credentials | None = None,
-        request_id: str | None = None,
+        call_id: str | None = None,
         warns: bool = True,
     ) -> None:
         self.address = check_address(address)
@@ -105,7 +105,7 @@ class Client:
         self._timeout = check_seconds("timeout", timeout)
         self._retry = retry
         self._warns = warns
-        self._request_id = request_id
+        self._call_id = call_id
         self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)
         # The jobs that were registered here: a trial must have one of the batch sizes.
         self._specs: dict[str, v1.JobSpec] = {}
@@ -161,7 +161,7 @@ class Client:
         self,
         job_id: str,
         *,
-        request_id: str | None = None,
+        launch_id: str | None = None,
         resume: bool = False,
         unconnected_ranks: int = 0,
         labels: Mapping[str, str] | None = None,
@@ -172,7 +172,7 @@ class Client:
 
         Args:
             job_id: the job.
-            request_id: calls with the same id get the same trial. None generates one for this call and its retries.
+            launch_id: calls with the same id get the same trial. None generates one for this call and its retries.
             resume: whether to resume the trial of this request if it was preempted or lost.
             unconnected_ranks: the number of processes of the launch if they are not connected to each other; the trial
                 then has a warning.
@@ -183,11 +183,11 @@ class Client:
 
         Raises:
             JobNotFoundError: if the job is not registered.
-            NoBatchSizeConvergedError: if no batch size is left to try.
+            NoBatchSizeLeftError: if no batch size is left to try.
         """
         request = v1.GetNextBatchSizeRequest(
             job_id=job_id,
-            request_id=request_id or new_request_id(),
+            launch_id=launch_id or new_id(),
             resume=resume,
             unconnected_ranks=unconnected_ranks,
             labels=labels,
@@ -195,7 +195,7 @@ class Client:
         known = self._specs.get(job_id) if spec is None else spec
 
         def check(answer: v1.GetNextBatchSizeResponse) -> None:
-            answers.check_trial(answer.trial, job_id, request.request_id)
+            answers.check_trial(answer.trial, job_id, request.launch_id)
             if known is not None:
                 answers.check_dispatched(answer.trial, known)
             answer.reason = answers.shown(answer.reason)
@@ -225,7 +225,7 @@ class Client:
         Args:
             requests: the messages to send, iterated by a gRPC thread; their end closes this side of the stream.
         """
-        return DecisionStream(self._connection, requests, self._call_id())
+        return DecisionStream(self._connection, requests, self._next_call_id())
 
     def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
         """Renews a trial's lease and returns whether it may continue.
@@ -256,7 +256,7 @@ class Client:
         request = v1.EndTrialRequest(trial=trial, reason=reason)
 
         def check(answer: v1.EndTrialResponse) -> None:
-            answers.check_trial(answer.trial, trial.job_id, trial.request_id, trial.trial_number)
+            answers.check_trial(answer.trial, trial.job_id, trial.launch_id, trial.trial_number)
 
         return self._call(lambda link: link.optimizer.EndTrial, request, timeout, check).trial
 
@@ -264,7 +264,7 @@ class Client:
         """Records a trial, or the end of one, that could not be reported while it ran.
 
         Args:
-            request: the trial; its `request_id` makes the call safe to retry.
+            request: the trial; its `launch_id` makes the call safe to retry.
             timeout: seconds; None is the client's.
 
         Raises:
@@ -275,7 +275,7 @@ class Client:
             _check_metric(measurement, f"measurements[{place}]")
 
         def check(answer: v1.ImportTrialResponse) -> None:
-            answers.check_trial(answer.trial, request.job_id, request.request_id)
+            answers.check_trial(answer.trial, request.job_id, request.launch_id)
 
         return self._call(lambda link: link.optimizer.ImportTrial, request, timeout, check)
 
@@ -294,7 +294,7 @@ class Client:
             job_id=trial.job_id,
             batch_size=trial.batch_size,
             trial_number=trial.trial_number,
-            request_id=trial.request_id,
+            launch_id=trial.launch_id,
         )
         return self._call(lambda link: link.optimizer.GetPowerLimit, request, timeout, answers.check_power_limit)
 
@@ -456,7 +456,7 @@ class Client:
         """
 
         def check(answer: v1.GetTrialResponse) -> None:
-            answers.check_trial(answer.trial, trial.job_id, trial.request_id, trial.trial_number)
+            answers.check_trial(answer.trial, trial.job_id, trial.launch_id, trial.trial_number)
 
         return self._call(lambda link: link.admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout, check)
 
@@ -686,7 +686,7 @@ class Client:
         """The answers of a stream, which is opened again after a lost connection."""
         name = _name_of(request)
         patience = self._timeout if timeout is None else timeout
-        waits, deadline, call_id = pauses(0.1, 3.0), time.monotonic() + patience, self._call_id()
+        waits, deadline, call_id = pauses(0.1, 3.0), time.monotonic() + patience, self._next_call_id()
         while True:
             link = self._connection.link()
             call = method(link)(request, metadata=link.metadata(call_id))
@@ -716,8 +716,8 @@ class Client:
         """How long one of several servers has to answer before another is asked; None if there is only one."""
         return self._connection.patience if self._connection.several else None
 
-    def _call_id(self) -> str:
-        return self._request_id or new_request_id()
+    def _next_call_id(self) -> str:
+        return self._call_id or new_id()
 
     def _job(
         self,
@@ -751,7 +751,7 @@ class Client:
         timeout: float | None,
         check: Callable[[Response], object] = lambda _: None,
     ) -> Response:
-        call_id = self._call_id()
+        call_id = self._next_call_id()
 
         def send(link: Link, seconds: float) -> Response:
             answer = method(link)(request, timeout=seconds, metadata=link.metadata(call_id))

@@ -81,7 +81,7 @@ _ORDER = os.urandom(8)
 _down: set[str] = set()
 """The servers that were last seen down by this process, which has logged it."""
 
-REQUEST_ID = "x-request-id"
+CALL_ID = "x-request-id"
 """Metadata key of a call's id, which the server writes to its log and returns with errors."""
 
 
@@ -94,10 +94,10 @@ class Link(NamedTuple):
     admin: v1.JobAdminStub
     token: BearerToken | None
 
-    def metadata(self, request_id: str) -> Metadata:
+    def metadata(self, call_id: str) -> Metadata:
         """The metadata of a call with this id."""
         bearer = () if self.token is None else self.token.metadata()
-        return (*bearer, (REQUEST_ID, request_id))
+        return (*bearer, (CALL_ID, call_id))
 
 
 class _Failure(NamedTuple):
@@ -359,12 +359,12 @@ class DecisionStream:
         WattwiseError: if the process is exiting; unary calls still work then.
     """
 
-    def __init__(self, connection: Connection, requests: Iterator[v1.StreamResultsRequest], request_id: str) -> None:
+    def __init__(self, connection: Connection, requests: Iterator[v1.StreamResultsRequest], call_id: str) -> None:
         self._connection = connection
         self._link = link = connection.link()
         # gRPC starts two.
         with starting_threads():
-            self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(request_id))
+            self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(call_id))
 
     def __iter__(self) -> Iterator[v1.Decision]:
         """Yields decisions as they arrive, until the server ends the stream.

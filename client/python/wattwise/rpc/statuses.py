@@ -14,7 +14,7 @@ from wattwise.errors import (
     InvalidResultError,
     JobDiffersError,
     JobNotFoundError,
-    NoBatchSizeConvergedError,
+    NoBatchSizeLeftError,
     PermissionDeniedError,
     ResourceExhaustedError,
     ServerError,
@@ -42,7 +42,7 @@ BY_REASON: dict[str, type[WattwiseError]] = {
     "ERROR_REASON_JOB_DIFFERS": JobDiffersError,
     "ERROR_REASON_JOB_NOT_FOUND": JobNotFoundError,
     "ERROR_REASON_TRIAL_NOT_FOUND": TrialNotFoundError,
-    "ERROR_REASON_NO_BATCH_SIZE_CONVERGED": NoBatchSizeConvergedError,
+    "ERROR_REASON_NO_BATCH_SIZE_LEFT": NoBatchSizeLeftError,
     "ERROR_REASON_INVALID_RESULT": InvalidResultError,
     "ERROR_REASON_INVALID_REQUEST": InvalidRequestError,
     "ERROR_REASON_TOO_MANY_JOBS": ResourceExhaustedError,
@@ -123,8 +123,8 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
     if known is UnauthenticatedError:
         message = f"rejected by the server at {address}: {message}"
     metadata = {shown(key): shown(value) for key, value in info.metadata.items()}
-    if request_id := metadata.get("request_id"):
-        message = f"{message} (request {request_id})"
+    if call_id := metadata.get("call_id"):
+        message = f"{message} (call {call_id})"
     return known(message, reason=info.reason, violations=violations, metadata=metadata)
 
 

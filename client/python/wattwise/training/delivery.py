@@ -1,4 +1,4 @@
-"""Delivers trials from the spool to the server: each exactly once, since the server knows a trial by its request id."""
+"""Delivers trials from the spool to the server: each exactly once, since the server knows a trial by its launch id."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ A token that it does not accept says nothing about the trial.
 _FALLBACK = "-fallback"
 
 
-def fallback_request(request_id: str) -> str:
-    """The request id of a fallback trial that replaces the unanswered request of its launch."""
-    return f"{request_id}{_FALLBACK}"
+def fallback_request(launch_id: str) -> str:
+    """The launch id of a fallback trial that replaces the unanswered request of its launch."""
+    return f"{launch_id}{_FALLBACK}"
 
 
 class Delivery(NamedTuple):
@@ -102,9 +102,7 @@ def deliver_record(client: Client, record: TrialRecord, timeout: float) -> v1.Tr
 def _resumed(client: Client, record: TrialRecord, timeout: float) -> TrialRecord:
     """A trial that was continued without the server, with the sums that the server knows of it."""
     try:
-        answer = client.get_next_batch_size(
-            record.job.job_id, request_id=record.request_id, resume=True, timeout=timeout
-        )
+        answer = client.get_next_batch_size(record.job.job_id, launch_id=record.launch_id, resume=True, timeout=timeout)
     except (JobNotFoundError, TrialNotFoundError):
         return record
     return record.resumed(answer.trial)
@@ -116,26 +114,26 @@ def _end_unanswered(client: Client, record: TrialRecord, timeout: float) -> None
     Raises:
         WattwiseError: if the server does not answer in time.
     """
-    request_id = record.request_id.removesuffix(_FALLBACK)
-    if request_id == record.request_id:
+    launch_id = record.launch_id.removesuffix(_FALLBACK)
+    if launch_id == record.launch_id:
         return
     deadline = time.monotonic() + timeout
     with suppress(*REFUSALS):
         # To resume dispatches nothing, and brings back a trial that counts as lost.
-        found = client.get_next_batch_size(record.job.job_id, request_id=request_id, resume=True, timeout=timeout)
+        found = client.get_next_batch_size(record.job.job_id, launch_id=launch_id, resume=True, timeout=timeout)
         client.end_trial(found.trial.id, v1.END_REASON_PREEMPTED, timeout=max(0.0, deadline - time.monotonic()))
 
 
-def find_launch(client: Client, trial: v1.TrialId, request_id: str, timeout: float | None = None) -> v1.TrialId | None:
+def find_launch(client: Client, trial: v1.TrialId, launch_id: str, timeout: float | None = None) -> v1.TrialId | None:
     """The trial that the server has of a launch. This changes nothing on the server.
 
-    Only the request id identifies a launch: after a database was lost or restored, or a job deleted and registered
+    Only the launch id identifies a launch: after a database was lost or restored, or a job deleted and registered
     again, another launch may have its number.
 
     Args:
         client: of the server.
         trial: the trial of the launch as the caller knows it; its number does not matter.
-        request_id: the id of the launch.
+        launch_id: the id of the launch.
         timeout: seconds; None is the client's.
 
     Returns:
@@ -147,7 +145,7 @@ def find_launch(client: Client, trial: v1.TrialId, request_id: str, timeout: flo
     """
     request = v1.ImportTrialRequest(
         job_id=trial.job_id,
-        request_id=request_id,
+        launch_id=launch_id,
         batch_size=trial.batch_size,
         end_reason=v1.END_REASON_PREEMPTED,
         validate_only=True,

@@ -42,7 +42,7 @@ _OPTIONAL = ("LOG_DIR", "SERVER_NAME", "JOB_FILE_ID", "MONITOR")
 
 
 class DriverLaunch:
-    """Joins the trial that the driver was assigned: the driver's request id gets the same trial again.
+    """Joins the trial that the driver was assigned: the driver's launch id gets the same trial again.
 
     The arguments are those of `BatchSizeOptimizer`.
 
@@ -64,12 +64,12 @@ class DriverLaunch:
         self.server = variables["SERVER"]
         self.job = spec_from_json(variables["JOB_SPEC"])
         self._endpoint = Endpoint.of(self.server, timeout, credentials)
-        self._request_id = variables["REQUEST_ID"]
+        self._launch_id = variables["LAUNCH_ID"]
         self._trial = v1.TrialId(
             job_id=self.job.job_id or "",
             batch_size=_integer(variables, "BATCH_SIZE"),
             trial_number=_integer(variables, "TRIAL_NUMBER"),
-            request_id=self._request_id,
+            launch_id=self._launch_id,
         )
         self._folder = Path(variables["LOG_DIR"]) if "LOG_DIR" in variables else None
         # The server gives it only once, to the driver.
@@ -106,9 +106,9 @@ class DriverLaunch:
         return self.server, self._trial.job_id
 
     @property
-    def request_id(self) -> str:
-        """The driver's request id."""
-        return self._request_id
+    def launch_id(self) -> str:
+        """The driver's launch id."""
+        return self._launch_id
 
     def _check_same(self, job: JobSpec) -> None:
         """Compares a script's own job with the driver's. Fields that a script does not set have the server's defaults.
@@ -175,7 +175,7 @@ class DriverLaunch:
         del fallback
         kind, spec = str(monitor_kinds(monitor)), with_gpu(self.job, monitor)
         self._sent = spec.to_proto()
-        with self._endpoint.start_client(self._request_id, warns=False) as client:
+        with self._endpoint.start_client(self._launch_id, warns=False) as client:
             try:
                 # Before register_job, which would create a deleted job again.
                 trial = self._ask(client)
@@ -190,7 +190,7 @@ class DriverLaunch:
                 self._away = True
                 return self._start_locally(kind)
         self._write(ClientFile(joined=True))
-        return StartedTrial(TrialInfo(trial, job, self._reason, self._request_id, kind))
+        return StartedTrial(TrialInfo(trial, job, self._reason, self._launch_id, kind))
 
     def _ask(self, client: Client) -> v1.Trial | None:
         """The driver's trial, which lives on if it was lost; None if the server does not know it."""
@@ -201,10 +201,10 @@ class DriverLaunch:
                 trial = client.end_trial(self._trial, v1.END_REASON_PREEMPTED)
             else:
                 # To resume never dispatches another trial.
-                trial = client.get_next_batch_size(job_id, request_id=self._request_id, resume=True).trial
+                trial = client.get_next_batch_size(job_id, launch_id=self._launch_id, resume=True).trial
         except (JobNotFoundError, TrialNotFoundError):
             try:
-                found = find_launch(client, self._trial, self._request_id)
+                found = find_launch(client, self._trial, self._launch_id)
             except TrialNotFoundError as error:
                 raise JobNotFoundError(f"job {job_id!r} of this launch was deleted: {error}") from None
             self._check(found or self._trial)
@@ -224,10 +224,10 @@ class DriverLaunch:
     def _start_locally(self, kind: str) -> StartedTrial:
         """Trains the driver's trial without the server: everything that training needs is in the variables."""
         self._write(ClientFile(joined=True))
-        trial = v1.Trial(id=self._trial, status=v1.TRIAL_STATUS_DISPATCHED)
+        trial = v1.Trial(id=self._trial, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(time.time_ns())
         job = v1.Job(spec=resolved(self._sent))
-        return StartedTrial(TrialInfo(trial, job, self._reason, self._request_id, kind))
+        return StartedTrial(TrialInfo(trial, job, self._reason, self._launch_id, kind))
 
     def session(self, info: TrialInfo, timeout: float) -> Session:
         """The session that reports the trial. The driver sees the exit status and ends an undecided trial."""
@@ -235,7 +235,7 @@ class DriverLaunch:
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""
-        return self._endpoint.client(info.request_id, timeout, search_timeout)
+        return self._endpoint.client(info.launch_id, timeout, search_timeout)
 
     def record_power_limit(self, watts: float) -> None:
         """Records the power limit for the driver's history."""

@@ -2,7 +2,7 @@
 
 One JSON object per line, made durable before the next step of the training:
 
-    {"version": 1, "server": "localhost:50051", "job": {…}, "request_id": "…", "trial_number": 7, "batch_size": 64, …}
+    {"version": 1, "server": "localhost:50051", "job": {…}, "launch_id": "…", "trial_number": 7, "batch_size": 64, …}
     {"result": {"current_epoch": 1, "time_seconds": 61.2, …}, "time": 1763865600.1}
     {"end_reason": "END_REASON_COMPLETED"}
 
@@ -36,7 +36,7 @@ from wattwise.files import (
     sync_folder,
 )
 from wattwise.rpc.address import check_address
-from wattwise.rpc.client import new_request_id
+from wattwise.rpc.client import new_id
 from wattwise.training.resume import carry_on
 from wattwise.training.rules import own_decision
 from wattwise.variables import control_fault
@@ -68,7 +68,7 @@ class TrialRecord:
     Attributes:
         server: the server's address.
         job: the job as it was registered, or is to be registered.
-        request_id: the id of the trial's launch.
+        launch_id: the id of the trial's launch.
         trial_number: its number on the server; 0 if the server has not dispatched it.
         batch_size: its batch size.
         start_time: when it started, in seconds since 1970.
@@ -77,12 +77,12 @@ class TrialRecord:
         refusal: why the server refused it; empty unless it did.
         base: the sums that its process counts on from, if it continues a checkpoint and could not ask the server,
             which may know of more; None otherwise.
-        spare_id: names what this process trains if the trial of `request_id` cannot continue; only with a base.
+        spare_id: names what this process trains if the trial of `launch_id` cannot continue; only with a base.
     """
 
     server: str
     job: v1.JobSpec
-    request_id: str
+    launch_id: str
     trial_number: int
     batch_size: int
     start_time: float
@@ -121,9 +121,9 @@ class TrialRecord:
     def _from_head(cls, head: Mapping[str, Any]) -> TrialRecord:
         if head.get("version") != _VERSION:
             raise ValueError("has another version")
-        server, request_id = _server(head["server"]), _text(head["request_id"])
+        server, launch_id = _server(head["server"]), _text(head["launch_id"])
         number, size = _within(head["trial_number"], 0, _MOST), _within(head["batch_size"], 1, _MOST)
-        record = cls(server, _message(head["job"], v1.JobSpec()), request_id, number, size, _time(head["start_time"]))
+        record = cls(server, _message(head["job"], v1.JobSpec()), launch_id, number, size, _time(head["start_time"]))
         if "base" in head:
             record.base, record.spare_id = _message(head["base"], v1.TrainingResult()), _text(head["spare_id"])
         return record
@@ -150,7 +150,7 @@ class TrialRecord:
             "version": _VERSION,
             "server": self.server,
             "job": _plain(self.job),
-            "request_id": self.request_id,
+            "launch_id": self.launch_id,
             "trial_number": self.trial_number,
             "batch_size": self.batch_size,
             "start_time": self.start_time,
@@ -182,7 +182,7 @@ class TrialRecord:
             return self
         if trial.status == v1.TRIAL_STATUS_FAILED:
             # Its trainer has ended it, and nothing can be added to it.
-            return replace(self, request_id=self.spare_id, base=None, spare_id="")
+            return replace(self, launch_id=self.spare_id, base=None, spare_id="")
         results = []
         for result, at in self.results:
             carried = v1.TrainingResult()
@@ -204,14 +204,14 @@ class TrialRecord:
             job_id=self.job.job_id,
             batch_size=self.batch_size,
             trial_number=self.trial_number,
-            request_id=self.request_id,
+            launch_id=self.launch_id,
         )
 
     def request(self) -> v1.ImportTrialRequest:
         """The request that delivers the trial; without an end reason its process was killed."""
         request = v1.ImportTrialRequest(
             job_id=self.job.job_id,
-            request_id=self.request_id,
+            launch_id=self.launch_id,
             batch_size=self.batch_size,
             end_reason=self.end_reason or v1.END_REASON_LOST,
         )
@@ -352,7 +352,7 @@ class Journal:
         """Records the sums that this process counts on from, unless an earlier one did, without the server as well."""
         with self._lock:
             if self.record.base is None:
-                self.replace(replace(self.record, base=base, spare_id=new_request_id()))
+                self.replace(replace(self.record, base=base, spare_id=new_id()))
 
     def carry_on(self, trial: v1.Trial) -> None:
         """Carries on what the server knows of the trial, if a process has counted without it."""

@@ -13,7 +13,7 @@ from typing import Protocol
 from wattwise import v1
 from wattwise.errors import (
     JobNotFoundError,
-    NoBatchSizeConvergedError,
+    NoBatchSizeLeftError,
     ResourceExhaustedError,
     ResumeError,
     ServerError,
@@ -26,7 +26,7 @@ from wattwise.errors import (
 from wattwise.monitor import Monitor, gpu_config, monitor_kinds
 from wattwise.rpc.answers import check_dispatched
 from wattwise.rpc.backoff import check_seconds
-from wattwise.rpc.client import Client, new_request_id
+from wattwise.rpc.client import Client, new_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.rpc.labels import launch_labels
 from wattwise.spec import JobSpec, check_job
@@ -44,7 +44,7 @@ _BESIDE_SECONDS = 60.0
 """How long earlier trials are delivered beside the training."""
 
 NO_TRIAL = (
-    NoBatchSizeConvergedError,
+    NoBatchSizeLeftError,
     ResourceExhaustedError,
     ServerError,
     ServerUnavailableError,
@@ -53,7 +53,7 @@ NO_TRIAL = (
 """Errors that do not come from the trainer's own configuration: a launch with a fallback trains nevertheless."""
 
 
-DRIVER_VARIABLES = ("JOB_SPEC", "REQUEST_ID", "TRIAL_NUMBER")
+DRIVER_VARIABLES = ("JOB_SPEC", "LAUNCH_ID", "TRIAL_NUMBER")
 """Variables that only `wattwise run` sets, without `WATTWISE_`."""
 
 
@@ -78,7 +78,7 @@ class Launch(Protocol):
         """The server's address and the job's id."""
 
     @property
-    def request_id(self) -> str:
+    def launch_id(self) -> str:
         """The name of the launch on the server: `start` returns its trial."""
 
     def resume(self, state: Mapping[str, object]) -> None:
@@ -149,20 +149,20 @@ class Endpoint:
         of_driver = os.environ.get("WATTWISE_SERVER_NAME") if server == os.environ.get("WATTWISE_SERVER") else None
         return cls(server, given, ask, search, Spool.from_env(), of_driver or server)
 
-    def client(self, request_id: str, timeout: float, search_timeout: float | None, *, warns: bool = True) -> Client:
+    def client(self, call_id: str, timeout: float, search_timeout: float | None, *, warns: bool = True) -> Client:
         """A client for single calls."""
         return Client(
             self.server,
             timeout=timeout,
             search_timeout=search_timeout,
             credentials=self.credentials,
-            request_id=request_id,
+            call_id=call_id,
             warns=warns,
         )
 
-    def start_client(self, request_id: str, *, warns: bool = True) -> Client:
+    def start_client(self, call_id: str, *, warns: bool = True) -> Client:
         """A client for the calls of `Launch.start`."""
-        return self.client(request_id, self.timeout, self.search_timeout, warns=warns)
+        return self.client(call_id, self.timeout, self.search_timeout, warns=warns)
 
     def session(
         self,
@@ -177,7 +177,7 @@ class Endpoint:
         """A session of the trial of the job as it was registered; see `Session` for the other arguments."""
         trial = info.snapshot
         start = trial.start_time.ToNanoseconds() / 1e9
-        record = TrialRecord(self.name, job, info.request_id, info.id.trial_number, info.id.batch_size, start)
+        record = TrialRecord(self.name, job, info.launch_id, info.id.trial_number, info.id.batch_size, start)
         return Session(
             self.server,
             info.id,
@@ -185,7 +185,7 @@ class Endpoint:
             lease_seconds=info.job.spec.trial_lease_seconds,
             timeout=timeout,
             credentials=self.credentials,
-            request_id=info.request_id,
+            launch_id=info.launch_id,
             ends_completed=ends_completed,
             away=away,
             resumes=resumes,
@@ -195,7 +195,7 @@ class Endpoint:
 class ServerLaunch:
     """Asks the server for a new trial, or resumes the trial of a checkpoint.
 
-    The request id makes `start` idempotent: repeated after an error, it returns the same trial.
+    The launch id makes `start` idempotent: repeated after an error, it returns the same trial.
 
     The arguments are those of `BatchSizeOptimizer`.
 
@@ -213,7 +213,7 @@ class ServerLaunch:
         self.unconnected_ranks = 0
         self._has_job_id = job.job_id is not None
         self._endpoint = Endpoint.of(server, timeout, credentials)
-        self._request_id = new_request_id()
+        self._launch_id = new_id()
         self._saved: SavedTrial | None = None
         # The newest trial of this process that the server has dispatched, so that it knows if the job was deleted.
         self._earlier: TrialInfo | None = None
@@ -228,9 +228,9 @@ class ServerLaunch:
         return self._endpoint.server, str(self._spec.job_id)
 
     @property
-    def request_id(self) -> str:
+    def launch_id(self) -> str:
         """The name of the launch on the server."""
-        return self._request_id
+        return self._launch_id
 
     def resume(self, state: Mapping[str, object]) -> None:
         """Makes `start` continue the trial of a checkpoint of the same job."""
@@ -241,13 +241,13 @@ class ServerLaunch:
                 "load a checkpoint of this job, or omit load_state_dict()"
             )
         self._spec = replace(self._spec, job_id=saved.job_id)
-        self._saved, self._request_id = saved, saved.request_id
+        self._saved, self._launch_id = saved, saved.launch_id
 
     def repeat(self, before: TrialInfo) -> None:
         """Makes `start` ask for another trial of the job."""
         if not before.fallback:
             self._earlier = before
-        self._saved, self._request_id = None, new_request_id()
+        self._saved, self._launch_id = None, new_id()
         self._away = self._unasked = False
 
     def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
@@ -255,7 +255,7 @@ class ServerLaunch:
         if self._saved is not None:
             # Nobody may deliver, and so end, the trial from now on.
             name, saved = self._endpoint.name, self._saved
-            self._held = self._endpoint.spool.hold(name, saved.job_id, saved.request_id)
+            self._held = self._endpoint.spool.hold(name, saved.job_id, saved.launch_id)
         try:
             started = self._start(monitor, fallback)
         except BaseException:
@@ -271,7 +271,7 @@ class ServerLaunch:
         if self._saved is not None and not self._saved.trial_number:
             # The server has not dispatched it, so there is nothing to ask for.
             return self._resume_locally(kind, self._saved, "the fallback batch size of the checkpoint")
-        with self._endpoint.start_client(self._request_id, warns=fallback is None) as client:
+        with self._endpoint.start_client(self._launch_id, warns=fallback is None) as client:
             if self._saved is None:
                 started = self._ask(client, spec, kind, fallback)
             else:
@@ -301,7 +301,7 @@ class ServerLaunch:
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""
-        return self._endpoint.client(info.request_id, timeout, search_timeout)
+        return self._endpoint.client(info.launch_id, timeout, search_timeout)
 
     def record_power_limit(self, watts: float) -> None:
         """Does nothing: no launcher waits for it."""
@@ -316,7 +316,7 @@ class ServerLaunch:
         try:
             if self._earlier is not None:
                 # To register a deleted job would bring it back; one that was lost comes back.
-                find_launch(client, self._earlier.id, self._earlier.request_id)
+                find_launch(client, self._earlier.id, self._earlier.launch_id)
             job = client.register_job(spec).job
             self._deliver_earlier()
             answer = self._next(client, job_id)
@@ -324,7 +324,7 @@ class ServerLaunch:
             if fallback is None:
                 raise
             return self._fall_back(job, kind, fallback, error)
-        return StartedTrial(TrialInfo(answer.trial, job, answer.reason, self._request_id, kind))
+        return StartedTrial(TrialInfo(answer.trial, job, answer.reason, self._launch_id, kind))
 
     def _deliver_earlier(self) -> None:
         """Delivers what earlier launches of the job could not; what takes too long goes on beside the training."""
@@ -332,7 +332,7 @@ class ServerLaunch:
         paths = endpoint.spool.paths(endpoint.name, job_id)
 
         def deliver() -> None:
-            with endpoint.client(new_request_id(), LAUNCH_SECONDS, 0.0, warns=False) as client:
+            with endpoint.client(new_id(), LAUNCH_SECONDS, 0.0, warns=False) as client:
                 failure = deliver_files(client, paths, _BESIDE_SECONDS, server=endpoint.name).failure
             if failure is not None:
                 log.info("spooled trials of job %r are not delivered yet: %s", job_id, failure)
@@ -353,11 +353,11 @@ class ServerLaunch:
             *(cause, batch_size, _delivered(cause)),
         )
         # The server may have dispatched a trial with another batch size, which the delivery ends.
-        self._request_id = fallback_request(self._request_id)
-        trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size, request_id=self._request_id)
-        trial = v1.Trial(id=trial_id, type=v1.TRIAL_TYPE_IMPORTED, status=v1.TRIAL_STATUS_DISPATCHED)
+        self._launch_id = fallback_request(self._launch_id)
+        trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size, launch_id=self._launch_id)
+        trial = v1.Trial(id=trial_id, type=v1.TRIAL_TYPE_IMPORTED, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(time.time_ns())
-        return StartedTrial(TrialInfo(trial, job, f"the fallback batch size: {cause}", self._request_id, kind))
+        return StartedTrial(TrialInfo(trial, job, f"the fallback batch size: {cause}", self._launch_id, kind))
 
     def _resume_away(self, kind: str, saved: SavedTrial, cause: WattwiseError) -> StartedTrial:
         """Continues a trial of a server that is away; the server is asked to resume it when it is back."""
@@ -394,19 +394,19 @@ class ServerLaunch:
                 f"the checkpoint's batch size {saved.batch_size} is not one of the job's batch_sizes: omit "
                 "load_state_dict() to get a new trial"
             )
-        record = self._endpoint.spool.read(self._endpoint.name, saved.job_id, saved.request_id)
+        record = self._endpoint.spool.read(self._endpoint.name, saved.job_id, saved.launch_id)
         if record is not None and record.ended_by_trainer(job.spec):
             raise saved.ended(record.end_reason)
         self._unasked = True
         trial_type = v1.TRIAL_TYPE_UNSPECIFIED if saved.trial_number else v1.TRIAL_TYPE_IMPORTED
-        trial = v1.Trial(id=saved.trial_id, type=trial_type, status=v1.TRIAL_STATUS_DISPATCHED)
+        trial = v1.Trial(id=saved.trial_id, type=trial_type, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(saved.start_time_nanoseconds)
-        return StartedTrial(TrialInfo(trial, job, reason, saved.request_id, kind), saved.progress)
+        return StartedTrial(TrialInfo(trial, job, reason, saved.launch_id, kind), saved.progress)
 
     def _next(self, client: Client, job_id: str) -> v1.GetNextBatchSizeResponse:
         ranks = self.unconnected_ranks
         return client.get_next_batch_size(
-            job_id, request_id=self._request_id, unconnected_ranks=ranks, labels=launch_labels()
+            job_id, launch_id=self._launch_id, unconnected_ranks=ranks, labels=launch_labels()
         )
 
     def _resume(self, client: Client, spec: JobSpec, kind: str, saved: SavedTrial) -> StartedTrial | None:
@@ -421,7 +421,7 @@ class ServerLaunch:
             return None
         try:
             # Before register_job, which would create a deleted job again.
-            answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id, resume=True)
+            answer = client.get_next_batch_size(saved.job_id, launch_id=saved.launch_id, resume=True)
         except (JobNotFoundError, TrialNotFoundError):
             raise saved.gone() from None
         trial = answer.trial
@@ -435,17 +435,17 @@ class ServerLaunch:
                 with contextlib.suppress(WattwiseError):
                     client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
             raise
-        decided = trial.status == v1.TRIAL_STATUS_SUCCEEDED
+        decided = trial.status == v1.TRIAL_STATUS_DECIDED
         if not decided and trial.last_epoch != saved.progress.epoch:
             log.info("training continues from epoch %d of the checkpoint", saved.progress.epoch)
         decision = client.heartbeat(trial.id) if decided else None
-        info = TrialInfo(trial, job, answer.reason, saved.request_id, kind)
+        info = TrialInfo(trial, job, answer.reason, saved.launch_id, kind)
         return StartedTrial(info, saved.progress_in(trial), decision)
 
 
 def _delivered(cause: WattwiseError) -> str:
     """When a trial is delivered that the server could not start."""
-    if isinstance(cause, NoBatchSizeConvergedError):
+    if isinstance(cause, NoBatchSizeLeftError):
         return "at its end"
     if isinstance(cause, ServerUnavailableError):
         return "when the server is back: check that it runs, and its address"

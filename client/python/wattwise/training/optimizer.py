@@ -330,7 +330,7 @@ class BatchSizeOptimizer:
                 resolve, or its certificate is not accepted; names its address and the cause.
             UnsupportedCallError: without a fallback, if another gRPC server listens at the address.
             ServerError, ResourceExhaustedError: without a fallback, if the server fails, or has reached a limit.
-            NoBatchSizeConvergedError: without a fallback, if no batch size is left to try.
+            NoBatchSizeLeftError: without a fallback, if no batch size is left to try.
             ResumeError: if the trial of the loaded checkpoint cannot continue.
             MonitorError: if the energy or the GPUs cannot be measured; says what to pass instead.
         """
@@ -479,7 +479,7 @@ class BatchSizeOptimizer:
 
         Raises:
             TrainFailError: if no trial reached the target, or the job was deleted; says what to change.
-            NoBatchSizeConvergedError: if no batch size is left to try.
+            NoBatchSizeLeftError: if no batch size is left to try.
             InvalidArgumentError: if `max_tries` is not a positive integer.
             WattwiseError: as documented at `get_batch_size`.
         """
@@ -584,7 +584,7 @@ class BatchSizeOptimizer:
         if within_epoch is None:
             within_epoch = self._epoch_of_loop > self.last_epoch
         progress = trial.measure() if within_epoch else trial.progress
-        saved = SavedTrial.of(trial.info.snapshot, trial.info.request_id, progress)
+        saved = SavedTrial.of(trial.info.snapshot, trial.info.launch_id, progress)
         return {**saved.state(), "attempt": self._attempt, **best_state(self._best)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -612,7 +612,7 @@ class BatchSizeOptimizer:
             self._continue(state)
             return
         saved = SavedTrial.from_state(state)
-        if saved.request_id == self.trial.request_id:
+        if saved.launch_id == self.trial.launch_id:
             trains = self._training or self.training_finished
             if not trains and saved.progress.epoch != self.last_epoch:
                 raise ResumeError(

@@ -72,7 +72,7 @@ class SavedTrial(NamedTuple):
     """A trial in a checkpoint."""
 
     job_id: str
-    request_id: str
+    launch_id: str
     trial_number: int
     batch_size: int
     # Since 1970. Differs from the trial of the same number if the job was deleted and registered again.
@@ -80,10 +80,10 @@ class SavedTrial(NamedTuple):
     progress: Progress
 
     @classmethod
-    def of(cls, trial: v1.Trial, request_id: str, progress: Progress) -> SavedTrial:
+    def of(cls, trial: v1.Trial, launch_id: str, progress: Progress) -> SavedTrial:
         """The state of a trial."""
         start = trial.start_time.ToNanoseconds()
-        return cls(trial.id.job_id, request_id, trial.id.trial_number, trial.id.batch_size, start, progress)
+        return cls(trial.id.job_id, launch_id, trial.id.trial_number, trial.id.batch_size, start, progress)
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> SavedTrial:
@@ -100,7 +100,7 @@ class SavedTrial(NamedTuple):
             )
         return cls(
             _string(state, "job_id"),
-            _string(state, "request_id"),
+            _string(state, "launch_id"),
             integer_in(state, "trial_number"),
             integer_in(state, "batch_size"),
             integer_in(state, "start_time_nanoseconds", _LATEST),
@@ -119,7 +119,7 @@ class SavedTrial(NamedTuple):
         Raises:
             ResumeError: if not; says what to do.
         """
-        if SavedTrial.of(trial, self.request_id, self.progress) != self:
+        if SavedTrial.of(trial, self.launch_id, self.progress) != self:
             raise self.gone()
         if trial.status == v1.TRIAL_STATUS_FAILED:
             raise self.ended(trial.end_reason)
@@ -143,7 +143,7 @@ class SavedTrial(NamedTuple):
             job_id=self.job_id,
             batch_size=self.batch_size,
             trial_number=self.trial_number,
-            request_id=self.request_id,
+            launch_id=self.launch_id,
         )
 
     @property

@@ -52,7 +52,7 @@ class Session:
         lease_seconds: the trial's lease; 0 never expires.
         timeout: seconds that a report waits for its answer, and that a single call may take.
         credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
-        request_id: the id of the trial's launch, and the name of the calls in the server's log and in errors.
+        launch_id: the id of the trial's launch, and the name of the calls in the server's log and in errors.
         ends_completed: whether `close` ends an undecided trial as completed; False leaves that to a driver.
         away: whether the server was away when the trial started, which was warned of, or did not know the trial.
         resumes: whether the trial is that of a checkpoint and the server was not asked to resume it, which is done
@@ -68,7 +68,7 @@ class Session:
         lease_seconds: float,
         timeout: float = 10.0,
         credentials: Credentials | None = None,
-        request_id: str,
+        launch_id: str,
         ends_completed: bool = True,
         away: bool = False,
         resumes: bool = False,
@@ -80,7 +80,7 @@ class Session:
         self._beat_seconds = lease_seconds / BEATS_PER_LEASE if lease_seconds > 0 else math.inf
         self._pid = os.getpid()
         self._exchange = Exchange(address, lambda result: journal.leave_out(result.current_epoch))
-        if not trial.trial_number or journal.record.request_id != request_id:
+        if not trial.trial_number or journal.record.launch_id != launch_id:
             # Not dispatched, or an earlier process has learnt that the trial cannot continue.
             self._exchange.detach()
         elif away:
@@ -93,7 +93,7 @@ class Session:
         # The server knows how the trial ended, and every epoch that it may count; or has deleted it.
         self._settled = False
         # Used by the session's thread only: a signal must not find the trainer's thread holding a lock of its channel.
-        self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, request_id=request_id)
+        self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, call_id=launch_id)
         self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
         self._stream_pauses = pauses(0.5, _LONGEST_STREAM_PAUSE)
         self._stream_at = 0.0
@@ -271,12 +271,12 @@ class Session:
         """
         if not self._resumes:
             return
-        request_id = self._journal.record.request_id
+        launch_id = self._journal.record.launch_id
         # First: since a database was restored, the launch may have another trial than the one that is reported.
         self._client.heartbeat(self._trial, timeout=timeout)
         try:
             answer = self._client.get_next_batch_size(
-                self._trial.job_id, request_id=request_id, resume=True, timeout=timeout
+                self._trial.job_id, launch_id=launch_id, resume=True, timeout=timeout
             )
         except (JobNotFoundError, TrialNotFoundError):
             self._ask(timeout)

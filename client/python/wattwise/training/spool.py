@@ -56,7 +56,7 @@ class SpoolError(WattwiseError):
 
 
 class Spool:
-    """The journals of this machine's user: `<folder>/<server>/<job>/<request id>.wattwise-trial`.
+    """The journals of this machine's user: `<folder>/<server>/<job>/<launch id>.wattwise-trial`.
 
     Args:
         folder: the folder, which need not exist; None keeps nothing.
@@ -104,7 +104,7 @@ class Spool:
         """The journal of a trial that starts, or that goes on; without a file if there cannot be one."""
         if self.folder is None:
             return Journal(record)
-        path = self.folder_of(record.server, record.job.job_id) / f"{safe_name(record.request_id)}{SUFFIX}"
+        path = self.folder_of(record.server, record.job.job_id) / f"{safe_name(record.launch_id)}{SUFFIX}"
         shared = _shared.get(path)
         if shared is not None and shared.share():
             shared.resume()
@@ -157,12 +157,12 @@ class Spool:
                 return Journal.create(record, path)
         raise JournalInUseError(path)
 
-    def hold(self, server: str, job_id: str, request_id: str) -> Journal | None:
+    def hold(self, server: str, job_id: str, launch_id: str) -> Journal | None:
         """Opens the journal of a trial that is about to be resumed: nobody delivers it then. None if there is none.
 
         `journal` then shares it; the caller leaves it afterwards.
         """
-        path = self.path_of(server, job_id, request_id)
+        path = self.path_of(server, job_id, launch_id)
         shared = path and _shared.get(path)
         if shared and shared.share():
             return shared
@@ -192,16 +192,16 @@ class Spool:
             return []
         return [path for _, _, path in _journals(folder, depth)]
 
-    def path_of(self, server: str, job_id: str, request_id: str) -> Path | None:
+    def path_of(self, server: str, job_id: str, launch_id: str) -> Path | None:
         """The journal of a trial; None if there is none."""
         if self.folder is None:
             return None
-        path = self.folder_of(server, job_id) / f"{safe_name(request_id)}{SUFFIX}"
+        path = self.folder_of(server, job_id) / f"{safe_name(launch_id)}{SUFFIX}"
         return path if os.path.lexists(path) and not self._fault_above(path) else None
 
-    def read(self, server: str, job_id: str, request_id: str) -> TrialRecord | None:
+    def read(self, server: str, job_id: str, launch_id: str) -> TrialRecord | None:
         """What the journal of a trial says, whoever has it; None if there is none that can be read."""
-        path = self.path_of(server, job_id, request_id)
+        path = self.path_of(server, job_id, launch_id)
         with contextlib.suppress(OSError, ValueError):
             if path is not None:
                 return read_record(path)

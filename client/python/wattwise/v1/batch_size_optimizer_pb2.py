@@ -27,7 +27,7 @@ from wattwise.v1 import job_pb2 as wattwise_dot_v1_dot_job__pb2
 from wattwise.v1 import trial_pb2 as wattwise_dot_v1_dot_trial__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&wattwise/v1/batch_size_optimizer.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"7\n\x12RegisterJobRequest\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.JobSpec\"E\n\x13RegisterJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xd9\x01\n\x17GetNextBatchSizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0e\n\x06resume\x18\x03 \x01(\x08\x12\x19\n\x11unconnected_ranks\x18\x04 \x01(\x05\x12@\n\x06labels\x18\x05 \x03(\x0b\x32\x30.wattwise.v1.GetNextBatchSizeRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"M\n\x18GetNextBatchSizeResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x0e\n\x06reason\x18\x02 \x01(\t\"B\n\x13ReportResultRequest\x12+\n\x06result\x18\x01 \x01(\x0b\x32\x1b.wattwise.v1.TrainingResult\"?\n\x14ReportResultResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"\x82\x01\n\x14StreamResultsRequest\x12-\n\x06result\x18\x01 \x01(\x0b\x32\x1b.wattwise.v1.TrainingResultH\x00\x12\x32\n\theartbeat\x18\x02 \x01(\x0b\x32\x1d.wattwise.v1.HeartbeatRequestH\x00\x42\x07\n\x05\x65vent\"@\n\x15StreamResultsResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"7\n\x10HeartbeatRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"<\n\x11HeartbeatResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"^\n\x0f\x45ndTrialRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12&\n\x06reason\x18\x02 \x01(\x0e\x32\x16.wattwise.v1.EndReason\"5\n\x10\x45ndTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\"\xcc\x02\n\x12ImportTrialRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12.\n\x0cmeasurements\x18\x04 \x03(\x0b\x32\x18.wattwise.v1.Measurement\x12*\n\nend_reason\x18\x05 \x01(\x0e\x32\x16.wattwise.v1.EndReason\x12\x1e\n\x11power_limit_watts\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12.\n\nstart_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x07monitor\x18\x08 \x01(\x0b\x32\x14.wattwise.v1.Monitor\x12\x15\n\rvalidate_only\x18\t \x01(\x08\x42\x14\n\x12_power_limit_watts\"I\n\x13ImportTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"d\n\x14GetPowerLimitRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12\x14\n\x0ctrial_number\x18\x03 \x01(\x05\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"\xc1\x01\n\x15GetPowerLimitResponse\x12\x1e\n\x11power_limit_watts\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x13profiled_by_another\x18\x02 \x01(\x08\x12*\n\x08\x63heapest\x18\x03 \x01(\x0b\x32\x18.wattwise.v1.PowerSample\x12)\n\x07highest\x18\x04 \x01(\x0b\x32\x18.wattwise.v1.PowerSampleB\x14\n\x12_power_limit_watts\"d\n\x0bPowerSample\x12\x19\n\x11power_limit_watts\x18\x01 \x01(\x01\x12\x14\n\x0ctime_seconds\x18\x02 \x01(\x01\x12\x15\n\renergy_joules\x18\x03 \x01(\x01\x12\r\n\x05steps\x18\x04 \x01(\x05\"k\n\x19ReportPowerProfileRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12)\n\x07samples\x18\x02 \x03(\x0b\x32\x18.wattwise.v1.PowerSample\"7\n\x1aReportPowerProfileResponse\x12\x19\n\x11power_limit_watts\x18\x01 \x01(\x01\x32\x9e\x06\n\x12\x42\x61tchSizeOptimizer\x12P\n\x0bRegisterJob\x12\x1f.wattwise.v1.RegisterJobRequest\x1a .wattwise.v1.RegisterJobResponse\x12_\n\x10GetNextBatchSize\x12$.wattwise.v1.GetNextBatchSizeRequest\x1a%.wattwise.v1.GetNextBatchSizeResponse\x12S\n\x0cReportResult\x12 .wattwise.v1.ReportResultRequest\x1a!.wattwise.v1.ReportResultResponse\x12Z\n\rStreamResults\x12!.wattwise.v1.StreamResultsRequest\x1a\".wattwise.v1.StreamResultsResponse(\x01\x30\x01\x12J\n\tHeartbeat\x12\x1d.wattwise.v1.HeartbeatRequest\x1a\x1e.wattwise.v1.HeartbeatResponse\x12G\n\x08\x45ndTrial\x12\x1c.wattwise.v1.EndTrialRequest\x1a\x1d.wattwise.v1.EndTrialResponse\x12P\n\x0bImportTrial\x12\x1f.wattwise.v1.ImportTrialRequest\x1a .wattwise.v1.ImportTrialResponse\x12V\n\rGetPowerLimit\x12!.wattwise.v1.GetPowerLimitRequest\x1a\".wattwise.v1.GetPowerLimitResponse\x12\x65\n\x12ReportPowerProfile\x12&.wattwise.v1.ReportPowerProfileRequest\x1a\'.wattwise.v1.ReportPowerProfileResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&wattwise/v1/batch_size_optimizer.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"7\n\x12RegisterJobRequest\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.JobSpec\"E\n\x13RegisterJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xd8\x01\n\x17GetNextBatchSizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tlaunch_id\x18\x02 \x01(\t\x12\x0e\n\x06resume\x18\x03 \x01(\x08\x12\x19\n\x11unconnected_ranks\x18\x04 \x01(\x05\x12@\n\x06labels\x18\x05 \x03(\x0b\x32\x30.wattwise.v1.GetNextBatchSizeRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"M\n\x18GetNextBatchSizeResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x0e\n\x06reason\x18\x02 \x01(\t\"B\n\x13ReportResultRequest\x12+\n\x06result\x18\x01 \x01(\x0b\x32\x1b.wattwise.v1.TrainingResult\"?\n\x14ReportResultResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"\x82\x01\n\x14StreamResultsRequest\x12-\n\x06result\x18\x01 \x01(\x0b\x32\x1b.wattwise.v1.TrainingResultH\x00\x12\x32\n\theartbeat\x18\x02 \x01(\x0b\x32\x1d.wattwise.v1.HeartbeatRequestH\x00\x42\x07\n\x05\x65vent\"@\n\x15StreamResultsResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"7\n\x10HeartbeatRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"<\n\x11HeartbeatResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"^\n\x0f\x45ndTrialRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12&\n\x06reason\x18\x02 \x01(\x0e\x32\x16.wattwise.v1.EndReason\"5\n\x10\x45ndTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\"\xcb\x02\n\x12ImportTrialRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tlaunch_id\x18\x02 \x01(\t\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12.\n\x0cmeasurements\x18\x04 \x03(\x0b\x32\x18.wattwise.v1.Measurement\x12*\n\nend_reason\x18\x05 \x01(\x0e\x32\x16.wattwise.v1.EndReason\x12\x1e\n\x11power_limit_watts\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12.\n\nstart_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x07monitor\x18\x08 \x01(\x0b\x32\x14.wattwise.v1.Monitor\x12\x15\n\rvalidate_only\x18\t \x01(\x08\x42\x14\n\x12_power_limit_watts\"I\n\x13ImportTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"c\n\x14GetPowerLimitRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12\x14\n\x0ctrial_number\x18\x03 \x01(\x05\x12\x11\n\tlaunch_id\x18\x04 \x01(\t\"\xc1\x01\n\x15GetPowerLimitResponse\x12\x1e\n\x11power_limit_watts\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x13profiled_by_another\x18\x02 \x01(\x08\x12*\n\x08\x63heapest\x18\x03 \x01(\x0b\x32\x18.wattwise.v1.PowerSample\x12)\n\x07highest\x18\x04 \x01(\x0b\x32\x18.wattwise.v1.PowerSampleB\x14\n\x12_power_limit_watts\"d\n\x0bPowerSample\x12\x19\n\x11power_limit_watts\x18\x01 \x01(\x01\x12\x14\n\x0ctime_seconds\x18\x02 \x01(\x01\x12\x15\n\renergy_joules\x18\x03 \x01(\x01\x12\r\n\x05steps\x18\x04 \x01(\x05\"k\n\x19ReportPowerProfileRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12)\n\x07samples\x18\x02 \x03(\x0b\x32\x18.wattwise.v1.PowerSample\"7\n\x1aReportPowerProfileResponse\x12\x19\n\x11power_limit_watts\x18\x01 \x01(\x01\x32\x9e\x06\n\x12\x42\x61tchSizeOptimizer\x12P\n\x0bRegisterJob\x12\x1f.wattwise.v1.RegisterJobRequest\x1a .wattwise.v1.RegisterJobResponse\x12_\n\x10GetNextBatchSize\x12$.wattwise.v1.GetNextBatchSizeRequest\x1a%.wattwise.v1.GetNextBatchSizeResponse\x12S\n\x0cReportResult\x12 .wattwise.v1.ReportResultRequest\x1a!.wattwise.v1.ReportResultResponse\x12Z\n\rStreamResults\x12!.wattwise.v1.StreamResultsRequest\x1a\".wattwise.v1.StreamResultsResponse(\x01\x30\x01\x12J\n\tHeartbeat\x12\x1d.wattwise.v1.HeartbeatRequest\x1a\x1e.wattwise.v1.HeartbeatResponse\x12G\n\x08\x45ndTrial\x12\x1c.wattwise.v1.EndTrialRequest\x1a\x1d.wattwise.v1.EndTrialResponse\x12P\n\x0bImportTrial\x12\x1f.wattwise.v1.ImportTrialRequest\x1a .wattwise.v1.ImportTrialResponse\x12V\n\rGetPowerLimit\x12!.wattwise.v1.GetPowerLimitRequest\x1a\".wattwise.v1.GetPowerLimitResponse\x12\x65\n\x12ReportPowerProfile\x12&.wattwise.v1.ReportPowerProfileRequest\x1a\'.wattwise.v1.ReportPowerProfileResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,41 +41,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERJOBRESPONSE']._serialized_start=193
   _globals['_REGISTERJOBRESPONSE']._serialized_end=262
   _globals['_GETNEXTBATCHSIZEREQUEST']._serialized_start=265
-  _globals['_GETNEXTBATCHSIZEREQUEST']._serialized_end=482
-  _globals['_GETNEXTBATCHSIZEREQUEST_LABELSENTRY']._serialized_start=437
-  _globals['_GETNEXTBATCHSIZEREQUEST_LABELSENTRY']._serialized_end=482
-  _globals['_GETNEXTBATCHSIZERESPONSE']._serialized_start=484
-  _globals['_GETNEXTBATCHSIZERESPONSE']._serialized_end=561
-  _globals['_REPORTRESULTREQUEST']._serialized_start=563
-  _globals['_REPORTRESULTREQUEST']._serialized_end=629
-  _globals['_REPORTRESULTRESPONSE']._serialized_start=631
-  _globals['_REPORTRESULTRESPONSE']._serialized_end=694
-  _globals['_STREAMRESULTSREQUEST']._serialized_start=697
-  _globals['_STREAMRESULTSREQUEST']._serialized_end=827
-  _globals['_STREAMRESULTSRESPONSE']._serialized_start=829
-  _globals['_STREAMRESULTSRESPONSE']._serialized_end=893
-  _globals['_HEARTBEATREQUEST']._serialized_start=895
-  _globals['_HEARTBEATREQUEST']._serialized_end=950
-  _globals['_HEARTBEATRESPONSE']._serialized_start=952
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1012
-  _globals['_ENDTRIALREQUEST']._serialized_start=1014
-  _globals['_ENDTRIALREQUEST']._serialized_end=1108
-  _globals['_ENDTRIALRESPONSE']._serialized_start=1110
-  _globals['_ENDTRIALRESPONSE']._serialized_end=1163
-  _globals['_IMPORTTRIALREQUEST']._serialized_start=1166
-  _globals['_IMPORTTRIALREQUEST']._serialized_end=1498
-  _globals['_IMPORTTRIALRESPONSE']._serialized_start=1500
-  _globals['_IMPORTTRIALRESPONSE']._serialized_end=1573
-  _globals['_GETPOWERLIMITREQUEST']._serialized_start=1575
-  _globals['_GETPOWERLIMITREQUEST']._serialized_end=1675
-  _globals['_GETPOWERLIMITRESPONSE']._serialized_start=1678
-  _globals['_GETPOWERLIMITRESPONSE']._serialized_end=1871
-  _globals['_POWERSAMPLE']._serialized_start=1873
-  _globals['_POWERSAMPLE']._serialized_end=1973
-  _globals['_REPORTPOWERPROFILEREQUEST']._serialized_start=1975
-  _globals['_REPORTPOWERPROFILEREQUEST']._serialized_end=2082
-  _globals['_REPORTPOWERPROFILERESPONSE']._serialized_start=2084
-  _globals['_REPORTPOWERPROFILERESPONSE']._serialized_end=2139
-  _globals['_BATCHSIZEOPTIMIZER']._serialized_start=2142
-  _globals['_BATCHSIZEOPTIMIZER']._serialized_end=2940
+  _globals['_GETNEXTBATCHSIZEREQUEST']._serialized_end=481
+  _globals['_GETNEXTBATCHSIZEREQUEST_LABELSENTRY']._serialized_start=436
+  _globals['_GETNEXTBATCHSIZEREQUEST_LABELSENTRY']._serialized_end=481
+  _globals['_GETNEXTBATCHSIZERESPONSE']._serialized_start=483
+  _globals['_GETNEXTBATCHSIZERESPONSE']._serialized_end=560
+  _globals['_REPORTRESULTREQUEST']._serialized_start=562
+  _globals['_REPORTRESULTREQUEST']._serialized_end=628
+  _globals['_REPORTRESULTRESPONSE']._serialized_start=630
+  _globals['_REPORTRESULTRESPONSE']._serialized_end=693
+  _globals['_STREAMRESULTSREQUEST']._serialized_start=696
+  _globals['_STREAMRESULTSREQUEST']._serialized_end=826
+  _globals['_STREAMRESULTSRESPONSE']._serialized_start=828
+  _globals['_STREAMRESULTSRESPONSE']._serialized_end=892
+  _globals['_HEARTBEATREQUEST']._serialized_start=894
+  _globals['_HEARTBEATREQUEST']._serialized_end=949
+  _globals['_HEARTBEATRESPONSE']._serialized_start=951
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1011
+  _globals['_ENDTRIALREQUEST']._serialized_start=1013
+  _globals['_ENDTRIALREQUEST']._serialized_end=1107
+  _globals['_ENDTRIALRESPONSE']._serialized_start=1109
+  _globals['_ENDTRIALRESPONSE']._serialized_end=1162
+  _globals['_IMPORTTRIALREQUEST']._serialized_start=1165
+  _globals['_IMPORTTRIALREQUEST']._serialized_end=1496
+  _globals['_IMPORTTRIALRESPONSE']._serialized_start=1498
+  _globals['_IMPORTTRIALRESPONSE']._serialized_end=1571
+  _globals['_GETPOWERLIMITREQUEST']._serialized_start=1573
+  _globals['_GETPOWERLIMITREQUEST']._serialized_end=1672
+  _globals['_GETPOWERLIMITRESPONSE']._serialized_start=1675
+  _globals['_GETPOWERLIMITRESPONSE']._serialized_end=1868
+  _globals['_POWERSAMPLE']._serialized_start=1870
+  _globals['_POWERSAMPLE']._serialized_end=1970
+  _globals['_REPORTPOWERPROFILEREQUEST']._serialized_start=1972
+  _globals['_REPORTPOWERPROFILEREQUEST']._serialized_end=2079
+  _globals['_REPORTPOWERPROFILERESPONSE']._serialized_start=2081
+  _globals['_REPORTPOWERPROFILERESPONSE']._serialized_end=2136
+  _globals['_BATCHSIZEOPTIMIZER']._serialized_start=2139
+  _globals['_BATCHSIZEOPTIMIZER']._serialized_end=2937
 # @@protoc_insertion_point(module_scope)

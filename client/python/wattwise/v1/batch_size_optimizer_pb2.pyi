@@ -100,23 +100,23 @@ class GetNextBatchSizeRequest(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     JOB_ID_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LAUNCH_ID_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     UNCONNECTED_RANKS_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job to launch. Required: an empty id is refused as unknown."""
-    request_id: _builtins.str
+    launch_id: _builtins.str
     """A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
     state, and never dispatch a second one. At most 200 characters. Empty: every call dispatches a new trial, so a
     retry is not safe.
     """
     resume: _builtins.bool
-    """True if the launch continues from a checkpoint; requires the request_id that the launch began with.
+    """True if the launch continues from a checkpoint; requires the launch_id that the launch began with.
     A trial that was preempted or lost is dispatched again and continues from its last_epoch, time_seconds and
     energy_joules. It becomes a concurrent trial if its exploration has been given to another trial since. A trial
     that still runs gets a full lease: make sure that only one process trains it. If the job has no trial with this
-    request_id, the call fails with NOT_FOUND and dispatches nothing.
+    launch_id, the call fails with NOT_FOUND and dispatches nothing.
     False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
     """
     unconnected_ranks: _builtins.int
@@ -133,14 +133,14 @@ class GetNextBatchSizeRequest(_message.Message):
         self,
         *,
         job_id: _builtins.str = ...,
-        request_id: _builtins.str = ...,
+        launch_id: _builtins.str = ...,
         resume: _builtins.bool = ...,
         unconnected_ranks: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "labels", b"labels", "request_id", b"request_id", "resume", b"resume", "unconnected_ranks", b"unconnected_ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "resume", b"resume", "unconnected_ranks", b"unconnected_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -385,7 +385,7 @@ class ImportTrialRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LAUNCH_ID_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     MEASUREMENTS_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
@@ -395,8 +395,8 @@ class ImportTrialRequest(_message.Message):
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
-    request_id: _builtins.str
-    """A UUID for the trial: the request_id of its launch, or one that the client generates once per trial. Calls with the
+    launch_id: _builtins.str
+    """A UUID for the trial: the launch_id of its launch, or one that the client generates once per trial. Calls with the
     same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the measurements after its last
     epoch are added to that trial, and it ends as if they had been reported. Required; at most 200 characters.
     """
@@ -431,7 +431,7 @@ class ImportTrialRequest(_message.Message):
         self,
         *,
         job_id: _builtins.str = ...,
-        request_id: _builtins.str = ...,
+        launch_id: _builtins.str = ...,
         batch_size: _builtins.int = ...,
         measurements: _abc.Iterable[_trial_pb2.Measurement] | None = ...,
         end_reason: _trial_pb2.EndReason.ValueType = ...,
@@ -442,7 +442,7 @@ class ImportTrialRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "measurements", b"measurements", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "request_id", b"request_id", "start_time", b"start_time", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "launch_id", b"launch_id", "measurements", b"measurements", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
     _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
@@ -487,7 +487,7 @@ class GetPowerLimitRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LAUNCH_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
     batch_size: _builtins.int
@@ -497,8 +497,8 @@ class GetPowerLimitRequest(_message.Message):
     becomes the trial that profiles until it has reported a profile or has ended; a restart of the server does not
     change that. 0: the call only reads.
     """
-    request_id: _builtins.str
-    """The request_id of the trial's launch. If it is set and the trial belongs to another launch, the call is refused with
+    launch_id: _builtins.str
+    """The launch_id of the trial's launch. If it is set and the trial belongs to another launch, the call is refused with
     ERROR_REASON_TRIAL_NOT_FOUND.
     """
     def __init__(
@@ -507,11 +507,11 @@ class GetPowerLimitRequest(_message.Message):
         job_id: _builtins.str = ...,
         batch_size: _builtins.int = ...,
         trial_number: _builtins.int = ...,
-        request_id: _builtins.str = ...,
+        launch_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "request_id", b"request_id", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "launch_id", b"launch_id", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

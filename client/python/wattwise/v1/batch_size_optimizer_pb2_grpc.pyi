@@ -43,7 +43,7 @@ class BatchSizeOptimizerStub:
     INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
     """
     GetNextBatchSize: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]
-    """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+    """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
     FAILED_PRECONDITION if no batch size is left to try.
     """
     ReportResult: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]
@@ -89,7 +89,7 @@ class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
     INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
     """
     GetNextBatchSize: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]  # type: ignore[assignment]
-    """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+    """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
     FAILED_PRECONDITION if no batch size is left to try.
     """
     ReportResult: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]  # type: ignore[assignment]
@@ -144,7 +144,7 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.GetNextBatchSizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.GetNextBatchSizeResponse, _abc.Awaitable[_batch_size_optimizer_pb2.GetNextBatchSizeResponse]]:
-        """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+        """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
         FAILED_PRECONDITION if no batch size is left to try.
         """
 

@@ -45,7 +45,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
 
         {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
     """
-    ERROR_REASON_NO_BATCH_SIZE_CONVERGED: _ErrorReason.ValueType  # 5
+    ERROR_REASON_NO_BATCH_SIZE_LEFT: _ErrorReason.ValueType  # 5
     """FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
     a batch size back: ResetJob, or SetBatchSizeState.
     The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
@@ -103,7 +103,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
-    The names are stable, the messages are not. ErrorInfo.metadata contains "retryable" ("true" or "false"), "request_id"
+    The names are stable, the messages are not. ErrorInfo.metadata contains "retryable" ("true" or "false"), "call_id"
     and the keys shown below.
     """
 
@@ -130,7 +130,7 @@ ERROR_REASON_TRIAL_NOT_FOUND: ErrorReason.ValueType  # 4
 
     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
 """
-ERROR_REASON_NO_BATCH_SIZE_CONVERGED: ErrorReason.ValueType  # 5
+ERROR_REASON_NO_BATCH_SIZE_LEFT: ErrorReason.ValueType  # 5
 """FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
 a batch size back: ResetJob, or SetBatchSizeState.
 The metadata lists the batch sizes by cause; a cause without batch sizes is absent.

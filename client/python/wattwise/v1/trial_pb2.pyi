@@ -68,9 +68,9 @@ class _TrialStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialStat
     DESCRIPTOR: _descriptor.EnumDescriptor
     TRIAL_STATUS_UNSPECIFIED: _TrialStatus.ValueType  # 0
     """Never sent by the server. In a filter: any status."""
-    TRIAL_STATUS_DISPATCHED: _TrialStatus.ValueType  # 1
+    TRIAL_STATUS_RUNNING: _TrialStatus.ValueType  # 1
     """Running: dispatched to a trainer and not ended."""
-    TRIAL_STATUS_SUCCEEDED: _TrialStatus.ValueType  # 2
+    TRIAL_STATUS_DECIDED: _TrialStatus.ValueType  # 2
     """Ended by a decision, converged or not."""
     TRIAL_STATUS_FAILED: _TrialStatus.ValueType  # 3
     """Crashed, was lost, or was ended by its trainer before a decision."""
@@ -80,9 +80,9 @@ class TrialStatus(_TrialStatus, metaclass=_TrialStatusEnumTypeWrapper):
 
 TRIAL_STATUS_UNSPECIFIED: TrialStatus.ValueType  # 0
 """Never sent by the server. In a filter: any status."""
-TRIAL_STATUS_DISPATCHED: TrialStatus.ValueType  # 1
+TRIAL_STATUS_RUNNING: TrialStatus.ValueType  # 1
 """Running: dispatched to a trainer and not ended."""
-TRIAL_STATUS_SUCCEEDED: TrialStatus.ValueType  # 2
+TRIAL_STATUS_DECIDED: TrialStatus.ValueType  # 2
 """Ended by a decision, converged or not."""
 TRIAL_STATUS_FAILED: TrialStatus.ValueType  # 3
 """Crashed, was lost, or was ended by its trainer before a decision."""
@@ -114,11 +114,11 @@ class _EndReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EndReason.V
     """
     END_REASON_PREEMPTED: _EndReason.ValueType  # 8
     """Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
-    GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
+    GetNextBatchSize with `resume` and the trial's launch_id dispatches it again, to continue from a checkpoint.
     """
     END_REASON_LOST: _EndReason.ValueType  # 9
     """Detected by the server: no report or heartbeat arrived before the lease expired. A report revives the trial, as does
-    GetNextBatchSize with `resume` and the trial's request_id.
+    GetNextBatchSize with `resume` and the trial's launch_id.
     """
     END_REASON_STOPPED_EARLY: _EndReason.ValueType  # 10
     """Reported by the trainer: it stopped before a decision, for example by early stopping or at its own last epoch. Counts
@@ -148,11 +148,11 @@ trial of this or a larger one was decided before, that takes two such trials wit
 """
 END_REASON_PREEMPTED: EndReason.ValueType  # 8
 """Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
-GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
+GetNextBatchSize with `resume` and the trial's launch_id dispatches it again, to continue from a checkpoint.
 """
 END_REASON_LOST: EndReason.ValueType  # 9
 """Detected by the server: no report or heartbeat arrived before the lease expired. A report revives the trial, as does
-GetNextBatchSize with `resume` and the trial's request_id.
+GetNextBatchSize with `resume` and the trial's launch_id.
 """
 END_REASON_STOPPED_EARLY: EndReason.ValueType  # 10
 """Reported by the trainer: it stopped before a decision, for example by early stopping or at its own last epoch. Counts
@@ -243,15 +243,15 @@ class TrialId(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LAUNCH_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job of the trial. Required: an empty id is refused as unknown."""
     batch_size: _builtins.int
     """The batch size of the trial. Another batch size is refused as an unknown trial; 0 is refused except in GetTrial."""
     trial_number: _builtins.int
     """The number of the trial within its job, from 1. 0 is refused as unknown."""
-    request_id: _builtins.str
-    """The launch that the trial was dispatched to or imported from: the request_id of GetNextBatchSize and ImportTrial; the
+    launch_id: _builtins.str
+    """The launch that the trial was dispatched to or imported from: the launch_id of GetNextBatchSize and ImportTrial; the
     server sets it, to a random one for a launch without. In requests: with a launch, a trial of another one is refused as
     an unknown trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
     """
@@ -261,11 +261,11 @@ class TrialId(_message.Message):
         job_id: _builtins.str = ...,
         batch_size: _builtins.int = ...,
         trial_number: _builtins.int = ...,
-        request_id: _builtins.str = ...,
+        launch_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "request_id", b"request_id", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "launch_id", b"launch_id", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

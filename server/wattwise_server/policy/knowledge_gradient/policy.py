@@ -224,7 +224,7 @@ class KnowledgeGradient:
             spec,
             search.bound_stops,
             *(
-                (arm.num_failed, arm.num_succeeded, arm.failed_cost, arm.excluded, arm.pruned, arm.banned, failing(arm))
+                (arm.num_failed, arm.num_decided, arm.failed_cost, arm.excluded, arm.pruned, arm.banned, failing(arm))
                 for arm in search.arms
             ),
         )

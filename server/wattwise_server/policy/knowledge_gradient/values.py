@@ -89,7 +89,7 @@ class Outlook:
         arms = [Arm(arm.batch_size) if arm.excluded else arm for arm in self.search.arms]
         failed = np.array([float(arm.num_failed) for arm in arms])
         # A batch size without trials is expected to crash as often as the others, after the same share of its cost.
-        decided = np.array([float(arm.num_succeeded) for arm in arms])
+        decided = np.array([float(arm.num_decided) for arm in arms])
         weight = self.constants.crash_weight
         usual = failed.sum() / (failed.sum() + decided.sum() + weight)
         crash = np.minimum((failed + weight * usual) / (failed + decided + weight), _MOST_CERTAIN)

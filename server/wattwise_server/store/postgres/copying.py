@@ -74,7 +74,7 @@ class PostgresCopy:
         await self._connection.execute("DELETE FROM leases")
         await self._connection.execute(
             "INSERT INTO leases SELECT job_key, trial_number, micros_now() + (trial_lease_seconds * 1000000)::bigint "
-            "FROM trials JOIN jobs USING (job_key) WHERE status = 'DISPATCHED' AND trial_lease_seconds > 0"
+            "FROM trials JOIN jobs USING (job_key) WHERE status = 'RUNNING' AND trial_lease_seconds > 0"
         )
         if highest_key:
             await self._connection.execute("SELECT setval('job_keys', $1)", highest_key)

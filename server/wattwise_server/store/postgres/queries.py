@@ -20,7 +20,7 @@ _ACQUIRE_SECONDS = 5.0
 _LEASE = (
     ", (SELECT expires FROM leases l WHERE l.job_key = t.job_key AND l.trial_number = t.trial_number) AS lease_expires"
 )
-_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'DISPATCHED')"
+_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'RUNNING')"
 
 
 class PostgresQueries(Queries):

@@ -18,10 +18,10 @@ from wattwise_server.store.sqlite.database_file import DatabaseFile
 
 _RUNNING_LEASES = """
     SELECT job_id, job_key, trial_number, trial_lease_seconds FROM trials JOIN jobs USING (job_key)
-    WHERE status = 'DISPATCHED' AND trial_lease_seconds > 0
+    WHERE status = 'RUNNING' AND trial_lease_seconds > 0
 """
 
-_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'DISPATCHED')"
+_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'RUNNING')"
 
 
 # Some texts have the keys of jobs.

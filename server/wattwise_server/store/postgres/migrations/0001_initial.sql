@@ -61,7 +61,7 @@ CREATE TABLE arms (
     pruned boolean NOT NULL,
     excluded boolean NOT NULL,
     round_cost double precision,                -- NULL: no result in this round
-    num_succeeded bigint NOT NULL,
+    num_decided bigint NOT NULL,
     num_converged bigint NOT NULL,
     num_failed bigint NOT NULL,
     num_out_of_memory bigint NOT NULL,
@@ -90,7 +90,7 @@ CREATE TABLE trials (
     pruning_round bigint NOT NULL,
     status text NOT NULL,
     end_reason text,
-    request_id text,
+    launch_id text,
     start_time bigint NOT NULL,
     end_time bigint,
     cost double precision,
@@ -182,10 +182,10 @@ CREATE TABLE deleted_trials (
 
 CREATE TABLE deletions (
     job_id text COLLATE "C" NOT NULL,
-    request_id text NOT NULL,                   -- empty: the job itself
+    launch_id text NOT NULL,                   -- empty: the job itself
     create_time bigint NOT NULL,                -- of the job; the start of the launch
     delete_time bigint NOT NULL,
-    PRIMARY KEY (job_id, request_id, create_time)
+    PRIMARY KEY (job_id, launch_id, create_time)
 );
 
 CREATE TABLE secrets (
@@ -195,9 +195,9 @@ CREATE TABLE secrets (
 );
 
 CREATE SEQUENCE job_keys;
-CREATE UNIQUE INDEX trials_by_request ON trials (job_key, request_id) WHERE request_id IS NOT NULL;
+CREATE UNIQUE INDEX trials_by_launch ON trials (job_key, launch_id) WHERE launch_id IS NOT NULL;
 CREATE INDEX trials_by_observation ON trials (job_key, batch_size, observation) WHERE observation IS NOT NULL;
-CREATE INDEX trials_running ON trials (job_key, trial_number) WHERE status = 'DISPATCHED';
+CREATE INDEX trials_running ON trials (job_key, trial_number) WHERE status = 'RUNNING';
 CREATE INDEX deletions_by_time ON deletions (delete_time);
 CREATE INDEX deleted_trials_by_time ON deleted_trials (delete_time);
 
@@ -444,19 +444,19 @@ BEGIN
     END IF;
     IF arms_rows IS NOT NULL THEN
         INSERT INTO arms (
-            job_key, batch_size, pruned, excluded, banned, round_cost, num_succeeded, num_converged, num_failed,
+            job_key, batch_size, pruned, excluded, banned, round_cost, num_decided, num_converged, num_failed,
             num_out_of_memory, failed_cost, failed_trials, out_of_memory, cheapest, reached_count, reached_mean,
             reached_deviation, missed_count, missed_mean, missed_deviation, counted_count, counted_mean,
             counted_deviation
         ) SELECT
-            job_key, batch_size, pruned, excluded, banned, round_cost, num_succeeded, num_converged, num_failed,
+            job_key, batch_size, pruned, excluded, banned, round_cost, num_decided, num_converged, num_failed,
             num_out_of_memory, failed_cost, failed_trials, out_of_memory, cheapest, reached_count, reached_mean,
             reached_deviation, missed_count, missed_mean, missed_deviation, counted_count, counted_mean,
             counted_deviation
         FROM json_populate_recordset(NULL::arms, arms_rows)
         ON CONFLICT (job_key, batch_size) DO UPDATE SET
             pruned = excluded.pruned, excluded = excluded.excluded, banned = excluded.banned,
-            round_cost = excluded.round_cost, num_succeeded = excluded.num_succeeded,
+            round_cost = excluded.round_cost, num_decided = excluded.num_decided,
             num_converged = excluded.num_converged, num_failed = excluded.num_failed,
             num_out_of_memory = excluded.num_out_of_memory, failed_cost = excluded.failed_cost,
             failed_trials = excluded.failed_trials, out_of_memory = excluded.out_of_memory,
@@ -483,14 +483,14 @@ BEGIN
     END IF;
     IF trials_rows IS NOT NULL THEN
         INSERT INTO trials (
-            job_key, trial_number, batch_size, type, pruning_round, status, end_reason, request_id, start_time,
+            job_key, trial_number, batch_size, type, pruning_round, status, end_reason, launch_id, start_time,
             start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_power_limit_watts,
             monitor_kinds, monitor_estimated, monitor_partly, other_monitor_kinds, other_monitor_estimated,
             other_monitor_partly, excluded, dispatch_event, end_event, power_limit_watts, warnings, profile
         ) SELECT
-            job_key, trial_number, batch_size, type, pruning_round, status, end_reason, request_id, start_time,
+            job_key, trial_number, batch_size, type, pruning_round, status, end_reason, launch_id, start_time,
             start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_power_limit_watts,
@@ -499,7 +499,7 @@ BEGIN
         FROM json_populate_recordset(NULL::trials, trials_rows)
         ON CONFLICT (job_key, trial_number) DO UPDATE SET
             batch_size = excluded.batch_size, type = excluded.type, pruning_round = excluded.pruning_round,
-            status = excluded.status, end_reason = excluded.end_reason, request_id = excluded.request_id,
+            status = excluded.status, end_reason = excluded.end_reason, launch_id = excluded.launch_id,
             start_time = excluded.start_time, start_known = excluded.start_known, end_time = excluded.end_time,
             cost = excluded.cost, cost_bound = excluded.cost_bound, converged = excluded.converged,
             target_reached = excluded.target_reached, observation = excluded.observation,
@@ -588,17 +588,17 @@ BEGIN
         SELECT d.job_id, t.trial_number, t.batch_size, d.delete_time
         FROM json_to_recordset(deleted_rows) AS d (job_key bigint, job_id text, delete_time bigint)
         JOIN trials t ON t.job_key = d.job_key
-        WHERE t.status = 'DISPATCHED' OR t.end_reason IN ('PREEMPTED', 'LOST')
+        WHERE t.status = 'RUNNING' OR t.end_reason IN ('PREEMPTED', 'LOST')
         ON CONFLICT (job_id, trial_number, batch_size) DO UPDATE SET delete_time = excluded.delete_time;
         INSERT INTO deletions
         SELECT j.job_id, '', j.create_time, d.delete_time
         FROM json_to_recordset(deleted_rows) AS d (job_key bigint, delete_time bigint)
         JOIN jobs j ON j.job_key = d.job_key
         UNION ALL
-        SELECT d.job_id, t.request_id, t.start_time, d.delete_time
+        SELECT d.job_id, t.launch_id, t.start_time, d.delete_time
         FROM json_to_recordset(deleted_rows) AS d (job_key bigint, job_id text, delete_time bigint)
-        JOIN trials t ON t.job_key = d.job_key WHERE t.request_id != '' AND t.type != 'IMPORTED'
-        ON CONFLICT (job_id, request_id, create_time) DO UPDATE SET delete_time = excluded.delete_time;
+        JOIN trials t ON t.job_key = d.job_key WHERE t.launch_id != '' AND t.type != 'IMPORTED'
+        ON CONFLICT (job_id, launch_id, create_time) DO UPDATE SET delete_time = excluded.delete_time;
         -- Without foreign keys, which every report would pay for.
         DELETE FROM measurements m USING json_to_recordset(deleted_rows) AS d (job_key bigint)
         WHERE m.job_key = d.job_key;

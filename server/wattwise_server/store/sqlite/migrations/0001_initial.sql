@@ -42,7 +42,7 @@ CREATE TABLE arms (
     round_cost REAL,                        -- NULL: no result in this round
     failures INTEGER NOT NULL,
     last_failure INTEGER NOT NULL,
-    num_succeeded INTEGER NOT NULL,
+    num_decided INTEGER NOT NULL,
     reached_count INTEGER NOT NULL,
     reached_mean REAL NOT NULL,
     reached_deviation REAL NOT NULL,
@@ -63,7 +63,7 @@ CREATE TABLE trials (
     pruning_round INTEGER NOT NULL,
     status TEXT NOT NULL,
     end_reason TEXT,                        -- NULL: not ended
-    request_id TEXT,
+    launch_id TEXT,
     start_time INTEGER NOT NULL,
     end_time INTEGER,
     cost REAL,                              -- of the newest measurement when the trial ended
@@ -79,9 +79,9 @@ CREATE TABLE trials (
     PRIMARY KEY (job_key, trial_number)
 ) WITHOUT ROWID;
 
-CREATE UNIQUE INDEX trials_by_request ON trials (job_key, request_id) WHERE request_id IS NOT NULL;
+CREATE UNIQUE INDEX trials_by_launch ON trials (job_key, launch_id) WHERE launch_id IS NOT NULL;
 CREATE INDEX trials_by_observation ON trials (job_key, batch_size, observation) WHERE observation IS NOT NULL;
-CREATE INDEX trials_running ON trials (job_key, trial_number) WHERE status = 'DISPATCHED';
+CREATE INDEX trials_running ON trials (job_key, trial_number) WHERE status = 'RUNNING';
 
 CREATE TABLE measurements (
     job_key INTEGER NOT NULL,

@@ -22,7 +22,7 @@ CREATE TABLE new_arms (
     round_cost REAL,                        -- NULL: no result in this round
     failures INTEGER NOT NULL,
     last_failure INTEGER NOT NULL,
-    num_succeeded INTEGER NOT NULL,
+    num_decided INTEGER NOT NULL,
     reached_count INTEGER NOT NULL,
     reached_mean REAL NOT NULL,
     reached_deviation REAL NOT NULL,
@@ -36,7 +36,7 @@ CREATE TABLE new_arms (
 ) WITHOUT ROWID;
 
 INSERT INTO new_arms
-SELECT job_key, batch_size, pruned, round_cost, failures, last_failure, num_succeeded, reached_count, reached_mean,
+SELECT job_key, batch_size, pruned, round_cost, failures, last_failure, num_decided, reached_count, reached_mean,
        reached_deviation, missed_count, missed_mean, missed_deviation, counted_count, counted_mean, counted_deviation
 FROM arms;
 DROP TABLE arms;

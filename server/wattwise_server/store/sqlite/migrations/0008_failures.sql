@@ -10,7 +10,7 @@ CREATE TABLE new_arms (
     pruned INTEGER NOT NULL,
     excluded INTEGER NOT NULL,
     round_cost REAL,                        -- NULL: no result in this round
-    num_succeeded INTEGER NOT NULL,
+    num_decided INTEGER NOT NULL,
     num_converged INTEGER NOT NULL,
     num_failed INTEGER NOT NULL,
     num_out_of_memory INTEGER NOT NULL,
@@ -48,7 +48,7 @@ GROUP BY 1, 2, 3;
 -- Only the number of the last failure was kept: it stands for all of them, since only the last one and how many there
 -- are matter. Thirteen are kept. What was pruned because it ran out of memory is excluded instead.
 INSERT INTO new_arms
-SELECT a.job_key, a.batch_size, pruned AND NOT ran_out, pruned AND ran_out, round_cost, num_succeeded,
+SELECT a.job_key, a.batch_size, pruned AND NOT ran_out, pruned AND ran_out, round_cost, num_decided,
        (SELECT count(*) FROM trials t WHERE (t.job_key, t.batch_size) = (a.job_key, a.batch_size) AND t.converged),
        (SELECT count(*) FROM trials t WHERE (t.job_key, t.batch_size) = (a.job_key, a.batch_size)
            AND t.status = 'FAILED' AND t.end_reason NOT IN ('PREEMPTED', 'JOB_DELETED')),

@@ -35,7 +35,7 @@ SELECT job_key, trial_number, ends, row_number() OVER (PARTITION BY job_key ORDE
 FROM (SELECT job_key, trial_number, 0 AS ends, start_time AS time FROM trials
       UNION ALL
       SELECT job_key, trial_number, 1, max(start_time, coalesce(end_time, start_time)) FROM trials
-      WHERE status != 'DISPATCHED');
+      WHERE status != 'RUNNING');
 CREATE INDEX temp.numbered_by_trial ON numbered (job_key, trial_number, ends);
 UPDATE trials SET
     dispatch_event = (SELECT event FROM numbered n

@@ -2,8 +2,8 @@
 -- may have been deleted several times.
 CREATE TABLE deletions (
     job_id TEXT NOT NULL,
-    request_id TEXT NOT NULL,               -- '': the job itself
+    launch_id TEXT NOT NULL,               -- '': the job itself
     create_time INTEGER NOT NULL,           -- of the job; the start of the launch
     delete_time INTEGER NOT NULL,
-    PRIMARY KEY (job_id, request_id, create_time)
+    PRIMARY KEY (job_id, launch_id, create_time)
 ) WITHOUT ROWID;

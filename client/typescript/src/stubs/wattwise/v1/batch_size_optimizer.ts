@@ -59,13 +59,13 @@ export interface GetNextBatchSizeRequest {
    * state, and never dispatch a second one. At most 200 characters. Empty: every call dispatches a new trial, so a
    * retry is not safe.
    */
-  requestId: string;
+  launchId: string;
   /**
-   * True if the launch continues from a checkpoint; requires the request_id that the launch began with.
+   * True if the launch continues from a checkpoint; requires the launch_id that the launch began with.
    * A trial that was preempted or lost is dispatched again and continues from its last_epoch, time_seconds and
    * energy_joules. It becomes a concurrent trial if its exploration has been given to another trial since. A trial
    * that still runs gets a full lease: make sure that only one process trains it. If the job has no trial with this
-   * request_id, the call fails with NOT_FOUND and dispatches nothing.
+   * launch_id, the call fails with NOT_FOUND and dispatches nothing.
    * False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
    */
   resume: boolean;
@@ -160,11 +160,11 @@ export interface ImportTrialRequest {
   /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
   /**
-   * A UUID for the trial: the request_id of its launch, or one that the client generates once per trial. Calls with the
+   * A UUID for the trial: the launch_id of its launch, or one that the client generates once per trial. Calls with the
    * same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the measurements after its last
    * epoch are added to that trial, and it ends as if they had been reported. Required; at most 200 characters.
    */
-  requestId: string;
+  launchId: string;
   /** The batch size of the trial. Must be one of the job's, and that of the dispatched trial if there is one. */
   batchSize: number;
   /**
@@ -220,10 +220,10 @@ export interface GetPowerLimitRequest {
    */
   trialNumber: number;
   /**
-   * The request_id of the trial's launch. If it is set and the trial belongs to another launch, the call is refused with
+   * The launch_id of the trial's launch. If it is set and the trial belongs to another launch, the call is refused with
    * ERROR_REASON_TRIAL_NOT_FOUND.
    */
-  requestId: string;
+  launchId: string;
 }
 
 /** Response of GetPowerLimit. */
@@ -400,7 +400,7 @@ export const RegisterJobResponse: MessageFns<RegisterJobResponse> = {
 };
 
 function createBaseGetNextBatchSizeRequest(): GetNextBatchSizeRequest {
-  return { jobId: "", requestId: "", resume: false, unconnectedRanks: 0, labels: {} };
+  return { jobId: "", launchId: "", resume: false, unconnectedRanks: 0, labels: {} };
 }
 
 export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
@@ -408,8 +408,8 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
     }
-    if (message.requestId !== "") {
-      writer.uint32(18).string(message.requestId);
+    if (message.launchId !== "") {
+      writer.uint32(18).string(message.launchId);
     }
     if (message.resume !== false) {
       writer.uint32(24).bool(message.resume);
@@ -449,7 +449,7 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
               break;
             }
 
-            message.requestId = reader.string();
+            message.launchId = reader.string();
             continue;
           }
           case 3: {
@@ -497,7 +497,7 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
   fromPartial(object: DeepPartial<GetNextBatchSizeRequest>): GetNextBatchSizeRequest {
     const message = createBaseGetNextBatchSizeRequest();
     message.jobId = object.jobId ?? "";
-    message.requestId = object.requestId ?? "";
+    message.launchId = object.launchId ?? "";
     message.resume = object.resume ?? false;
     message.unconnectedRanks = object.unconnectedRanks ?? 0;
     message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
@@ -1140,7 +1140,7 @@ export const EndTrialResponse: MessageFns<EndTrialResponse> = {
 function createBaseImportTrialRequest(): ImportTrialRequest {
   return {
     jobId: "",
-    requestId: "",
+    launchId: "",
     batchSize: 0,
     measurements: [],
     endReason: EndReason.END_REASON_UNSPECIFIED,
@@ -1156,8 +1156,8 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
     }
-    if (message.requestId !== "") {
-      writer.uint32(18).string(message.requestId);
+    if (message.launchId !== "") {
+      writer.uint32(18).string(message.launchId);
     }
     if (message.batchSize !== 0) {
       writer.uint32(24).int32(message.batchSize);
@@ -1209,7 +1209,7 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
               break;
             }
 
-            message.requestId = reader.string();
+            message.launchId = reader.string();
             continue;
           }
           case 3: {
@@ -1286,7 +1286,7 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
   fromPartial(object: DeepPartial<ImportTrialRequest>): ImportTrialRequest {
     const message = createBaseImportTrialRequest();
     message.jobId = object.jobId ?? "";
-    message.requestId = object.requestId ?? "";
+    message.launchId = object.launchId ?? "";
     message.batchSize = object.batchSize ?? 0;
     message.measurements = object.measurements?.map((e) => Measurement.fromPartial(e)) || [];
     message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
@@ -1368,7 +1368,7 @@ export const ImportTrialResponse: MessageFns<ImportTrialResponse> = {
 };
 
 function createBaseGetPowerLimitRequest(): GetPowerLimitRequest {
-  return { jobId: "", batchSize: 0, trialNumber: 0, requestId: "" };
+  return { jobId: "", batchSize: 0, trialNumber: 0, launchId: "" };
 }
 
 export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
@@ -1382,8 +1382,8 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
     if (message.trialNumber !== 0) {
       writer.uint32(24).int32(message.trialNumber);
     }
-    if (message.requestId !== "") {
-      writer.uint32(34).string(message.requestId);
+    if (message.launchId !== "") {
+      writer.uint32(34).string(message.launchId);
     }
     return writer;
   },
@@ -1430,7 +1430,7 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
               break;
             }
 
-            message.requestId = reader.string();
+            message.launchId = reader.string();
             continue;
           }
         }
@@ -1453,7 +1453,7 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
     message.jobId = object.jobId ?? "";
     message.batchSize = object.batchSize ?? 0;
     message.trialNumber = object.trialNumber ?? 0;
-    message.requestId = object.requestId ?? "";
+    message.launchId = object.launchId ?? "";
     return message;
   },
 };
@@ -1791,7 +1791,7 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): RegisterJobResponse => RegisterJobResponse.decode(value),
   },
   /**
-   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
    * FAILED_PRECONDITION if no batch size is left to try.
    */
   getNextBatchSize: {
@@ -1907,7 +1907,7 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
    */
   registerJob: handleUnaryCall<RegisterJobRequest, RegisterJobResponse>;
   /**
-   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
    * FAILED_PRECONDITION if no batch size is left to try.
    */
   getNextBatchSize: handleUnaryCall<GetNextBatchSizeRequest, GetNextBatchSizeResponse>;
@@ -1966,7 +1966,7 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: RegisterJobResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
    * FAILED_PRECONDITION if no batch size is left to try.
    */
   getNextBatchSize(

@@ -8,7 +8,7 @@
 
 /**
  * Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
- * The names are stable, the messages are not. ErrorInfo.metadata contains "retryable" ("true" or "false"), "request_id"
+ * The names are stable, the messages are not. ErrorInfo.metadata contains "retryable" ("true" or "false"), "call_id"
  * and the keys shown below.
  */
 export enum ErrorReason {
@@ -40,14 +40,14 @@ export enum ErrorReason {
    */
   ERROR_REASON_TRIAL_NOT_FOUND = "ERROR_REASON_TRIAL_NOT_FOUND",
   /**
-   * ERROR_REASON_NO_BATCH_SIZE_CONVERGED - FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
+   * ERROR_REASON_NO_BATCH_SIZE_LEFT - FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
    * a batch size back: ResetJob, or SetBatchSizeState.
    * The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
    *
    *     {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
    *      "untried": "8, 128"}
    */
-  ERROR_REASON_NO_BATCH_SIZE_CONVERGED = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED",
+  ERROR_REASON_NO_BATCH_SIZE_LEFT = "ERROR_REASON_NO_BATCH_SIZE_LEFT",
   /**
    * ERROR_REASON_INVALID_RESULT - INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
    * FieldViolation.
@@ -124,8 +124,8 @@ export function errorReasonFromJSON(object: any): ErrorReason {
     case "ERROR_REASON_TRIAL_NOT_FOUND":
       return ErrorReason.ERROR_REASON_TRIAL_NOT_FOUND;
     case 5:
-    case "ERROR_REASON_NO_BATCH_SIZE_CONVERGED":
-      return ErrorReason.ERROR_REASON_NO_BATCH_SIZE_CONVERGED;
+    case "ERROR_REASON_NO_BATCH_SIZE_LEFT":
+      return ErrorReason.ERROR_REASON_NO_BATCH_SIZE_LEFT;
     case 6:
     case "ERROR_REASON_INVALID_RESULT":
       return ErrorReason.ERROR_REASON_INVALID_RESULT;
@@ -175,7 +175,7 @@ export function errorReasonToNumber(object: ErrorReason): number {
       return 3;
     case ErrorReason.ERROR_REASON_TRIAL_NOT_FOUND:
       return 4;
-    case ErrorReason.ERROR_REASON_NO_BATCH_SIZE_CONVERGED:
+    case ErrorReason.ERROR_REASON_NO_BATCH_SIZE_LEFT:
       return 5;
     case ErrorReason.ERROR_REASON_INVALID_RESULT:
       return 6;

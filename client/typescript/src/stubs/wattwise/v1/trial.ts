@@ -79,10 +79,10 @@ export function trialTypeToNumber(object: TrialType): number {
 export enum TrialStatus {
   /** TRIAL_STATUS_UNSPECIFIED - Never sent by the server. In a filter: any status. */
   TRIAL_STATUS_UNSPECIFIED = "TRIAL_STATUS_UNSPECIFIED",
-  /** TRIAL_STATUS_DISPATCHED - Running: dispatched to a trainer and not ended. */
-  TRIAL_STATUS_DISPATCHED = "TRIAL_STATUS_DISPATCHED",
-  /** TRIAL_STATUS_SUCCEEDED - Ended by a decision, converged or not. */
-  TRIAL_STATUS_SUCCEEDED = "TRIAL_STATUS_SUCCEEDED",
+  /** TRIAL_STATUS_RUNNING - Running: dispatched to a trainer and not ended. */
+  TRIAL_STATUS_RUNNING = "TRIAL_STATUS_RUNNING",
+  /** TRIAL_STATUS_DECIDED - Ended by a decision, converged or not. */
+  TRIAL_STATUS_DECIDED = "TRIAL_STATUS_DECIDED",
   /** TRIAL_STATUS_FAILED - Crashed, was lost, or was ended by its trainer before a decision. */
   TRIAL_STATUS_FAILED = "TRIAL_STATUS_FAILED",
   UNRECOGNIZED = "UNRECOGNIZED",
@@ -94,11 +94,11 @@ export function trialStatusFromJSON(object: any): TrialStatus {
     case "TRIAL_STATUS_UNSPECIFIED":
       return TrialStatus.TRIAL_STATUS_UNSPECIFIED;
     case 1:
-    case "TRIAL_STATUS_DISPATCHED":
-      return TrialStatus.TRIAL_STATUS_DISPATCHED;
+    case "TRIAL_STATUS_RUNNING":
+      return TrialStatus.TRIAL_STATUS_RUNNING;
     case 2:
-    case "TRIAL_STATUS_SUCCEEDED":
-      return TrialStatus.TRIAL_STATUS_SUCCEEDED;
+    case "TRIAL_STATUS_DECIDED":
+      return TrialStatus.TRIAL_STATUS_DECIDED;
     case 3:
     case "TRIAL_STATUS_FAILED":
       return TrialStatus.TRIAL_STATUS_FAILED;
@@ -113,9 +113,9 @@ export function trialStatusToNumber(object: TrialStatus): number {
   switch (object) {
     case TrialStatus.TRIAL_STATUS_UNSPECIFIED:
       return 0;
-    case TrialStatus.TRIAL_STATUS_DISPATCHED:
+    case TrialStatus.TRIAL_STATUS_RUNNING:
       return 1;
-    case TrialStatus.TRIAL_STATUS_SUCCEEDED:
+    case TrialStatus.TRIAL_STATUS_DECIDED:
       return 2;
     case TrialStatus.TRIAL_STATUS_FAILED:
       return 3;
@@ -148,12 +148,12 @@ export enum EndReason {
   END_REASON_OUT_OF_MEMORY = "END_REASON_OUT_OF_MEMORY",
   /**
    * END_REASON_PREEMPTED - Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
-   * GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
+   * GetNextBatchSize with `resume` and the trial's launch_id dispatches it again, to continue from a checkpoint.
    */
   END_REASON_PREEMPTED = "END_REASON_PREEMPTED",
   /**
    * END_REASON_LOST - Detected by the server: no report or heartbeat arrived before the lease expired. A report revives the trial, as does
-   * GetNextBatchSize with `resume` and the trial's request_id.
+   * GetNextBatchSize with `resume` and the trial's launch_id.
    */
   END_REASON_LOST = "END_REASON_LOST",
   /**
@@ -357,11 +357,11 @@ export interface TrialId {
   /** The number of the trial within its job, from 1. 0 is refused as unknown. */
   trialNumber: number;
   /**
-   * The launch that the trial was dispatched to or imported from: the request_id of GetNextBatchSize and ImportTrial; the
+   * The launch that the trial was dispatched to or imported from: the launch_id of GetNextBatchSize and ImportTrial; the
    * server sets it, to a random one for a launch without. In requests: with a launch, a trial of another one is refused as
    * an unknown trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
    */
-  requestId: string;
+  launchId: string;
 }
 
 /** The state of a trial: the record of a training with one batch size. */
@@ -598,7 +598,7 @@ export interface Measurement {
 }
 
 function createBaseTrialId(): TrialId {
-  return { jobId: "", batchSize: 0, trialNumber: 0, requestId: "" };
+  return { jobId: "", batchSize: 0, trialNumber: 0, launchId: "" };
 }
 
 export const TrialId: MessageFns<TrialId> = {
@@ -612,8 +612,8 @@ export const TrialId: MessageFns<TrialId> = {
     if (message.trialNumber !== 0) {
       writer.uint32(24).int32(message.trialNumber);
     }
-    if (message.requestId !== "") {
-      writer.uint32(34).string(message.requestId);
+    if (message.launchId !== "") {
+      writer.uint32(34).string(message.launchId);
     }
     return writer;
   },
@@ -660,7 +660,7 @@ export const TrialId: MessageFns<TrialId> = {
               break;
             }
 
-            message.requestId = reader.string();
+            message.launchId = reader.string();
             continue;
           }
         }
@@ -683,7 +683,7 @@ export const TrialId: MessageFns<TrialId> = {
     message.jobId = object.jobId ?? "";
     message.batchSize = object.batchSize ?? 0;
     message.trialNumber = object.trialNumber ?? 0;
-    message.requestId = object.requestId ?? "";
+    message.launchId = object.launchId ?? "";
     return message;
   },
 };

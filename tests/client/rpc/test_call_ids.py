@@ -1,9 +1,9 @@
-"""Request ids in the client's errors and in the server's log."""
+"""Call ids in the client's errors and in the server's log."""
 
 from __future__ import annotations
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, JobNotFoundError, NoBatchSizeConvergedError, v1
+from wattwise import BatchSizeOptimizer, Client, JobNotFoundError, NoBatchSizeLeftError, v1
 
 from tests.client.training.script import StepMonitor, begun, job_spec
 from tests.waiting import wait_until
@@ -17,23 +17,23 @@ def test_each_call_has_an_id(watched: WatchedServer) -> None:
         for _ in range(2):
             with pytest.raises(JobNotFoundError) as caught:
                 client.get_job("test-unknown")
-            assert str(caught.value).endswith(f" (request {caught.value.request_id})")
-            ids.append(caught.value.request_id)
+            assert str(caught.value).endswith(f" (call {caught.value.call_id})")
+            ids.append(caught.value.call_id)
         with pytest.raises(JobNotFoundError) as caught:
             next(client.watch_job("test-unknown"))
-        ids.append(caught.value.request_id)
+        ids.append(caught.value.call_id)
     assert len(set(ids)) == 3
-    assert [line["request_id"] for line in watched.events("call refused")] == ids
+    assert [line["call_id"] for line in watched.events("call refused")] == ids
 
 
 def test_id_of_a_client(watched: WatchedServer) -> None:
-    """All calls of a client with a request id have that id."""
-    with Client(watched.address, request_id="nightly 7") as client:
+    """All calls of a client with a call id have that id."""
+    with Client(watched.address, call_id="nightly 7") as client:
         client.register_job(job_spec())
         with pytest.raises(JobNotFoundError, match=r"\(request nightly 7\)"):
             client.get_job("test-unknown")
     lines = watched.events("job registered") + watched.events("call refused")
-    assert [line["request_id"] for line in lines] == ["nightly 7"] * 2
+    assert [line["call_id"] for line in lines] == ["nightly 7"] * 2
 
 
 def test_launch_has_one_id(watched: WatchedServer) -> None:
@@ -43,7 +43,7 @@ def test_launch_has_one_id(watched: WatchedServer) -> None:
         bso.on_evaluate(0.95)
     events = ["job registered", "trial dispatched", "trial decided", "best known changed"]
     wait_until(lambda: len(watched.events("trial decided")) == 1)
-    assert [line["event"] for line in watched.lines() if line.get("request_id") == bso.trial.request_id] == events
+    assert [line["event"] for line in watched.lines() if line.get("call_id") == bso.trial.launch_id] == events
     assert watched.events("trial decided")[0]["method"] == "StreamResults"
 
 
@@ -57,8 +57,8 @@ def test_error_of_a_launch_has_its_id(watched: WatchedServer) -> None:
     bso = BatchSizeOptimizer(watched.address, spec, monitor=StepMonitor())
     ids = []
     for _ in range(2):
-        with pytest.raises(NoBatchSizeConvergedError) as caught:
+        with pytest.raises(NoBatchSizeLeftError) as caught:
             bso.get_batch_size()
-        ids.append(caught.value.request_id)
-        assert watched.events("call refused")[-1]["request_id"] == ids[-1]
+        ids.append(caught.value.call_id)
+        assert watched.events("call refused")[-1]["call_id"] == ids[-1]
     assert ids[0] == ids[1] != ""
