@@ -35,7 +35,7 @@ type TrialSession struct {
 	client *Client
 	// The job as the trainer named it, and with the server's defaults.
 	job, spec *v1.JobSpec
-	launchID string
+	launchID  string
 	start     time.Time
 	cancel    context.CancelFunc
 	done      chan struct{}

@@ -418,7 +418,7 @@ export class Client implements TrialCalls {
 
   #metadata(callId: string): Metadata {
     const metadata = new Metadata();
-    metadata.set("x-request-id", launchId);
+    metadata.set("x-request-id", callId);
     const token = this.#credentials.token();
     if (token !== undefined) {
       metadata.set("authorization", `Bearer ${token}`);
