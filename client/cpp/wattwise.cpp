@@ -284,7 +284,7 @@ void Client::prepare(grpc::ClientContext& context, const std::string& call_id) c
 void Client::retrying(const std::function<grpc::Status(grpc::ClientContext&, const Server&)>& attempt,
                       Timeout call_timeout) const {
   const auto deadline = Clock::now() + call_timeout.value_or(timeout);
-  const std::string launch_id = new_id();
+  const std::string call_id = new_id();
   std::minstd_rand random{std::random_device{}()};
   for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     grpc::ClientContext context;
