@@ -40,7 +40,7 @@ from wattwise_replay.traces import WORKLOADS
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
 from wattwise_replay.world import TrialCourse, World, course
 from wattwise_server.domain import Verdict
-from wattwise_server.policy.savings import Delivered, Savings, savings
+from wattwise_server.policy.savings import Delivered, SavingsEstimate, savings
 from wattwise_server.store.base import PolicyState
 from wattwise_server.usecases.changes import compared_from
 
@@ -206,7 +206,7 @@ def claims(
     return found
 
 
-def claimed(trials: Sequence[PlayedTrial], default_batch_size: int) -> Savings:
+def claimed(trials: Sequence[PlayedTrial], default_batch_size: int) -> SavingsEstimate:
     """The claim about the cost of trials."""
     reached = defaultdict(list)
     for trial in trials:
@@ -224,7 +224,7 @@ def claimed(trials: Sequence[PlayedTrial], default_batch_size: int) -> Savings:
     )
 
 
-def _relative(claim: Savings, would: float) -> Claim | None:
+def _relative(claim: SavingsEstimate, would: float) -> Claim | None:
     """A claim beside what the default would have cost, in J."""
     if claim.baseline is None or claim.saved is None or claim.at_least is None:
         return None

@@ -87,7 +87,8 @@ func checkRegistered(answer *v1.RegisterJobResponse, sent *v1.JobSpec) error {
 	return nil
 }
 
-// only returns a job with one of the fields. The order of batch sizes does not matter.
+// only returns a job with one of the fields, as far as this client knows it: a newer server may say more. The order of batch
+// sizes does not matter.
 func only(spec *v1.JobSpec, field protoreflect.FieldDescriptor) *v1.JobSpec {
 	one := &v1.JobSpec{}
 	if spec.ProtoReflect().Has(field) {
@@ -95,7 +96,11 @@ func only(spec *v1.JobSpec, field protoreflect.FieldDescriptor) *v1.JobSpec {
 	}
 	one.BatchSizes = append([]int32(nil), one.BatchSizes...)
 	sort.Slice(one.BatchSizes, func(i, j int) bool { return one.BatchSizes[i] < one.BatchSizes[j] })
-	return one
+	known := &v1.JobSpec{}
+	if bytes, err := proto.Marshal(one); err == nil {
+		_ = proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(bytes, known)
+	}
+	return known
 }
 
 // checkTrial checks that a trial is the one that was asked for, and shortens its texts. Without a launch id it may belong to

@@ -32,6 +32,11 @@ from wattwise_replay.workload import BatchSize, Crash, PowerPoint, RecordedRun, 
 _NO_RUN = {EndReason.PREEMPTED, EndReason.LOST, EndReason.JOB_DELETED}
 _CRASHES = {EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.COMPLETED}
 _REASONS = {end_reason(v1.EndReason.Value(f"END_REASON_{reason.value}")): reason for reason in EndReason}
+_BY_STATUS: dict[int, EndReason] = {
+    v1.TRIAL_STATUS_DECIDED: EndReason.MAX_EPOCHS,
+    v1.TRIAL_STATUS_FAILED: EndReason.ERROR,
+}
+"""What a trial counts as whose reason is newer than this program."""
 _ETA_TOLERANCE = 0.01
 
 
@@ -143,7 +148,7 @@ def _recorded(record: TrialRecord) -> EndedTrial:
 
 def _listed(trial: v1.Trial, spec: v1.JobSpec, power_limit_watts: float | None) -> EndedTrial:
     name = enum_constant(v1.EndReason, trial.end_reason).removeprefix("END_REASON_")
-    reason = EndReason(name) if name in EndReason.__members__ else None
+    reason = EndReason(name) if name in EndReason.__members__ else _BY_STATUS.get(trial.status)
     metric, target = trial.last_metric, spec.target_metric
     near = metric >= target if spec.higher_is_better_metric else metric <= target
     used: v1.Trial | v1.ComputedUsage = trial

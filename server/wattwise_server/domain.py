@@ -123,6 +123,13 @@ class WarningReason(Enum):
     EPOCHS_CHANGED = "EPOCHS_CHANGED"
     EPOCH_COST_CHANGED = "EPOCH_COST_CHANGED"
     DELIVERY_UNUSUALLY_CHEAP = "DELIVERY_UNUSUALLY_CHEAP"
+    END_REASON_UNKNOWN = "END_REASON_UNKNOWN"
+
+
+class UnknownEndReason(NamedTuple):
+    """The number of an end reason that newer clients know and this server does not."""
+
+    number: int
 
 
 TRAINER_END_REASONS = (
@@ -613,7 +620,8 @@ class JobFigures(NamedTuple):
         num_claims: Jobs with a claim about their cost.
         saved_at_least: Its lower bound, of the same jobs.
         at_most: What decides about a loss, of the same jobs: below 0 there is one. Losses of jobs that explore are 0.
-        uncorrected: By the plain means of the defaults, which overstate: below 0 it is what was lost.
+        lost: What ended trials spent beyond what models take with the defaults, of the same jobs; that of a job that
+            explores is at most 0.
         verdicts: The number of jobs by what their data say about the cost.
         num_needing_attention: Jobs that somebody should look at.
         last_time: When a trial was last dispatched, has reported or has ended, if that was asked for.
@@ -629,7 +637,7 @@ class JobFigures(NamedTuple):
     num_claims: int = 0
     saved_at_least: Quantities = Quantities()
     at_most: Quantities = Quantities()
-    uncorrected: Quantities = Quantities()
+    lost: Quantities = Quantities()
     verdicts: Mapping[Verdict, int] = MappingProxyType({})
     num_needing_attention: int = 0
     last_time: datetime | None = None
@@ -647,7 +655,7 @@ class JobFigures(NamedTuple):
             self.num_claims + other.num_claims,
             self.saved_at_least.plus(other.saved_at_least),
             self.at_most.plus(other.at_most),
-            self.uncorrected.plus(other.uncorrected),
+            self.lost.plus(other.lost),
             Counter(self.verdicts) + Counter(other.verdicts),
             self.num_needing_attention + other.num_needing_attention,
             max(filter(None, (self.last_time, other.last_time)), default=None),

@@ -162,7 +162,8 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     """How a trial ended, in a few words."""
     if trial.status == v1.TRIAL_STATUS_RUNNING:
         return Badge("running", "run")
-    word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached)
+    decided = trial.status == v1.TRIAL_STATUS_DECIDED
+    word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, decided=decided)
     kind = "good" if trial.target_reached else "bad" if trial.status == v1.TRIAL_STATUS_FAILED else "miss"
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
 
@@ -180,7 +181,7 @@ def chooser(value: v1.TrialType.ValueType, *, staged: bool) -> str:
     """Who chose the batch size of a trial of this type; only policies with stages tell apart what the search chose."""
     if value == v1.TRIAL_TYPE_MAB and not staged:
         return "by the search"
-    return _CHOOSERS.get(value, f"type {value}")
+    return _CHOOSERS.get(value) or enum_name(v1.TrialType, value)
 
 
 def event_kind(value: int) -> str:

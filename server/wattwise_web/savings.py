@@ -97,13 +97,13 @@ def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
     for field, text in sorted(formats(factors).items(), key=lambda item: item[0] != main):
         if not known.HasField(field):
             continue
-        saving: v1.Saving = getattr(known, field)
+        saving: v1.SavingsEstimate = getattr(known, field)
         if field != "energy" or saving.spent > 0:
             rows.append(_row(_NAMES[field], saving, text))
     return rows
 
 
-def _row(name: str, saving: v1.Saving, text: Format) -> Row:
+def _row(name: str, saving: v1.SavingsEstimate, text: Format) -> Row:
     at_least, estimate = shown_saving(saving, text)
     return Row(
         name,
@@ -120,7 +120,7 @@ def card(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors, found: 
     """The savings of one job."""
     savings = statistics.savings
     _, saving, text = main_quantity(savings, factors)
-    figure = {"saving": saving.at_least, "loss": -saving.uncorrected}.get(found.kind)
+    figure = {"saving": saving.at_least, "loss": saving.lost}.get(found.kind)
     spending = [f"Spent: {spent_per_model(statistics, factors)}, failed and running trials included."]
     return Card(
         found.kind,

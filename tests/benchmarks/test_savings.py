@@ -36,7 +36,7 @@ def test_a_claim_is_made_of_all_trials() -> None:
     default = [trial(8, 400.0, reached=True)] * 3
     found = claimed([*default, trial(16, 100.0, reached=True), trial(16, 70.0, reached=False)], 8)
     assert (found.deliveries, found.spent) == (4, 1370.0)
-    assert found.uncorrected == 4 * 400.0 - 1370.0
+    assert found.lost == 1370.0 - 4 * 400.0
 
 
 def test_the_truth_is_the_mean_of_the_runs_that_deliver() -> None:

@@ -16,6 +16,7 @@ from wattwise import v1
 
 from tests.hostile import frames
 from tests.hostile.server import Answer, Behaviour, Call
+from tests.protos.later import Later, enums_of, everywhere, methods, oneofs_of
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\N{RIGHT-TO-LEFT OVERRIDE}text"
 """Clears a terminal, sets its title, goes back and reverses text."""
@@ -313,9 +314,17 @@ def _ports() -> Iterable[Behaviour]:
 
 def _everywhere() -> Iterable[Behaviour]:
     for name, value in VALUES.items():
-        for methods in (("RegisterJob",), ("GetNextBatchSize",), (*_TRAINING, "StreamResults")):
-            changes = dict.fromkeys(methods, lambda answer, value=value: fill(answer, value))
-            yield Behaviour(f"{name} in all fields of {methods[0]}", changes)
+        for calls in (("RegisterJob",), ("GetNextBatchSize",), (*_TRAINING, "StreamResults")):
+            changes = dict.fromkeys(calls, lambda answer, value=value: fill(answer, value))
+            yield Behaviour(f"{name} in all fields of {calls[0]}", changes)
+
+
+def _later() -> Iterable[Behaviour]:
+    answers = methods().values()
+    # A job whose configuration differs from the registered one is refused.
+    values = Later(enums=enums_of(*answers), oneofs=oneofs_of(*answers), beneath=("JobSpec",))
+    yield Behaviour("fields of a later release in all answers", everywhere(Later()))
+    yield Behaviour("values of a later release in all answers", everywhere(values))
 
 
 BEHAVIOURS: tuple[Behaviour, ...] = (
@@ -326,4 +335,5 @@ BEHAVIOURS: tuple[Behaviour, ...] = (
     *_statuses(),
     *_ports(),
     *_everywhere(),
+    *_later(),
 )

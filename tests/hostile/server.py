@@ -36,7 +36,8 @@ class Call:
         service, self.method = path[1:].split("/")
         types = descriptor_pool.Default().FindServiceByName(service).methods_by_name[self.method]
         self._answer = message_factory.GetMessageClass(types.output_type)
-        self.request: Any = message_factory.GetMessageClass(types.input_type).FromString(request)
+        self._request = message_factory.GetMessageClass(types.input_type)
+        self.request: Any = self._request.FromString(request)
         self.context = context
         self.sent, self._path, self._behind = request, path, behind
 
@@ -51,6 +52,10 @@ class Call:
             return self.parsed(await forwarded(self.sent, timeout=20))
         except grpc.aio.AioRpcError as error:
             await self.pass_on(error)
+
+    def parsed_request(self, request: bytes) -> Any:
+        """A request as a message."""
+        return self._request.FromString(request)
 
     def parsed(self, answer: bytes) -> Any:
         """An answer as a message."""
@@ -73,6 +78,7 @@ class Behaviour:
     Attributes:
         does: What it does, in a few words.
         changes: What it changes in the real server's answers, by method.
+        requests: What it changes in requests before it passes them on.
         answers: How it answers calls itself, by method.
         streams: How it answers streams itself, by method.
         serve: Serves a connection in place of gRPC.
@@ -82,6 +88,7 @@ class Behaviour:
 
     does: str
     changes: Mapping[str, Change] = field(default_factory=dict)
+    requests: Change | None = None
     answers: Mapping[str, Answer] = field(default_factory=dict)
     streams: Mapping[str, Stream] = field(default_factory=dict)
     serve: Serve | None = None
@@ -183,8 +190,7 @@ class HostileServer(grpc.GenericRpcHandler):
         async def noted() -> AsyncIterator[bytes]:
             yield call.sent
             async for request in requests:
-                self._noted(path, request, context)
-                yield request
+                yield self._noted(path, request, context).sent
 
         forwarded: Any = self._behind.stream_stream(path)
         async for answer in self._answers(call, lambda: forwarded(noted())):
@@ -192,7 +198,8 @@ class HostileServer(grpc.GenericRpcHandler):
 
     async def _watch(self, path: str, request: bytes, context: Any) -> AsyncIterator[bytes]:
         forwarded: Any = self._behind.unary_stream(path)
-        async for answer in self._answers(self._noted(path, request, context), lambda: forwarded(request)):
+        call = self._noted(path, request, context)
+        async for answer in self._answers(call, lambda: forwarded(call.sent)):
             yield answer
 
     async def _answers(self, call: Call, real: Callable[[], AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
@@ -220,6 +227,11 @@ class HostileServer(grpc.GenericRpcHandler):
     def _noted(self, path: str, request: bytes, context: Any) -> Call:
         call = Call(path, request, context, self._behind)
         self.requests.append((call.method, call.request))
+        if self._behaviour.requests is not None:
+            with self._noting():
+                changed = call.parsed_request(request)
+                self._behaviour.requests(changed)
+                call.sent = changed.SerializeToString()
         return call
 
     def _changed(self, call: Call, answer: Message | bytes) -> bytes:

@@ -69,7 +69,7 @@ def test_the_default_has_a_line(web: httpx.Client, site: LiveServer) -> None:
     newest = site.admin.ListTrials(v1.ListTrialsRequest(job_id=SAVING, newest_first=True, page_size=1)).trials[0]
     default, bound = lines_of(spec_of(job_page(web, SAVING), "cost")).items()
     assert default[0].startswith("default 256, mean of its deliveries: ")
-    assert default[1] == pytest.approx(statistics.savings.cost.baseline, rel=1e-4)
+    assert default[1] == pytest.approx(statistics.savings.cost.default_mean, rel=1e-4)
     assert bound[0].startswith("bound of the newest trial: ")
     assert bound[1] == pytest.approx(newest.cost_bound, rel=1e-4)
 

@@ -61,7 +61,7 @@ def test_several_jobs_have_the_verdict_of_a_single_one(tmp_path: Path) -> None:
 
 def test_months_have_a_chart() -> None:
     """In money where there are prices; a month without a delivery has a row and no bar; one month is no trend."""
-    statistics = v1.JobStatistics(savings=v1.Savings(money=v1.Saving(), energy=v1.Saving(spent=1.0)))
+    statistics = v1.JobStatistics(savings=v1.Savings(money=v1.SavingsEstimate(), energy=v1.SavingsEstimate(spent=1.0)))
     for month, deliveries, spent in ((9, 10, 39.0), (10, 0, 3.0), (11, 12, 31.8)):
         assert charts.model_by_month(statistics, v1.Factors()).spec is None or month == 11
         added = statistics.months.add(num_deliveries=deliveries, spent=v1.Usage(money=spent, cost=spent))
@@ -82,7 +82,7 @@ def test_only_losing_quantities_have_rows_of_a_loss(tmp_path: Path) -> None:
         uncertain = job(server, "uncertain", [10.0] * 6, [10.5] * 10)
         found = {name: client.get_job_statistics(name).savings for name in (lost, uncertain)}
     assert found[uncertain].verdict == v1.SAVINGS_VERDICT_UNCERTAIN
-    assert found[uncertain].cost.uncorrected < 0
+    assert found[uncertain].cost.lost > 0
     rows = {name: savings.rows_of(each, v1.Factors()) for name, each in found.items()}
     assert [row.name for row in rows[lost] if row.loses] == ["cost", "energy"]
     assert [row for row in rows[uncertain] if row.loses or row.at_least or row.estimate] == []

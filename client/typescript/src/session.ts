@@ -31,7 +31,7 @@ import {
   TrainingResult,
   type Trial,
   type TrialId,
-  type WarningReason,
+  WarningReason,
 } from "./stubs/wattwise/v1/trial.js";
 
 type Required = "timeSeconds" | "energyJoules" | "metric" | "currentEpoch";
@@ -110,7 +110,7 @@ export class TrialSession {
   #endReason: TrainerReason | undefined;
   readonly #measurements: Measurement[] = [];
   #monitor: Monitor | undefined;
-  readonly #warned = new Set<WarningReason>();
+  readonly #warned = new Set<string>();
   /** The newest report that could not be delivered, and why. */
   #undelivered: TrainingResult | undefined;
   #outage: WattwiseError | undefined;
@@ -460,8 +460,10 @@ export class TrialSession {
       return decision;
     }
     for (const { reason, message } of decision.warnings) {
-      if (!this.#warned.has(reason) && this.#warned.size < MOST_WARNINGS) {
-        this.#warned.add(reason);
+      // Reasons that are newer than this client are all the same to it.
+      const about = reason === WarningReason.UNRECOGNIZED ? message : reason;
+      if (!this.#warned.has(about) && this.#warned.size < MOST_WARNINGS) {
+        this.#warned.add(about);
         warn(message);
       }
     }

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import {
   Client,
   ConfigurationError,
-  type Decision,
+  Decision,
   EndReason,
   ImportTrialRequest,
   InvalidResultError,
@@ -18,7 +18,9 @@ import {
   TrialNotFoundError,
   TrialStatus,
   TrialType,
-  type TrialSession,
+  type TrialCalls,
+  TrialSession,
+  WarningReason,
 } from "../src/index.js";
 import { epoch, ghost, job, Server } from "./server.js";
 
@@ -140,6 +142,19 @@ test("a warning of the server is shown once per trial", async () => {
   await trial.report(epoch(2, 0, 0.6));
   await trial.end(EndReason.END_REASON_COMPLETED);
   assert.equal(shown().filter((message) => message.includes("energy")).length, 1);
+});
+
+test("warnings whose reason is newer than this client are shown, each once", async () => {
+  const shown = warnings();
+  const [one, other] = ["first", "second"].map((message) => ({ reason: WarningReason.UNRECOGNIZED, message }));
+  const answer = async (): Promise<Decision> => Decision.fromPartial({ message: "go on", warnings: [one!, other!] });
+  const calls = { reportResult: answer } as unknown as TrialCalls;
+  const trial = new TrialSession(calls, { ...ghost("test"), trialNumber: 0 }, 0, 1000);
+  await trial.report(epoch(1, 10, 0.5));
+  await trial.report(epoch(2, 20, 0.5));
+  trial.close();
+  await sleep(0);
+  assert.deepEqual(shown(), ["first", "second"]);
 });
 
 test("a training continues on a server that does not know its trial, and is imported at its end", async () => {

@@ -50,6 +50,9 @@ sizes, of which more is known."""
 _MISCLAIMED = 0.05
 """Alpha: probability that `at_least` is ever wrong, if s is right."""
 
+CONFIDENCE = 1 - _MISCLAIMED
+"""Probability that `at_least` is never wrong."""
+
 LEAST_RUNS = 3
 """Trials of the default without which nothing is claimed: of two, nobody can tell which one is unusual."""
 
@@ -130,7 +133,7 @@ class Baseline(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Savings:
+class SavingsEstimate:
     """What a job has saved of one quantity, in its unit: J for cost and energy, s for time, or a currency.
 
     Attributes:
@@ -178,9 +181,9 @@ class Savings:
         return worth - (self.spent - self.running) * (1 - _NOTHING)
 
     @property
-    def uncorrected(self) -> float | None:
-        """D · M − what ended trials spent, which overstates: of a job with the verdict LOSS, the loss to show."""
-        return None if self.baseline is None else self.deliveries * self._model - (self.spent - self.running)
+    def lost(self) -> float | None:
+        """What ended trials spent − D · M: of a job with the verdict LOSS, the loss to show; else it understates."""
+        return None if self.baseline is None else (self.spent - self.running) - self.deliveries * self._model
 
     @property
     def _model(self) -> float:
@@ -189,7 +192,7 @@ class Savings:
             return self.with_default
         return 0.0 if self.baseline is None else self.baseline.mean
 
-    def times(self, factor: float) -> Savings:
+    def times(self, factor: float) -> SavingsEstimate:
         """The same in another unit: CO2 is energy times the carbon intensity.
 
         Raises:
@@ -218,7 +221,7 @@ def savings(
     running: float = 0.0,
     in_use: float | None = None,
     with_default: float | None = None,
-) -> Savings:
+) -> SavingsEstimate:
     """What a job has saved of one quantity.
 
     Args:
@@ -238,13 +241,13 @@ def savings(
     default = reached.get(default_batch_size, Delivered())
     if any(each.logs.count < each.count for each in reached.values()):
         # What was not measured is missing from what was spent, too.
-        return Savings(deliveries, spent, Verdict.NOT_MEASURED if deliveries else Verdict.NO_DELIVERY)
+        return SavingsEstimate(deliveries, spent, Verdict.NOT_MEASURED if deliveries else Verdict.NO_DELIVERY)
     if not deliveries:
-        return Savings(0, spent, Verdict.NO_DELIVERY, running=running, in_use=in_use, with_default=with_default)
+        return SavingsEstimate(0, spent, Verdict.NO_DELIVERY, running=running, in_use=in_use, with_default=with_default)
     spread = _spread(default, reached.values())
     known = _baseline(default, spread) if default.count >= LEAST_RUNS else None
     mean = default.mean if default.count else None
-    found = Savings(deliveries, spent, Verdict.NO_BASELINE, known, mean, running, in_use, with_default)
+    found = SavingsEstimate(deliveries, spent, Verdict.NO_BASELINE, known, mean, running, in_use, with_default)
     verdict = _verdict(found, launches)
     way = None if verdict is Verdict.SAVING else settling(default, spread, found)
     return replace(found, verdict=verdict, settling=way)
@@ -291,7 +294,7 @@ def boundary(runs: int) -> float:
     return math.sqrt(2 * (runs + 1) * math.log1p(math.sqrt(runs + 1) / (2 * _MISCLAIMED)))
 
 
-def _verdict(found: Savings, launches: int) -> Verdict:
+def _verdict(found: SavingsEstimate, launches: int) -> Verdict:
     if found.at_least is not None and found.at_least > 0:
         return Verdict.SAVING
     if launches <= EXPLORING_LAUNCHES:
@@ -301,7 +304,7 @@ def _verdict(found: Savings, launches: int) -> Verdict:
     return Verdict.LOSS if found.at_most < 0 else Verdict.UNCERTAIN
 
 
-def settling(default: Delivered, spread: float, found: Savings) -> Settling | None:
+def settling(default: Delivered, spread: float, found: SavingsEstimate) -> Settling | None:
     """The shortest way to a proven saving, if the default and the batch size in use go on to cost their means.
 
     With k more runs of the default and m more launches of the batch size in use, the bound is
@@ -345,7 +348,7 @@ def total_verdict(verdicts: Collection[Verdict], at_least: float | None, at_most
 
 
 def advice(
-    found: Savings,
+    found: SavingsEstimate,
     job_id: str,
     default_batch_size: int,
     *,
@@ -354,7 +357,7 @@ def advice(
 ) -> Sequence[str]:
     """What an operator should do about a claim, as sentences; none if nothing would change it.
 
-    What would show a saving is in `Savings.settling`.
+    What would show a saving is in `SavingsEstimate.settling`.
 
     Args:
         found: The claim.

@@ -30,13 +30,13 @@ from wattwise_server.domain import (
     Measurement,
     MonitorKinds,
     PowerSample,
-    Quantities,
     Search,
     Stage,
     Trial,
     TrialKey,
     TrialStatus,
     TrialWarning,
+    UnknownEndReason,
     Verdict,
 )
 from wattwise_server.errors import (
@@ -51,8 +51,7 @@ from wattwise_server.policy.explorer import next_exploration
 from wattwise_server.policy.failures import Status, advice, failing, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.savings import EXPLORING_LAUNCHES, LEAST_RUNS, total_verdict
-from wattwise_server.policy.savings import Savings as Claim
+from wattwise_server.policy.savings import CONFIDENCE, EXPLORING_LAUNCHES, LEAST_RUNS, SavingsEstimate, total_verdict
 from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
 from wattwise_server.usecases.administration import Preview, ShownTrial
 from wattwise_server.usecases.changes import changes
@@ -236,10 +235,12 @@ def policy(value: v1.Policy.ValueType) -> str:
     return v1.Policy.Name(value).removeprefix("POLICY_")
 
 
-def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:
-    """A trainer's reason; None if it is unspecified or unknown."""
-    if reason == v1.END_REASON_UNSPECIFIED or reason not in v1.EndReason.values():
+def end_reason(reason: v1.EndReason.ValueType) -> EndReason | UnknownEndReason | None:
+    """A trainer's reason; None if it is unspecified."""
+    if reason == v1.END_REASON_UNSPECIFIED:
         return None
+    if reason not in v1.EndReason.values():
+        return UnknownEndReason(reason)
     return EndReason(v1.EndReason.Name(reason).removeprefix("END_REASON_"))
 
 
@@ -412,25 +413,20 @@ def _amount(known: Amount) -> v1.Usage:
     return v1.Usage(**known.quantities()._asdict())
 
 
-def _claimed(known: Quantities) -> v1.Usage | None:
-    return None if known == Quantities() else v1.Usage(**known._asdict())
-
-
-def _saving(known: Claim | None) -> v1.Saving | None:
+def _estimate(known: SavingsEstimate | None) -> v1.SavingsEstimate | None:
     if known is None:
         return None
-    baseline, way = known.baseline, known.settling
-    return v1.Saving(
+    way = known.settling
+    return v1.SavingsEstimate(
+        verdict=_verdict(known.verdict),
         spent=known.spent,
-        baseline=known.default_mean,
         saved=known.saved,
         at_least=known.at_least,
-        cautious_baseline=baseline.cautious if baseline else None,
-        least_baseline=baseline.least if baseline else None,
-        uncorrected=known.uncorrected,
-        verdict=_verdict(known.verdict),
+        confidence=CONFIDENCE,
+        lost=known.lost,
         in_use=known.in_use,
         with_default=known.with_default,
+        default_mean=known.default_mean,
         baselines_to_settle=None if way is None else way.runs,
         launches_to_settle=None if way is None else way.launches,
     )
@@ -444,15 +440,15 @@ def _savings(known: Savings) -> v1.Savings:
     return v1.Savings(
         verdict=_verdict(known.verdict),
         advice=known.advice,
-        cost=_saving(known.cost),
-        energy=_saving(known.energy),
-        time=_saving(known.time),
-        money=_saving(known.money),
-        carbon=_saving(known.carbon),
+        cost=_estimate(known.cost),
+        energy=_estimate(known.energy),
+        time=_estimate(known.time),
+        money=_estimate(known.money),
+        carbon=_estimate(known.carbon),
         num_deliveries=known.num_deliveries,
         num_baseline_trials=known.num_baseline_trials,
         newest_baseline_time=timestamp(known.newest_baseline_time),
-        compared_from_trial=known.compared_from,
+        compared_from_trial=known.compared_from or None,
         break_even_trial=known.break_even_trial,
         batch_size_in_use=known.in_use,
         num_in_use_trials=known.num_in_use,
@@ -527,7 +523,7 @@ def _trial_statistics(known: TrialStatistics) -> v1.TrialStatistics:
         num_failed=known.num_failed,
         spent=_amount(known.spent),
         mean_delivery=None if known.mean_delivery is None else _amount(known.mean_delivery),
-        log_cost_deviation=math.sqrt(known.logs.variance),
+        log_cost_deviation=math.sqrt(known.logs.variance) if known.logs.count > 1 else None,
         mean_epochs=known.mean_epochs,
         least_epochs=known.least_epochs,
         most_epochs=known.most_epochs,
@@ -559,9 +555,6 @@ def totals(known: JobFigures) -> v1.Totals:
         num_running_trials=known.num_running,
         num_deliveries=known.num_deliveries,
         spent=_amount(known.spent),
-        saved=_claimed(known.saved),
-        saved_at_least=_claimed(known.saved_at_least),
-        uncorrected=_claimed(known.uncorrected),
         num_jobs_with_savings=known.num_claims,
         num_jobs_needing_attention=known.num_needing_attention,
         savings=_total_savings(known),
@@ -571,23 +564,28 @@ def totals(known: JobFigures) -> v1.Totals:
 def _total_savings(known: JobFigures) -> v1.Savings:
     spent = known.spent.quantities()
 
-    def saving(name: str) -> v1.Saving | None:
-        value, saved, at_least, at_most, uncorrected = (
-            getattr(each, name) for each in (spent, known.saved, known.saved_at_least, known.at_most, known.uncorrected)
+    def estimate(name: str) -> v1.SavingsEstimate | None:
+        value, saved, at_least, at_most, lost = (
+            getattr(each, name) for each in (spent, known.saved, known.saved_at_least, known.at_most, known.lost)
         )
         if value is None:
             return None
         verdict = total_verdict(known.verdicts, at_least, at_most)
-        return v1.Saving(
-            spent=value, saved=saved, at_least=at_least, uncorrected=uncorrected, verdict=_verdict(verdict)
+        return v1.SavingsEstimate(
+            verdict=_verdict(verdict),
+            spent=value,
+            saved=saved,
+            at_least=at_least,
+            confidence=CONFIDENCE,
+            lost=lost,
         )
 
     found = v1.Savings(
-        cost=saving("cost"),
-        energy=saving("energy_joules"),
-        time=saving("time_seconds"),
-        money=saving("money"),
-        carbon=saving("carbon_grams"),
+        cost=estimate("cost"),
+        energy=estimate("energy_joules"),
+        time=estimate("time_seconds"),
+        money=estimate("money"),
+        carbon=estimate("carbon_grams"),
         num_deliveries=known.num_deliveries,
         min_baseline_trials=LEAST_RUNS,
         num_exploring_launches=EXPLORING_LAUNCHES,

@@ -20,6 +20,7 @@ from wattwise_server.domain import (
     Trial,
     TrialStatus,
     TrialType,
+    UnknownEndReason,
     identifier_fault,
 )
 from wattwise_server.errors import DeletedTrialError, InvalidRequestError, Violation
@@ -33,7 +34,7 @@ from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.publishing import Publisher, caller_token
 from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, power_limit_fault, shrink_faults
 from wattwise_server.usecases.retries import retried
-from wattwise_server.usecases.trial_warnings import in_report, of_power
+from wattwise_server.usecases.trial_warnings import in_report, known_reason, of_power, of_unknown_end
 
 MAX_MEASUREMENTS = 5_000
 """Few enough that other calls do not wait long."""
@@ -54,7 +55,7 @@ class ImportedTrial(NamedTuple):
         launch_id: Of its launch, or made for this import.
         batch_size: Its batch size.
         measurements: By epoch; a `report_time` may be `UNKNOWN_TIME`.
-        end_reason: How it ended unless its measurements decide it; None if unspecified or unknown.
+        end_reason: How it ended unless its measurements decide it; None if unspecified.
         power_limit_watts: The GPU power limit; None if unknown.
         start_time: When it started; None if unknown. One from before the job's reset is excluded.
         monitor: What the energy comes from; None if unknown.
@@ -66,7 +67,7 @@ class ImportedTrial(NamedTuple):
     launch_id: str
     batch_size: int
     measurements: Sequence[Measurement]
-    end_reason: EndReason | None
+    end_reason: EndReason | UnknownEndReason | None
     power_limit_watts: float | None = None
     start_time: datetime | None = None
     monitor: MonitorKinds | None = None
@@ -136,22 +137,23 @@ class Importer:
             job, known = self._lifecycle.revive(tx, job, known)
         bound = None if known is None or faults else bound_of(job, known)
         measured, verdict = _judged(job.spec, bound, measured)
-        if verdict is None and imported.end_reason not in _END_REASONS and not found:
+        reason = known_reason(imported.end_reason)
+        if verdict is None and reason not in _END_REASONS and not found:
             faults.append(Violation("end_reason", _END_FAULT))
         if faults:
             raise InvalidRequestError(*faults)
         job, trial = (job, known) if known else self._create(tx, job, imported, measured)
         if measured:
             job, trial = self._add(tx, job, trial, imported, measured)
-        if verdict is None and imported.end_reason is EndReason.STOPPED_EARLY and trial.last is not None:
+        if verdict is None and reason is EndReason.STOPPED_EARLY and trial.last is not None:
             verdict = stopped_early(job.spec, bound, trial.last)
         # It ran to its end; if it reached the target, its metric has not moved away.
-        if verdict or imported.end_reason is EndReason.COMPLETED:
+        if verdict or reason is EndReason.COMPLETED:
             new = (measurement.metric for measurement in measured)
             job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
         if verdict is None:
-            reason = imported.end_reason or EndReason.COMPLETED
-            return self._lifecycle.fail(tx, job, trial, reason)[1], known is None
+            job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, "end_reason", imported.end_reason))
+            return self._lifecycle.fail(tx, job, trial, reason or EndReason.COMPLETED)[1], known is None
         job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
         job = self._lifecycle.succeed(tx, job, trial, verdict)
         await self._lifecycle.stop_over_bound(tx, job)

@@ -20,6 +20,7 @@ from wattwise_server.domain import (
     Trial,
     TrialKey,
     TrialStatus,
+    UnknownEndReason,
     identifier_fault,
 )
 from wattwise_server.errors import (
@@ -63,7 +64,13 @@ from wattwise_server.usecases.lookup import (
 from wattwise_server.usecases.publishing import Publisher, caller_token
 from wattwise_server.usecases.report import Report, epoch_reported, to_measurement
 from wattwise_server.usecases.retries import retried
-from wattwise_server.usecases.trial_warnings import in_report, of_power, of_unconnected_ranks
+from wattwise_server.usecases.trial_warnings import (
+    in_report,
+    known_reason,
+    of_power,
+    of_unconnected_ranks,
+    of_unknown_end,
+)
 
 _EXPIRED_PER_BATCH = 100
 """Few enough that a trainer's call does not wait long behind them."""
@@ -279,14 +286,17 @@ class Optimizer:
         return decision
 
     @retried
-    async def end_trial(self, key: TrialKey, reason: EndReason | None) -> Trial:
+    async def end_trial(self, key: TrialKey, reason: EndReason | UnknownEndReason | None) -> Trial:
         """Ends a trial for its trainer; a trial that has already ended is unchanged.
+
+        A reason that only newer clients know counts as an error, with a warning.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
             InvalidRequestError: a trainer cannot give this reason.
         """
-        if reason is None or reason not in TRAINER_END_REASONS:
+        stated, reason = reason, known_reason(reason)
+        if reason not in TRAINER_END_REASONS:
             names = " or ".join(f"END_REASON_{each.value}" for each in TRAINER_END_REASONS)
             raise InvalidRequestError(Violation("reason", f"is reserved for the server; use {names}"))
         async with self._store.transaction(key.job_id) as tx:
@@ -295,6 +305,7 @@ class Optimizer:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             if not trial.running:
                 return trial
+            job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, "request.reason", stated))
             if reason in (EndReason.COMPLETED, EndReason.STOPPED_EARLY):
                 job, trial = await self._lifecycle.warn_of_miss(tx, job, trial)
             if reason is EndReason.STOPPED_EARLY and trial.last is not None:

@@ -31,9 +31,8 @@ from wattwise_server.domain import (
     Verdict,
 )
 from wattwise_server.errors import JobNotFoundError
-from wattwise_server.policy.savings import Baseline, Delivered, advice
-from wattwise_server.policy.savings import Savings as Claim
-from wattwise_server.policy.savings import savings as claim
+from wattwise_server.policy.savings import Baseline, Delivered, SavingsEstimate, advice
+from wattwise_server.policy.savings import savings as estimated
 from wattwise_server.store.base import Bucket, Day, JobVersion, Prices, Spent, Store, TrialGroup
 from wattwise_server.usecases.changes import compared_from
 from wattwise_server.usecases.lookup import find_job
@@ -66,6 +65,7 @@ class TrialStatistics(NamedTuple):
 
     Attributes:
         logs: Of the logarithm of what a delivery cost.
+        mean_epochs: Of a delivery; None without one, like the next two.
     """
 
     batch_size: int
@@ -78,9 +78,9 @@ class TrialStatistics(NamedTuple):
     spent: Amount
     mean_delivery: Amount | None
     logs: Moments
-    mean_epochs: float
-    least_epochs: int
-    most_epochs: int
+    mean_epochs: float | None
+    least_epochs: int | None
+    most_epochs: int | None
 
 
 class Savings(NamedTuple):
@@ -93,11 +93,11 @@ class Savings(NamedTuple):
         num_in_use: Its deliveries among the compared trials.
     """
 
-    cost: Claim
-    energy: Claim
-    time: Claim
-    money: Claim | None
-    carbon: Claim | None
+    cost: SavingsEstimate
+    energy: SavingsEstimate
+    time: SavingsEstimate
+    money: SavingsEstimate | None
+    carbon: SavingsEstimate | None
     num_deliveries: int
     num_baseline_trials: int
     newest_baseline_time: datetime | None
@@ -332,7 +332,7 @@ class Statistics:
             int(savings.cost.saved is not None),
             _claimed(savings, "at_least"),
             _without_exploring(savings, "at_most"),
-            _without_exploring(savings, "uncorrected"),
+            _without_exploring(savings, "lost"),
             {savings.verdict: 1},
             int(version.needs_attention),
         )
@@ -420,7 +420,7 @@ class Statistics:
             number = sum(group.num_trials for group in ended if group.delivered and not group.doubtful)
             return sum(_quantities(group)[place] for group in ended) / number if number else None
 
-        def saved(place: int, value: float, unfinished: float) -> Claim:
+        def saved(place: int, value: float, unfinished: float) -> SavingsEstimate:
             reached = _delivered(delivered, place)
             numbers = (
                 value,
@@ -428,8 +428,8 @@ class Statistics:
             )
             if not all(map(math.isfinite, numbers)):
                 # Older servers accepted values whose sums are infinite.
-                return Claim(num_deliveries, value, Verdict.NOT_MEASURED)
-            return claim(
+                return SavingsEstimate(num_deliveries, value, Verdict.NOT_MEASURED)
+            return estimated(
                 reached,
                 default_batch_size=default,
                 deliveries=num_deliveries,
@@ -524,9 +524,9 @@ class Statistics:
             self._priced(_usage(groups), num_gpus),
             self._priced(_usage(delivered).times(1 / num_deliveries), num_gpus) if num_deliveries else None,
             logs,
-            sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else 0.0,
-            min((group.least_epochs for group in delivered), default=0),
-            max((group.most_epochs for group in delivered), default=0),
+            sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else None,
+            min((group.least_epochs for group in delivered), default=None),
+            max((group.most_epochs for group in delivered), default=None),
         )
 
 
@@ -563,26 +563,27 @@ def _quantities(group: TrialGroup) -> tuple[float, float, float, float]:
     return usage.cost, usage.energy_joules, usage.time_seconds, group.money
 
 
-def _measured_money(money: Claim, energy: Claim) -> Claim:
+def _measured_money(money: SavingsEstimate, energy: SavingsEstimate) -> SavingsEstimate:
     """The claim about money where energy has a price: without its energy, a trial seems cheaper than it was."""
     if energy.verdict is Verdict.NOT_MEASURED:
-        return Claim(money.deliveries, money.spent, Verdict.NOT_MEASURED)
+        return SavingsEstimate(money.deliveries, money.spent, Verdict.NOT_MEASURED)
     if energy.in_use is None:
         return replace(money, in_use=None, with_default=energy.with_default and money.with_default)
     return money
 
 
-def _claimed(savings: Savings, figure: Literal["saved", "at_least", "at_most", "uncorrected"]) -> Quantities:
+def _claimed(savings: Savings, figure: Literal["saved", "at_least", "at_most", "lost"]) -> Quantities:
     claims = savings.time, savings.energy, savings.cost, savings.money, savings.carbon
     return Quantities(*(None if each is None else getattr(each, figure) for each in claims))
 
 
-def _without_exploring(savings: Savings, figure: Literal["at_most", "uncorrected"]) -> Quantities:
+def _without_exploring(savings: Savings, figure: Literal["at_most", "lost"]) -> Quantities:
     found = _claimed(savings, figure)
     if savings.verdict is not Verdict.EXPLORING:
         return found
     # A job that explores has not lost yet.
-    return Quantities(*(None if each is None else max(0.0, each) for each in found))
+    limited = max if figure == "at_most" else min
+    return Quantities(*(None if each is None else limited(0.0, each) for each in found))
 
 
 def _points(

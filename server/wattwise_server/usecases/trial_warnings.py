@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from wattwise_server.domain import (
+    EndReason,
     EventKind,
     Job,
     JobEvent,
@@ -17,6 +18,7 @@ from wattwise_server.domain import (
     Trial,
     TrialType,
     TrialWarning,
+    UnknownEndReason,
     WarningReason,
 )
 from wattwise_server.errors import jobs_command
@@ -217,6 +219,21 @@ def of_unconnected_ranks(trial: Trial, ranks: int) -> Iterator[TrialWarning]:
             "them before they ask for a batch size, with torch.distributed.init_process_group() in PyTorch"
         )
         yield TrialWarning(WarningReason.UNCONNECTED_RANKS, "request.unconnected_ranks", message, trial.number)
+
+
+def known_reason(stated: EndReason | UnknownEndReason | None) -> EndReason | None:
+    """An end reason as it is stored: one that only newer clients know counts as an error."""
+    return EndReason.ERROR if isinstance(stated, UnknownEndReason) else stated
+
+
+def of_unknown_end(trial: Trial, field: str, stated: EndReason | UnknownEndReason | None) -> Iterator[TrialWarning]:
+    """The warning of a trial that ended for a reason that only newer clients know."""
+    if isinstance(stated, UnknownEndReason):
+        message = (
+            f"the trial ended for reason {stated.number}, which this server does not know, and is recorded as "
+            f"END_REASON_{EndReason.ERROR.value}: update the server"
+        )
+        yield TrialWarning(WarningReason.END_REASON_UNKNOWN, field, message, trial.number)
 
 
 def with_warnings(job: Job, trial: Trial, found: Iterable[TrialWarning]) -> tuple[Job, Trial, Sequence[TrialWarning]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from wattwise import v1
 from wattwise.commands.humanize import percent
-from wattwise.commands.tables import Figures
+from wattwise.commands.tables import Figures, status_name
 
 from wattwise_web.amounts import JOULES, cost, energy, number, step_time
 from wattwise_web.batch_sizes import Belief, beliefs
@@ -103,7 +103,7 @@ def _belief_row(
     reached, missed = figures.counts.get(size, (0, 0))
     return (
         Link(str(size), page("job/trials", id=job.spec.job_id, batch=size)),
-        _STATUS.get(state.status, "unknown"),
+        status_name(state),
         "–" if belief.mean is None else cost(belief.mean),
         "–" if belief.deviation is None else f"± {cost(_CERTAIN * belief.deviation)}",
         *(() if figures.money is None else (figures.money.get(size, "–"),)),
@@ -126,7 +126,7 @@ def _belief_value(state: v1.BatchSizeState, belief: Belief, chance: float, ceili
         "label": percent(chance) if chance else "",
         "text": f"{cost(mean)} ± {cost(spread)}",
         "next": percent(chance),
-        "state": _STATUS.get(state.status, "unknown"),
+        "state": status_name(state),
         "open": state.status not in (v1.BATCH_SIZE_STATUS_ALLOWED, v1.BATCH_SIZE_STATUS_PINNED),
     }
 
@@ -163,16 +163,6 @@ def _belief_layers(job: v1.Job, top: float) -> list[Spec]:
             "encoding": {"x": x, "y": {**y, "field": "high"}, "tooltip": tips},
         },
     ]
-
-
-_STATUS = {
-    v1.BATCH_SIZE_STATUS_ALLOWED: "allowed",
-    v1.BATCH_SIZE_STATUS_PRUNED: "pruned",
-    v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY: "out of memory",
-    v1.BATCH_SIZE_STATUS_SET_ASIDE: "set aside",
-    v1.BATCH_SIZE_STATUS_BANNED: "banned",
-    v1.BATCH_SIZE_STATUS_PINNED: "pinned",
-}
 
 
 def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart:

@@ -143,7 +143,8 @@ def _mark(bucket: v1.TrialBucket, words: dict[str, int], *, single: bool, explai
 
 def _result(bucket: v1.TrialBucket, *, single: bool) -> str:
     if single:
-        word = trial_result(end_reason(bucket.end_reason), reached=bucket.num_deliveries > 0)
+        reached, decided = bucket.num_deliveries > 0, not bucket.num_failed
+        word = trial_result(end_reason(bucket.end_reason), reached=reached, decided=decided)
     else:
         word = f"{bucket.num_deliveries} of {bucket.num_trials} delivered"
     return f"{word}, excluded" if bucket.excluded else word
@@ -225,9 +226,9 @@ class _Line(NamedTuple):
 def _lines(job: v1.Job, statistics: v1.JobStatistics, bound: float | None) -> list[_Line]:
     """What a delivery costs with the default on average, and where the newest trial is stopped."""
     lines, of_cost = [], statistics.savings.cost
-    if of_cost.HasField("baseline") and math.isfinite(of_cost.baseline):
-        text = f"default {job.spec.default_batch_size}, mean of its deliveries: {cost(of_cost.baseline)}"
-        lines.append(_Line(text, of_cost.baseline, (1, 0)))
+    if of_cost.HasField("default_mean") and math.isfinite(of_cost.default_mean):
+        text = f"default {job.spec.default_batch_size}, mean of its deliveries: {cost(of_cost.default_mean)}"
+        lines.append(_Line(text, of_cost.default_mean, (1, 0)))
     if bound is not None and math.isfinite(bound):
         lines.append(_Line(f"bound of the newest trial: {cost(bound)}", bound, (4, 4)))
     return lines

@@ -25,10 +25,12 @@ def said(verdict: v1.SavingsVerdict.ValueType, runs: int = 3, job: dict[str, Any
     ]
     known["spec"] = v1.JobSpec(job_id="a job", default_batch_size=64)
     shown = v1.Job(**known | (job or {}))
-    amounts = {"spent": 500.0, "in_use": 16.4, "baseline": 29.4, "with_default": 29.4} | cost
+    amounts = {"spent": 500.0, "in_use": 16.4, "default_mean": 29.4, "with_default": 29.4} | cost
     savings = v1.Savings(
         verdict=verdict,
-        cost=v1.Saving(verdict=verdict, **{name: value for name, value in amounts.items() if value is not None}),
+        cost=v1.SavingsEstimate(
+            verdict=verdict, **{name: value for name, value in amounts.items() if value is not None}
+        ),
         num_deliveries=0 if verdict == NO_DELIVERY else 20,
         num_baseline_trials=runs,
         num_in_use_trials=15,
@@ -84,7 +86,7 @@ def test_what_is_requested_is_not_advised_again(job: dict[str, Any], text: str) 
 
 def test_exploration_is_no_loss() -> None:
     """What the first launches cost more is said as usual; without a claim there is no percentage."""
-    found = said(EXPLORING, spent=682.0, saved=-100.0, at_least=-200.0, uncorrected=-94.0)
+    found = said(EXPLORING, spent=682.0, saved=-100.0, at_least=-200.0, lost=94.0)
     assert found.kind == "exploring"
     assert found.saved == "Exploring: 16% more so far than with the default, which is usual in the first 10 launches."
     assert "usually costs more than it saves" in said(EXPLORING, runs=1, spent=682.0).saved
@@ -100,7 +102,7 @@ def test_exploration_is_no_loss() -> None:
 def test_an_uncertain_claim_has_no_negative_numbers() -> None:
     """It says what would settle it."""
     way: dict[str, Any] = {"baselines_to_settle": 0, "launches_to_settle": 20}
-    found = said(UNCERTAIN, saved=-100.0, at_least=-7e6, uncorrected=-94.0, **way)
+    found = said(UNCERTAIN, saved=-100.0, at_least=-7e6, lost=94.0, **way)
     assert (
         "not certain yet. About 20 more launches would prove a saving, if they go on to cost the same. " in found.brief
     )
@@ -119,14 +121,14 @@ def test_an_uncertain_claim_has_no_negative_numbers() -> None:
 
 def test_a_loss_is_said() -> None:
     """As a share of what the default would have cost, its misses included."""
-    found = said(LOSS, uncorrected=-147.0, baseline=10.0)
+    found = said(LOSS, lost=147.0, default_mean=10.0)
     assert found.saved == "Lost about 147 J in 20 deliveries, 25% more than the default would have cost."
 
 
 def test_states_of_a_job_are_told() -> None:
     """New, pinned and paused jobs, and one without a batch size left."""
     unknown = v1.Job(spec=v1.JobSpec(job_id="a", default_batch_size=64), batch_size_in_use=64)
-    nothing = v1.Savings(verdict=NO_DELIVERY, cost=v1.Saving(verdict=NO_DELIVERY), batch_size_in_use=64)
+    nothing = v1.Savings(verdict=NO_DELIVERY, cost=v1.SavingsEstimate(verdict=NO_DELIVERY), batch_size_in_use=64)
     stuck = answer(unknown, nothing, v1.Factors(), [])
     assert (stuck.used, stuck.upcoming) == ("No batch size is used now, since none is left to try.", "")
     unknown.surviving_batch_sizes.append(64)

@@ -14,7 +14,7 @@ from wattwise_server.policy.savings import (
     EXPLORING_LAUNCHES,
     LEAST_RUNS,
     Delivered,
-    Savings,
+    SavingsEstimate,
     Settling,
     advice,
     boundary,
@@ -30,7 +30,7 @@ _REACHED = st.dictionaries(st.sampled_from([8, 16, 32]), _VALUES, max_size=2).fl
 
 def _claim(
     reached: dict[int, list[float]], wasted: float = 0.0, launches: int = EXPLORING_LAUNCHES + 1, used: int = 32
-) -> Savings:
+) -> SavingsEstimate:
     """The claim of a job with the default 64 that spent what its deliveries took, and more without success."""
     deliveries = sum(map(len, reached.values()))
     sums = {size: Delivered.of(values) for size, values in reached.items()}
@@ -39,11 +39,11 @@ def _claim(
     return savings(sums, default_batch_size=64, deliveries=deliveries, spent=spent, launches=launches, in_use=in_use)
 
 
-def _numbers(found: Savings) -> tuple[float, float, float]:
+def _numbers(found: SavingsEstimate) -> tuple[float, float, float]:
     assert found.saved is not None
     assert found.at_least is not None
-    assert found.uncorrected is not None
-    return found.saved, found.at_least, found.uncorrected
+    assert found.lost is not None
+    return found.saved, found.at_least, -found.lost
 
 
 def test_the_numbers_of_a_job() -> None:
@@ -56,10 +56,10 @@ def test_the_numbers_of_a_job() -> None:
     assert found.default_mean == found.baseline.mean == pytest.approx(700 / 3)
     assert found.baseline.cautious == pytest.approx(200 * math.exp(-own / math.sqrt(3)))
     assert found.baseline.least == pytest.approx(200 * math.exp(-own * boundary(3) / 3))
-    saved, at_least, uncorrected = _numbers(found)
+    saved, at_least, balance = _numbers(found)
     assert saved == pytest.approx(10 * found.baseline.cautious - 1080.0)
     assert at_least == pytest.approx(10 * found.baseline.least - 1080.0)
-    assert uncorrected == pytest.approx(7000 / 3 - 1080.0)
+    assert balance == pytest.approx(7000 / 3 - 1080.0)
     assert found.verdict is Verdict.UNCERTAIN
 
 
@@ -110,8 +110,8 @@ def test_the_bound_is_below_the_estimate_and_that_below_the_plain_rule(
     found = _claim(reached, wasted)
     assert found.baseline is not None
     assert 0 <= found.baseline.least < found.baseline.cautious < found.baseline.mean <= found.baseline.generous
-    saved, at_least, uncorrected = _numbers(found)
-    assert at_least <= saved <= uncorrected
+    saved, at_least, balance = _numbers(found)
+    assert at_least <= saved <= balance
 
 
 @given(_REACHED, st.floats(0, 1e9), st.sampled_from([1e-3, 3.6e6, 7.0]))
@@ -169,7 +169,7 @@ def test_a_claim_has_a_verdict(reached: dict[int, list[float]], wasted: float, v
     found = _claim(reached, wasted)
     assert found.verdict is verdict
     claims = verdict in {Verdict.SAVING, Verdict.UNCERTAIN, Verdict.LOSS}
-    for number in (found.baseline, found.saved, found.at_least, found.uncorrected):
+    for number in (found.baseline, found.saved, found.at_least, found.lost):
         assert (number is not None) is claims
     assert found.times(2.0).verdict is verdict
 
@@ -180,7 +180,7 @@ def test_imported_trials_are_evidence_and_no_deliveries() -> None:
     found = savings(sums, default_batch_size=64, deliveries=5, spent=300.0, launches=5)
     assert found.baseline is not None
     assert found.baseline.runs == 11
-    assert found.uncorrected == pytest.approx(200.0)
+    assert found.lost == pytest.approx(-200.0)
     assert found.at_least == pytest.approx(5 * found.baseline.least - 300.0)
     assert found.verdict is Verdict.SAVING
 
@@ -232,9 +232,9 @@ def test_what_running_trials_spent_is_no_loss() -> None:
     """It counts against the saving only; what ended trials spent above the default's runs is a loss."""
     sums = {64: Delivered.of([100.0] * 4)}
     running = savings(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11, running=90.0)
-    assert (running.verdict, running.uncorrected) == (Verdict.UNCERTAIN, 0.0)
+    assert (running.verdict, running.lost) == (Verdict.UNCERTAIN, 0.0)
     ended = savings(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11)
-    assert (ended.verdict, ended.uncorrected) == (Verdict.LOSS, -90.0)
+    assert (ended.verdict, ended.lost) == (Verdict.LOSS, 90.0)
     assert running.at_least == ended.at_least
     with pytest.raises(ValueError, match=r"^running"):
         savings(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11, running=491.0)
@@ -253,7 +253,7 @@ def test_nothing_is_claimed_before_three_runs_of_the_default(runs: int) -> None:
     reached = {32: [100.0] * 20} | ({64: [477.0] * runs} if runs else {})
     found = _claim(reached)
     assert found.verdict is Verdict.NO_BASELINE
-    assert (found.baseline, found.saved, found.at_least, found.at_most, found.uncorrected) == (None,) * 5
+    assert (found.baseline, found.saved, found.at_least, found.at_most, found.lost) == (None,) * 5
     assert found.default_mean == (477.0 if runs else None)
 
 

@@ -76,7 +76,12 @@ def test_savings_without_a_doubtful_delivery(server: WatchedServer) -> None:
         with Client(server.address) as client:
             found = client.get_job_statistics(job.job_id, num_buckets=1)
         savings = found.savings
-        return savings.num_deliveries, savings.cost.spent, savings.cost.baseline, found.savings_points[-1].saved_cost
+        return (
+            savings.num_deliveries,
+            savings.cost.spent,
+            savings.cost.default_mean,
+            found.savings_points[-1].saved_cost,
+        )
 
     deliveries, spent, baseline, saved = claim()
     job.deliver(16, 4.0)

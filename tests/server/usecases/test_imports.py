@@ -207,7 +207,6 @@ def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
         ({"power_limit_watts": 0.0}, {"power_limit_watts"}),
         ({"monitor": v1.Monitor(partly=True)}, {"monitor"}),
         ({"end_reason": v1.END_REASON_UNSPECIFIED}, {"end_reason"}),
-        ({"end_reason": 77}, {"end_reason"}),
         ({"end_reason": v1.END_REASON_TARGET_REACHED}, {"end_reason"}),
         ({"end_reason": v1.END_REASON_MAX_EPOCHS}, {"end_reason"}),
         ({"end_reason": v1.END_REASON_COST_BOUND}, {"end_reason"}),

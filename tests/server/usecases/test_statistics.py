@@ -59,6 +59,12 @@ class People(Trainer):
         )
 
 
+def claimed(savings: v1.Savings, figure: str) -> set[str]:
+    """The quantities about which there is a claim."""
+    found = {field.name: value for field, value in savings.ListFields() if isinstance(value, v1.SavingsEstimate)}
+    return {name for name, estimate in found.items() if estimate.HasField(figure)}  # type: ignore[arg-type]
+
+
 def test_job_that_saves(priced: LiveServer) -> None:
     """Many runs of an expensive default and of a cheap batch size: the claim, its bound, its money and its carbon."""
     job = People(priced)
@@ -73,9 +79,7 @@ def test_job_that_saves(priced: LiveServer) -> None:
     assert savings.newest_baseline_time.seconds
     spent = 600.0 + 400.0
     assert (savings.cost.spent, savings.energy.spent, savings.time.spent) == (spent, spent, 46.0)
-    assert savings.cost.baseline == pytest.approx(100.0)
-    assert savings.cost.saved == pytest.approx(46 * savings.cost.cautious_baseline - spent)
-    assert savings.cost.at_least == pytest.approx(46 * savings.cost.least_baseline - spent)
+    assert (savings.cost.default_mean, savings.cost.confidence) == pytest.approx((100.0, 0.95))
     assert 0 < savings.cost.at_least < savings.cost.saved < 46 * 100.0 - spent
     per_joule, per_second = 1.5 * 0.36 / 3.6e6, 1.8 / 3600
     assert savings.money.spent == pytest.approx(per_joule * spent + per_second * 46.0)
@@ -87,6 +91,24 @@ def test_job_that_saves(priced: LiveServer) -> None:
     assert by_size[8].mean_delivery.cost == pytest.approx(10.0)
     assert (by_size[8].mean_epochs, by_size[8].least_epochs, by_size[8].most_epochs) == (1.0, 1, 1)
     assert by_size[8].log_cost_deviation == 0.0
+    assert by_size[8].HasField("log_cost_deviation")
+
+
+def test_nothing_is_said_of_deliveries_without_one(server: LiveServer) -> None:
+    """Epochs need a delivery, and a deviation two; all trials are compared unless the job's behaviour has changed."""
+    job = People(server)
+    optional = {"log_cost_deviation", "mean_epochs", "least_epochs", "most_epochs", "mean_delivery"}
+
+    def set_of(trials: v1.TrialStatistics) -> set[str]:
+        return optional & {field.name for field, _ in trials.ListFields()}
+
+    job.run_with(16, 100.0, converges=False)
+    (missed,) = figures(server, job.job_id).trials
+    assert not set_of(missed)
+    job.run_with(8, 100.0)
+    found = figures(server, job.job_id)
+    assert set_of(found.trials[0]) == optional - {"log_cost_deviation"}
+    assert not found.savings.HasField("compared_from_trial")
 
 
 def test_loss_is_said_as_such(priced: LiveServer) -> None:
@@ -117,11 +139,11 @@ def test_running_trial_is_no_loss(priced: LiveServer) -> None:
     job.report(running, 90.0, metric=0.1)
     savings = figures(priced, job.job_id).savings
     assert savings.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
-    assert (savings.cost.spent, savings.cost.uncorrected) == (1190.0, 0.0)
+    assert (savings.cost.spent, savings.cost.lost) == (1190.0, 0.0)
     job.end(running, v1.END_REASON_ERROR)
     savings = figures(priced, job.job_id).savings
     assert savings.verdict == v1.SAVINGS_VERDICT_LOSS
-    assert savings.cost.uncorrected == -90.0
+    assert savings.cost.lost == 90.0
 
 
 def test_misses_of_the_default_are_no_loss(priced: LiveServer) -> None:
@@ -130,12 +152,12 @@ def test_misses_of_the_default_are_no_loss(priced: LiveServer) -> None:
     for converges in (True, True, False) * 5:
         job.run_with(16, 100.0, converges=converges)
     found = figures(priced, job.job_id)
-    assert (found.savings.cost.baseline, found.savings.cost.with_default) == (100.0, 150.0)
-    assert (found.savings.verdict, found.savings.cost.uncorrected) == (v1.SAVINGS_VERDICT_UNCERTAIN, 0.0)
+    assert (found.savings.cost.default_mean, found.savings.cost.with_default) == (100.0, 150.0)
+    assert (found.savings.verdict, found.savings.cost.lost) == (v1.SAVINGS_VERDICT_UNCERTAIN, 0.0)
     for _ in range(10):
         job.run_with(8, 400.0)
     found = figures(priced, job.job_id)
-    assert (found.savings.verdict, found.savings.cost.uncorrected) == (v1.SAVINGS_VERDICT_LOSS, 20 * 150.0 - 5500.0)
+    assert (found.savings.verdict, found.savings.cost.lost) == (v1.SAVINGS_VERDICT_LOSS, 5500.0 - 20 * 150.0)
 
 
 def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer) -> None:
@@ -174,7 +196,7 @@ def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
     job.run_with(8, 10.0)
     savings = figures(priced, job.job_id).savings
     assert savings.verdict == v1.SAVINGS_VERDICT_EXPLORING
-    assert not savings.cost.HasField("baseline")
+    assert not savings.cost.HasField("default_mean")
     for _ in range(11):
         job.run_with(8, 10.0)
     assert figures(priced, job.job_id).savings.verdict == v1.SAVINGS_VERDICT_NO_BASELINE
@@ -182,7 +204,7 @@ def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
         job.run_with(16, 477.0)
         savings = figures(priced, job.job_id).savings
         assert (savings.verdict, savings.min_baseline_trials) == (v1.SAVINGS_VERDICT_NO_BASELINE, 3)
-        assert (savings.num_baseline_trials, savings.cost.baseline) == (runs, 477.0)
+        assert (savings.num_baseline_trials, savings.cost.default_mean) == (runs, 477.0)
         assert not savings.cost.HasField("saved")
         assert not savings.cost.HasField("at_least")
     status = v1.BATCH_SIZE_STATUS_PINNED
@@ -326,8 +348,8 @@ def test_totals_claim_only_what_was_measured(priced: LiveServer) -> None:
     for size in (16, 16, 16, 8):
         job.run_with(size, 0.0)
     found = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="unmeasured")).totals
-    for sums in (found.saved, found.saved_at_least, found.uncorrected):
-        assert {field.name for field, _ in sums.ListFields()} == {"time_seconds", "cost"}
+    for name in ("saved", "at_least", "lost"):
+        assert claimed(found.savings, name) == {"time", "cost"}
     assert found.spent.energy_joules == 0.0
 
 
@@ -356,7 +378,7 @@ def test_infinite_sums_of_older_servers_harm_no_other_job(tmp_path: Path) -> Non
         server.start()
         found = server.admin.GetTotals(v1.GetTotalsRequest()).totals
         assert found.num_jobs_with_savings == 1
-        assert {field.name for field, _ in found.saved.ListFields()} == {"energy_joules", "cost"}
+        assert claimed(found.savings, "saved") == {"energy", "cost"}
 
 
 def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:
@@ -385,14 +407,14 @@ def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:
     assert totals.num_jobs_with_savings == 2
     assert totals.spent.cost == 800.0 + 40.0 + 1010.0
     both = [summaries[job.job_id].savings for job in (saves, loses)]
-    assert totals.saved.cost == pytest.approx(sum(each.cost.saved for each in both))
-    assert totals.saved_at_least.energy_joules == pytest.approx(sum(each.energy.at_least for each in both))
-    assert totals.saved.money == pytest.approx(sum(each.money.saved for each in both))
-    assert totals.savings.cost.at_least == totals.saved_at_least.cost
+    assert totals.savings.cost.saved == pytest.approx(sum(each.cost.saved for each in both))
+    assert totals.savings.energy.at_least == pytest.approx(sum(each.energy.at_least for each in both))
+    assert totals.savings.money.saved == pytest.approx(sum(each.money.saved for each in both))
+    assert not totals.savings.HasField("batch_size_in_use")
     assert totals.savings.verdict == totals.savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
     assert totals.savings.money.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
     one = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-b")).totals.savings
-    assert (one.verdict, one.cost.uncorrected) == (v1.SAVINGS_VERDICT_LOSS, both[1].cost.uncorrected)
+    assert (one.verdict, one.cost.lost) == (v1.SAVINGS_VERDICT_LOSS, both[1].cost.lost)
     nothing = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-c")).totals.savings
     assert nothing.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     plain = priced.admin.ListJobs(v1.ListJobsRequest(job_id_prefix="sum-"))

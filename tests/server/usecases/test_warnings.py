@@ -383,3 +383,36 @@ def test_launch_that_contradicts_a_warning(reason: WarningReason, fields: dict[s
     own = tuple(TrialWarning(each, "result.metric", "", 3) for each in changed.pop("warnings", ()))
     ended = Trial("j", 3, 16, TrialType.MAB, 0, BEGIN, last=last, warnings=own)
     assert without_contradicted(job, ended._replace(**changed)).warnings == (warning,) * kept
+
+
+@pytest.mark.parametrize("reported", [False, True])
+def test_unknown_end_reason(server: LiveServer, *, reported: bool) -> None:
+    """A reason that only newer clients know ends a trial as an error, with a warning, until a later trial ends."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    if reported:
+        trainer.report(trial, 10.0, metric=0.1)
+    ended = trainer.end(trial, 77)  # type: ignore[arg-type]
+    assert (ended.status, ended.end_reason) == (v1.TRIAL_STATUS_FAILED, v1.END_REASON_ERROR)
+    (warning,) = ended.warnings
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_END_REASON_UNKNOWN, "request.reason")
+    assert "reason 77" in warning.message
+    # A retry changes nothing.
+    assert trainer.end(trial, 77) == ended  # type: ignore[arg-type]
+    assert list(job_of(server, trainer).warnings) == list(get(server, trial).warnings) == [warning]
+    trainer.report(trainer.next(), 10.0, metric=0.95, epoch=2)
+    assert not job_of(server, trainer).warnings
+
+
+def test_unknown_end_reason_of_import(server: LiveServer) -> None:
+    """An import with such a reason is an error with a warning; its measurements come first if they decide it."""
+    trainer = Trainer(server.trainer)
+    unknown: Any = 77
+    answer = imported(trainer, "a", measurements=epochs(0.1), end_reason=unknown)
+    assert (answer.created, answer.trial.end_reason) == (True, v1.END_REASON_ERROR)
+    assert reasons(answer.trial.warnings) == [v1.WARNING_REASON_END_REASON_UNKNOWN]
+    decided = imported(trainer, "b", measurements=epochs(0.1, 0.95), end_reason=unknown).trial
+    assert (decided.end_reason, reasons(decided.warnings)) == (v1.END_REASON_TARGET_REACHED, [])
+    running = trainer.next()
+    ended = imported(trainer, running.id.launch_id, running.id.batch_size, measurements=(), end_reason=unknown)
+    assert (ended.created, ended.trial.end_reason) == (False, v1.END_REASON_ERROR)

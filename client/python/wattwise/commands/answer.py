@@ -40,7 +40,7 @@ class Quantity(NamedTuple):
     """
 
     name: Literal["money", "cost"]
-    saving: v1.Saving
+    saving: v1.SavingsEstimate
     text: Callable[[float], str]
 
 
@@ -117,11 +117,11 @@ def measured_part(savings: v1.Savings, factors: v1.Factors) -> v1.Savings:
         if factors.electricity_price_per_kwh:
             found.ClearField("money")
     elif factors.electricity_price_per_kwh and savings.energy.verdict == v1.SAVINGS_VERDICT_NOT_MEASURED:
-        found.money.CopyFrom(v1.Saving(spent=savings.money.spent, verdict=v1.SAVINGS_VERDICT_NOT_MEASURED))
+        found.money.CopyFrom(v1.SavingsEstimate(spent=savings.money.spent, verdict=v1.SAVINGS_VERDICT_NOT_MEASURED))
     return found
 
 
-def kind_of(job: v1.Job, saving: v1.Saving) -> Kind:
+def kind_of(job: v1.Job, saving: v1.SavingsEstimate) -> Kind:
     """What a verdict amounts to; "none" if nothing can be claimed yet. A job without a search does not explore."""
     if saving.verdict == v1.SAVINGS_VERDICT_EXPLORING and _is_held(job):
         return "uncertain" if saving.HasField("at_least") else "none"
@@ -143,19 +143,19 @@ def number_of(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def share_saved(saving: v1.Saving) -> float:
+def share_saved(saving: v1.SavingsEstimate) -> float:
     """What was saved at least, as a share of what the default would have taken at least."""
     would_have = saving.spent + saving.at_least
     return saving.at_least / would_have if would_have > 0 else 0.0
 
 
-def share_lost(savings: v1.Savings, saving: v1.Saving) -> float:
+def share_lost(savings: v1.Savings, saving: v1.SavingsEstimate) -> float:
     """What was lost, as a share of what the default would have taken; 0 if that is not known."""
     would_have = savings.num_deliveries * saving.with_default
-    return -saving.uncorrected / would_have if would_have > 0 else 0.0
+    return saving.lost / would_have if would_have > 0 else 0.0
 
 
-def change_now(savings: v1.Savings, saving: v1.Saving) -> str:
+def change_now(savings: v1.Savings, saving: v1.SavingsEstimate) -> str:
     """What a model costs now compared with the default: "44% less", "12% more" or "about the same".
 
     Empty if either batch size has too few deliveries for a comparison.
@@ -166,12 +166,12 @@ def change_now(savings: v1.Savings, saving: v1.Saving) -> str:
     return _more_or_less(saving.in_use / saving.with_default - 1)
 
 
-def shown_saving(saving: v1.Saving, text: Callable[[float], str]) -> tuple[str, str]:
+def shown_saving(saving: v1.SavingsEstimate, text: Callable[[float], str]) -> tuple[str, str]:
     """What was saved at least, and the estimate, or what was lost; empty where that is not shown."""
     if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
         return text(saving.at_least), text(saving.saved)
     if saving.verdict == v1.SAVINGS_VERDICT_LOSS:
-        return "", f"lost {text(-saving.uncorrected)}"
+        return "", f"lost {text(saving.lost)}"
     return "", ""
 
 
@@ -233,7 +233,7 @@ def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
             found = f"Saved at least {text(saving.at_least)} in {deliveries}, {share}."
         case v1.SAVINGS_VERDICT_LOSS:
             share = f"{percent(share_lost(savings, saving))} more than the default would have cost"
-            found = f"Lost about {text(-saving.uncorrected)} in {deliveries}, {share}."
+            found = f"Lost about {text(saving.lost)} in {deliveries}, {share}."
         case v1.SAVINGS_VERDICT_UNCERTAIN | v1.SAVINGS_VERDICT_EXPLORING if _keeps_default(job):
             found = "Nothing can be saved while every launch gets the default batch size."
         case v1.SAVINGS_VERDICT_EXPLORING if not _is_held(job):
@@ -252,8 +252,8 @@ def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     return found
 
 
-def _so_far(savings: v1.Savings, saving: v1.Saving) -> str:
-    more = share_lost(savings, saving) if saving.HasField("uncorrected") else 0.0
+def _so_far(savings: v1.Savings, saving: v1.SavingsEstimate) -> str:
+    more = share_lost(savings, saving) if saving.HasField("lost") else 0.0
     if more < _ABOUT_THE_SAME:
         return "trying batch sizes usually costs more than it saves"
     return f"{percent(more)} more so far than with the default, which is usual"
@@ -379,7 +379,7 @@ def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
         case v1.SAVINGS_VERDICT_SAVING:
             found = Total("saving", text(saving.at_least), f"saved at least, in {jobs}")
         case v1.SAVINGS_VERDICT_LOSS:
-            found = Total("loss", text(-saving.uncorrected), f"more than with the default batch sizes, in {jobs}")
+            found = Total("loss", text(saving.lost), f"more than with the default batch sizes, in {jobs}")
         case v1.SAVINGS_VERDICT_EXPLORING:
             first = totals.savings.num_exploring_launches
             found = Total("exploring", "", f"no saving yet: no job has had more than {first} launches, which explore")

@@ -176,7 +176,7 @@ class _Amount(NamedTuple):
 
     name: str
     text: Callable[[float], str]
-    saving: v1.Saving | None
+    saving: v1.SavingsEstimate | None
 
     def of(self, name: Literal["spent", "in_use", "with_default"]) -> str:
         if self.saving is None or not (name == "spent" or self.saving.HasField(name)):
@@ -270,18 +270,18 @@ def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
 def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> Iterator[tuple[str, str]]:
     """How the figures of a claim follow from what a delivery takes with the default."""
     _, saving, text = main_quantity(savings, factors)
-    deliveries, mean, model = savings.num_deliveries, text(saving.baseline), text(saving.with_default)
+    deliveries, mean, model = savings.num_deliveries, text(saving.default_mean), text(saving.with_default)
     if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
         spent = text(saving.spent)
-        least = f"{text(saving.least_baseline)}, the least that one takes with the default,"
+        least = f"{text((saving.at_least + saving.spent) / deliveries)}, the least that one takes with the default,"
         yield "at least", f"{deliveries} x {least} - {spent} spent"
-        cautious = f"{text(saving.cautious_baseline)}, the mean of {mean} less its standard error,"
+        cautious = f"{text((saving.saved + saving.spent) / deliveries)}, the mean of {mean} less its standard error,"
         yield "estimate", f"{deliveries} x {cautious} - {spent} spent"
     elif saving.verdict == v1.SAVINGS_VERDICT_LOSS:
         # What running trials spent is no loss before they end.
-        ended = f"{text(deliveries * saving.with_default - saving.uncorrected)}{' of ended trials' if running else ''}"
+        ended = f"{text(deliveries * saving.with_default + saving.lost)}{' of ended trials' if running else ''}"
         took = "what a model takes with the default"
-        yield "loss", f"{ended} - {deliveries} x {model}, {took}: {text(-saving.uncorrected)}"
+        yield "loss", f"{ended} - {deliveries} x {model}, {took}: {text(saving.lost)}"
 
 
 def _spending(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tuple[str, str]]:
@@ -406,11 +406,11 @@ def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.Job]]:
     """
     priced = has_prices(factors)
 
-    def told(job: v1.Job) -> v1.Saving:
+    def told(job: v1.Job) -> v1.SavingsEstimate:
         known = measured_part(job.summary.savings, factors)
         return known.money if priced else known.cost
 
-    def amount(name: str, value: Callable[[v1.Saving], float | None], priority: int) -> Column[v1.Job]:
+    def amount(name: str, value: Callable[[v1.SavingsEstimate], float | None], priority: int) -> Column[v1.Job]:
         def of_job(job: v1.Job) -> float | None:
             return value(told(job))
 
@@ -419,15 +419,15 @@ def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.Job]]:
             return numbers(name, of_job, text, priority=priority, unit="money")
         return numbers(name, of_job, joules, priority=priority)
 
-    def field(name: Literal["in_use", "with_default"]) -> Callable[[v1.Saving], float | None]:
+    def field(name: Literal["in_use", "with_default"]) -> Callable[[v1.SavingsEstimate], float | None]:
         return lambda saving: float(getattr(saving, name)) if saving.HasField(name) else None
 
-    def if_saved(name: str) -> Callable[[v1.Saving], float | None]:
+    def if_saved(name: str) -> Callable[[v1.SavingsEstimate], float | None]:
         # Below 0 it proves nothing.
         return lambda saving: getattr(saving, name) if saving.verdict == v1.SAVINGS_VERDICT_SAVING else None
 
-    def lost(saving: v1.Saving) -> float | None:
-        return -saving.uncorrected if saving.verdict == v1.SAVINGS_VERDICT_LOSS else None
+    def lost(saving: v1.SavingsEstimate) -> float | None:
+        return saving.lost if saving.verdict == v1.SAVINGS_VERDICT_LOSS else None
 
     return (
         Column("job", lambda job: job.spec.job_id),

@@ -204,9 +204,10 @@ def result(row: JobTrial) -> str:
     """How a trial ended, its target and whether it counts, such as "missed: cost bound, excluded"."""
     job, trial = row
     text = "running"
-    if trial.end_reason:
+    if trial.status != v1.TRIAL_STATUS_RUNNING:
         reached = target(job.spec, trial).startswith("reached")
-        text = trial_result(end_reason(trial.end_reason), reached=reached)
+        decided = trial.status == v1.TRIAL_STATUS_DECIDED
+        text = trial_result(end_reason(trial.end_reason), reached=reached, decided=decided)
     return _with_uncounted(text, row)
 
 

@@ -37,7 +37,7 @@ from wattwise.monitor.named import name_of
 from wattwise.rpc.labels import launch_labels
 from wattwise.training.delivery import REFUSALS, deliver_record, opened
 from wattwise.training.journal import TrialRecord as SpooledRecord
-from wattwise.training.rules import cost, own_decision, reaches_target
+from wattwise.training.rules import cost, own_decision
 from wattwise.training.spool import Spool
 
 if TYPE_CHECKING:
@@ -365,7 +365,6 @@ class Launcher:
     def _record(self, claim: Claim, trial: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> TrialRecord:
         launch, batch_size = claim.launch, trial.id.batch_size
         usage = _usage(self.job, trial, outcome)
-        decided = trial.status == v1.TRIAL_STATUS_DECIDED and trial.HasField("last_metric")
         record = TrialRecord(
             launch=launch.number,
             recurrence=launch.recurrence,
@@ -381,7 +380,7 @@ class Launcher:
             cost=usage.cost,
             measured_by=usage.measured_by,
             monitor=self._monitor_of(trial, outcome),
-            reached=decided and reaches_target(self.job, trial.last_metric),
+            reached=trial.target_reached and trial.status != v1.TRIAL_STATUS_FAILED,
             end_reason=end_reason(trial.end_reason),
             exit_code=None if outcome is None else outcome.exit_code,
         )

@@ -435,12 +435,13 @@ class ServerLaunch:
                 with contextlib.suppress(WattwiseError):
                     client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
             raise
-        decided = trial.status == v1.TRIAL_STATUS_DECIDED
+        # Of a status that is newer than this client, the decision says whether to go on.
+        decision = None if trial.status == v1.TRIAL_STATUS_RUNNING else client.heartbeat(trial.id)
+        decided = decision is not None and decision.stop_train
         if not decided and trial.last_epoch != saved.progress.epoch:
             log.info("training continues from epoch %d of the checkpoint", saved.progress.epoch)
-        decision = client.heartbeat(trial.id) if decided else None
         info = TrialInfo(trial, job, answer.reason, saved.launch_id, kind)
-        return StartedTrial(info, saved.progress_in(trial), decision)
+        return StartedTrial(info, saved.progress_in(trial), decision if decided else None)
 
 
 def _delivered(cause: WattwiseError) -> str:

@@ -335,7 +335,9 @@ class EndTrialRequest(_message.Message):
     TRIAL_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     reason: _trial_pb2.EndReason.ValueType
-    """Why training ended: END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. Required: unspecified is refused."""
+    """Required. Why training ended: END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. A reason that
+    the server does not know is recorded as END_REASON_ERROR, with a warning. Unspecified is refused.
+    """
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
         """The trial that the trainer ran. Required."""
@@ -404,7 +406,8 @@ class ImportTrialRequest(_message.Message):
     """The batch size of the trial. Must be one of the job's, and that of the dispatched trial if there is one."""
     end_reason: _trial_pb2.EndReason.ValueType
     """How the trial ended, unless its measurements decide it by reaching the target or the last epoch:
-    END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its process was killed. Otherwise ignored.
+    END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its process was killed. A reason
+    that the server does not know is recorded as END_REASON_ERROR, with a warning. Otherwise ignored.
     END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
     """
     power_limit_watts: _builtins.float

@@ -128,7 +128,7 @@ Global___Factors: _TypeAlias = Factors  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
-    """What training took, or what was saved of that."""
+    """What training took."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -138,11 +138,13 @@ class Usage(_message.Message):
     MONEY_FIELD_NUMBER: _builtins.int
     CARBON_GRAMS_FIELD_NUMBER: _builtins.int
     time_seconds: _builtins.float
-    """Seconds. Unset only in figures of what was saved: nothing is claimed about them; the same holds for the other fields."""
+    """Seconds. Always set."""
     energy_joules: _builtins.float
     """Joules of all GPUs, as measured."""
     cost: _builtins.float
-    """Cost in joules: eta * energy + (1 - eta) * max_power_watts * time; in observer mode of the computed energy and time."""
+    """Cost in joules: eta * energy + (1 - eta) * max_power_watts * time; in observer mode of the computed energy and time.
+    Always set.
+    """
     money: _builtins.float
     """Money by the operator's factors. Unset: there are no prices."""
     carbon_grams: _builtins.float
@@ -217,15 +219,15 @@ class TrialStatistics(_message.Message):
     num_failed: _builtins.int
     """Number of those that crashed, were lost, ran out of memory, were preempted or completed without a decision."""
     log_cost_deviation: _builtins.float
-    """Population standard deviation of the natural logarithm of what a delivery cost. 0: there are fewer than two, or they
-    cost the same.
+    """Population standard deviation of the natural logarithm of what a delivery cost. Unset: there are fewer than two
+    deliveries. 0: they cost the same.
     """
     mean_epochs: _builtins.float
-    """Mean number of epochs of a delivery. 0: there is none."""
+    """Mean number of epochs of a delivery. Unset: there is none."""
     least_epochs: _builtins.int
-    """The fewest epochs of a delivery. 0: there is none."""
+    """The fewest epochs of a delivery. Unset: there is none."""
     most_epochs: _builtins.int
-    """The most epochs of a delivery. 0: there is none."""
+    """The most epochs of a delivery. Unset: there is none."""
     @_builtins.property
     def spent(self) -> Global___Usage:
         """What all of them took."""
@@ -246,63 +248,76 @@ class TrialStatistics(_message.Message):
         num_failed: _builtins.int = ...,
         spent: Global___Usage | None = ...,
         mean_delivery: Global___Usage | None = ...,
-        log_cost_deviation: _builtins.float = ...,
-        mean_epochs: _builtins.float = ...,
-        least_epochs: _builtins.int = ...,
-        most_epochs: _builtins.int = ...,
+        log_cost_deviation: _builtins.float | None = ...,
+        mean_epochs: _builtins.float | None = ...,
+        least_epochs: _builtins.int | None = ...,
+        most_epochs: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["mean_delivery", b"mean_delivery", "spent", b"spent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "num_trials", b"num_trials", "spent", b"spent", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "num_trials", b"num_trials", "spent", b"spent", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__least_epochs: _TypeAlias = _typing.Literal["least_epochs"]  # noqa: Y015
+    _WhichOneofArgType__least_epochs: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs"]  # noqa: Y015
+    _WhichOneofReturnType__log_cost_deviation: _TypeAlias = _typing.Literal["log_cost_deviation"]  # noqa: Y015
+    _WhichOneofArgType__log_cost_deviation: _TypeAlias = _typing.Literal["_log_cost_deviation", b"_log_cost_deviation"]  # noqa: Y015
+    _WhichOneofReturnType__mean_epochs: _TypeAlias = _typing.Literal["mean_epochs"]  # noqa: Y015
+    _WhichOneofArgType__mean_epochs: _TypeAlias = _typing.Literal["_mean_epochs", b"_mean_epochs"]  # noqa: Y015
+    _WhichOneofReturnType__most_epochs: _TypeAlias = _typing.Literal["most_epochs"]  # noqa: Y015
+    _WhichOneofArgType__most_epochs: _TypeAlias = _typing.Literal["_most_epochs", b"_most_epochs"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__least_epochs) -> _WhichOneofReturnType__least_epochs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_cost_deviation) -> _WhichOneofReturnType__log_cost_deviation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_epochs) -> _WhichOneofReturnType__mean_epochs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__most_epochs) -> _WhichOneofReturnType__most_epochs | None: ...
 
 Global___TrialStatistics: _TypeAlias = TrialStatistics  # noqa: Y015
 
 @_typing.final
-class Saving(_message.Message):
+class SavingsEstimate(_message.Message):
     """What was saved of one quantity: the deliveries times what a delivery takes with the default batch size, minus everything
-    that was spent. All fields have the unit of the quantity.
+    that was spent. All amounts have the unit of the quantity. How it is estimated may change with any release.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    VERDICT_FIELD_NUMBER: _builtins.int
     SPENT_FIELD_NUMBER: _builtins.int
-    BASELINE_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
     AT_LEAST_FIELD_NUMBER: _builtins.int
-    CAUTIOUS_BASELINE_FIELD_NUMBER: _builtins.int
-    LEAST_BASELINE_FIELD_NUMBER: _builtins.int
-    UNCORRECTED_FIELD_NUMBER: _builtins.int
-    VERDICT_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     IN_USE_FIELD_NUMBER: _builtins.int
+    WITH_DEFAULT_FIELD_NUMBER: _builtins.int
+    DEFAULT_MEAN_FIELD_NUMBER: _builtins.int
     BASELINES_TO_SETTLE_FIELD_NUMBER: _builtins.int
     LAUNCHES_TO_SETTLE_FIELD_NUMBER: _builtins.int
-    WITH_DEFAULT_FIELD_NUMBER: _builtins.int
+    verdict: Global___SavingsVerdict.ValueType
+    """What the data say about this quantity. Always set."""
     spent: _builtins.float
-    """Everything that was spent, failed and running trials included."""
-    baseline: _builtins.float
-    """Mean of what the deliveries of the default batch size took, which tends to overstate what the next one will take: the
-    default is left early where its first trials were expensive. Unset: it has none, there is no delivery, or some
-    deliveries have no measurement.
-    """
+    """Everything that was spent, failed and running trials included. Always set."""
     saved: _builtins.float
     """The estimate of what was saved, which does not overstate on average; negative: a loss. Unset: there is no claim."""
     at_least: _builtins.float
-    """The lower 95% bound of what was saved; there is no upper one. Unset: there is no claim."""
-    cautious_baseline: _builtins.float
-    """What a delivery with the default batch size takes, as `saved` takes it. Unset: there is no claim."""
-    least_baseline: _builtins.float
-    """What it takes at least, as `at_least` takes it. Unset: there is no claim."""
-    uncorrected: _builtins.float
-    """The deliveries times `with_default`, minus what ended trials spent. It tends to overstate, so that below 0 it is what
-    was lost. Unset: there is no claim.
+    """The lower bound of what was saved; there is no upper one. Unset: there is no claim."""
+    confidence: _builtins.float
+    """The probability with which the lower bound holds, such as 0.95, however often somebody looks at it. Always set."""
+    lost: _builtins.float
+    """What ended trials spent beyond the deliveries times `with_default`: with SAVINGS_VERDICT_LOSS what was lost. Negative:
+    they spent less, which overstates what was saved. Unset: there is no claim.
     """
-    verdict: Global___SavingsVerdict.ValueType
-    """What the data say about this quantity. Always set."""
     in_use: _builtins.float
     """What a model takes with the batch size in use: what its ended trials took, missed and failed ones included, by its
-    deliveries. Unset: it has none, or some deliveries have no measurement.
+    deliveries. Unset: it has none, some deliveries have no measurement, or the figures are those of several jobs.
+    """
+    with_default: _builtins.float
+    """What a model takes with the default batch size, as `in_use`, to compare with. Unset: as `in_use`."""
+    default_mean: _builtins.float
+    """Mean of what the deliveries of the default batch size took, which tends to overstate what the next one will take: the
+    default is left early where its first trials were expensive. Unset: as `in_use`.
     """
     baselines_to_settle: _builtins.int
     """The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch
@@ -311,70 +326,59 @@ class Saving(_message.Message):
     """
     launches_to_settle: _builtins.int
     """Launches with the batch size in use, see `baselines_to_settle`. Unset: likewise."""
-    with_default: _builtins.float
-    """What a model takes with the default batch size, as `in_use`, to compare with. Unset: likewise."""
     def __init__(
         self,
         *,
+        verdict: Global___SavingsVerdict.ValueType = ...,
         spent: _builtins.float = ...,
-        baseline: _builtins.float | None = ...,
         saved: _builtins.float | None = ...,
         at_least: _builtins.float | None = ...,
-        cautious_baseline: _builtins.float | None = ...,
-        least_baseline: _builtins.float | None = ...,
-        uncorrected: _builtins.float | None = ...,
-        verdict: Global___SavingsVerdict.ValueType = ...,
+        confidence: _builtins.float = ...,
+        lost: _builtins.float | None = ...,
         in_use: _builtins.float | None = ...,
+        with_default: _builtins.float | None = ...,
+        default_mean: _builtins.float | None = ...,
         baselines_to_settle: _builtins.int | None = ...,
         launches_to_settle: _builtins.int | None = ...,
-        with_default: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_baselines_to_settle", b"_baselines_to_settle", "_cautious_baseline", b"_cautious_baseline", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "_with_default", b"_with_default", "at_least", b"at_least", "baseline", b"baseline", "baselines_to_settle", b"baselines_to_settle", "cautious_baseline", b"cautious_baseline", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "least_baseline", b"least_baseline", "saved", b"saved", "uncorrected", b"uncorrected", "with_default", b"with_default"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baselines_to_settle", b"_baselines_to_settle", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_lost", b"_lost", "_saved", b"_saved", "_with_default", b"_with_default", "at_least", b"at_least", "baselines_to_settle", b"baselines_to_settle", "default_mean", b"default_mean", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "lost", b"lost", "saved", b"saved", "with_default", b"with_default"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baseline", b"_baseline", "_baselines_to_settle", b"_baselines_to_settle", "_cautious_baseline", b"_cautious_baseline", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_least_baseline", b"_least_baseline", "_saved", b"_saved", "_uncorrected", b"_uncorrected", "_with_default", b"_with_default", "at_least", b"at_least", "baseline", b"baseline", "baselines_to_settle", b"baselines_to_settle", "cautious_baseline", b"cautious_baseline", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "least_baseline", b"least_baseline", "saved", b"saved", "spent", b"spent", "uncorrected", b"uncorrected", "verdict", b"verdict", "with_default", b"with_default"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baselines_to_settle", b"_baselines_to_settle", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_lost", b"_lost", "_saved", b"_saved", "_with_default", b"_with_default", "at_least", b"at_least", "baselines_to_settle", b"baselines_to_settle", "confidence", b"confidence", "default_mean", b"default_mean", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "lost", b"lost", "saved", b"saved", "spent", b"spent", "verdict", b"verdict", "with_default", b"with_default"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
     _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
-    _WhichOneofReturnType__baseline: _TypeAlias = _typing.Literal["baseline"]  # noqa: Y015
-    _WhichOneofArgType__baseline: _TypeAlias = _typing.Literal["_baseline", b"_baseline"]  # noqa: Y015
     _WhichOneofReturnType__baselines_to_settle: _TypeAlias = _typing.Literal["baselines_to_settle"]  # noqa: Y015
     _WhichOneofArgType__baselines_to_settle: _TypeAlias = _typing.Literal["_baselines_to_settle", b"_baselines_to_settle"]  # noqa: Y015
-    _WhichOneofReturnType__cautious_baseline: _TypeAlias = _typing.Literal["cautious_baseline"]  # noqa: Y015
-    _WhichOneofArgType__cautious_baseline: _TypeAlias = _typing.Literal["_cautious_baseline", b"_cautious_baseline"]  # noqa: Y015
+    _WhichOneofReturnType__default_mean: _TypeAlias = _typing.Literal["default_mean"]  # noqa: Y015
+    _WhichOneofArgType__default_mean: _TypeAlias = _typing.Literal["_default_mean", b"_default_mean"]  # noqa: Y015
     _WhichOneofReturnType__in_use: _TypeAlias = _typing.Literal["in_use"]  # noqa: Y015
     _WhichOneofArgType__in_use: _TypeAlias = _typing.Literal["_in_use", b"_in_use"]  # noqa: Y015
     _WhichOneofReturnType__launches_to_settle: _TypeAlias = _typing.Literal["launches_to_settle"]  # noqa: Y015
     _WhichOneofArgType__launches_to_settle: _TypeAlias = _typing.Literal["_launches_to_settle", b"_launches_to_settle"]  # noqa: Y015
-    _WhichOneofReturnType__least_baseline: _TypeAlias = _typing.Literal["least_baseline"]  # noqa: Y015
-    _WhichOneofArgType__least_baseline: _TypeAlias = _typing.Literal["_least_baseline", b"_least_baseline"]  # noqa: Y015
+    _WhichOneofReturnType__lost: _TypeAlias = _typing.Literal["lost"]  # noqa: Y015
+    _WhichOneofArgType__lost: _TypeAlias = _typing.Literal["_lost", b"_lost"]  # noqa: Y015
     _WhichOneofReturnType__saved: _TypeAlias = _typing.Literal["saved"]  # noqa: Y015
     _WhichOneofArgType__saved: _TypeAlias = _typing.Literal["_saved", b"_saved"]  # noqa: Y015
-    _WhichOneofReturnType__uncorrected: _TypeAlias = _typing.Literal["uncorrected"]  # noqa: Y015
-    _WhichOneofArgType__uncorrected: _TypeAlias = _typing.Literal["_uncorrected", b"_uncorrected"]  # noqa: Y015
     _WhichOneofReturnType__with_default: _TypeAlias = _typing.Literal["with_default"]  # noqa: Y015
     _WhichOneofArgType__with_default: _TypeAlias = _typing.Literal["_with_default", b"_with_default"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline) -> _WhichOneofReturnType__baseline | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__baselines_to_settle) -> _WhichOneofReturnType__baselines_to_settle | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__cautious_baseline) -> _WhichOneofReturnType__cautious_baseline | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__default_mean) -> _WhichOneofReturnType__default_mean | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__in_use) -> _WhichOneofReturnType__in_use | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__launches_to_settle) -> _WhichOneofReturnType__launches_to_settle | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__least_baseline) -> _WhichOneofReturnType__least_baseline | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lost) -> _WhichOneofReturnType__lost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__saved) -> _WhichOneofReturnType__saved | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__uncorrected) -> _WhichOneofReturnType__uncorrected | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__with_default) -> _WhichOneofReturnType__with_default | None: ...
 
-Global___Saving: _TypeAlias = Saving  # noqa: Y015
+Global___SavingsEstimate: _TypeAlias = SavingsEstimate  # noqa: Y015
 
 @_typing.final
 class Savings(_message.Message):
@@ -406,19 +410,19 @@ class Savings(_message.Message):
     num_deliveries: _builtins.int
     """Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP."""
     num_baseline_trials: _builtins.int
-    """Number of the default batch size's deliveries, which the baseline is the mean of."""
+    """Number of the default batch size's deliveries among the compared trials, imported ones included."""
     break_even_trial: _builtins.int
     """Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
     is not, or in ListJobs.
     """
     compared_from_trial: _builtins.int
     """Number of the first trial that is compared: since_trial of the newest change of either quantity, see DetectedChange.
-    0: all trials since the newest reset are compared.
+    Unset: all trials since the newest reset are compared.
     """
     batch_size_in_use: _builtins.int
-    """The batch size that a launch gets unless something is tried, see Job. Always set, but for several jobs."""
+    """The batch size that a launch gets unless something is tried, see Job. Unset: the figures are those of several jobs."""
     num_in_use_trials: _builtins.int
-    """Number of its deliveries among the compared trials."""
+    """Number of its deliveries among the compared trials. 0: none, or the figures are those of several jobs."""
     min_baseline_trials: _builtins.int
     """Number of the default batch size's deliveries below which nothing is claimed. Always set."""
     num_exploring_launches: _builtins.int
@@ -428,23 +432,23 @@ class Savings(_message.Message):
         """What to do about it, in sentences. Empty: nothing would change it, or in ListJobs."""
 
     @_builtins.property
-    def cost(self) -> Global___Saving:
+    def cost(self) -> Global___SavingsEstimate:
         """Of the cost, in joules. Always set."""
 
     @_builtins.property
-    def energy(self) -> Global___Saving:
+    def energy(self) -> Global___SavingsEstimate:
         """Of the energy, in joules. Always set."""
 
     @_builtins.property
-    def time(self) -> Global___Saving:
+    def time(self) -> Global___SavingsEstimate:
         """Of the time, in seconds. Always set."""
 
     @_builtins.property
-    def money(self) -> Global___Saving:
+    def money(self) -> Global___SavingsEstimate:
         """Of money, in the currency of the factors. Unset: there are no prices."""
 
     @_builtins.property
-    def carbon(self) -> Global___Saving:
+    def carbon(self) -> Global___SavingsEstimate:
         """Of CO2 equivalent, in grams. Unset: no carbon intensity is known."""
 
     @_builtins.property
@@ -456,28 +460,37 @@ class Savings(_message.Message):
         *,
         verdict: Global___SavingsVerdict.ValueType = ...,
         advice: _abc.Iterable[_builtins.str] | None = ...,
-        cost: Global___Saving | None = ...,
-        energy: Global___Saving | None = ...,
-        time: Global___Saving | None = ...,
-        money: Global___Saving | None = ...,
-        carbon: Global___Saving | None = ...,
+        cost: Global___SavingsEstimate | None = ...,
+        energy: Global___SavingsEstimate | None = ...,
+        time: Global___SavingsEstimate | None = ...,
+        money: Global___SavingsEstimate | None = ...,
+        carbon: Global___SavingsEstimate | None = ...,
         num_deliveries: _builtins.int = ...,
         num_baseline_trials: _builtins.int = ...,
         newest_baseline_time: _timestamp_pb2.Timestamp | None = ...,
         break_even_trial: _builtins.int | None = ...,
-        compared_from_trial: _builtins.int = ...,
-        batch_size_in_use: _builtins.int = ...,
+        compared_from_trial: _builtins.int | None = ...,
+        batch_size_in_use: _builtins.int | None = ...,
         num_in_use_trials: _builtins.int = ...,
         min_baseline_trials: _builtins.int = ...,
         num_exploring_launches: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_break_even_trial", b"_break_even_trial", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "advice", b"advice", "batch_size_in_use", b"batch_size_in_use", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "min_baseline_trials", b"min_baseline_trials", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "num_exploring_launches", b"num_exploring_launches", "num_in_use_trials", b"num_in_use_trials", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_break_even_trial", b"_break_even_trial", "_compared_from_trial", b"_compared_from_trial", "advice", b"advice", "batch_size_in_use", b"batch_size_in_use", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "min_baseline_trials", b"min_baseline_trials", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "num_exploring_launches", b"num_exploring_launches", "num_in_use_trials", b"num_in_use_trials", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch_size_in_use: _TypeAlias = _typing.Literal["batch_size_in_use"]  # noqa: Y015
+    _WhichOneofArgType__batch_size_in_use: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use"]  # noqa: Y015
     _WhichOneofReturnType__break_even_trial: _TypeAlias = _typing.Literal["break_even_trial"]  # noqa: Y015
     _WhichOneofArgType__break_even_trial: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial"]  # noqa: Y015
+    _WhichOneofReturnType__compared_from_trial: _TypeAlias = _typing.Literal["compared_from_trial"]  # noqa: Y015
+    _WhichOneofArgType__compared_from_trial: _TypeAlias = _typing.Literal["_compared_from_trial", b"_compared_from_trial"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_size_in_use) -> _WhichOneofReturnType__batch_size_in_use | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__break_even_trial) -> _WhichOneofReturnType__break_even_trial | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compared_from_trial) -> _WhichOneofReturnType__compared_from_trial | None: ...
 
 Global___Savings: _TypeAlias = Savings  # noqa: Y015
 
@@ -558,25 +571,25 @@ class TrialBucket(_message.Message):
     last_trial: _builtins.int
     """Number of the last trial of the range. Always set."""
     batch_size: _builtins.int
-    """The batch size of those that the other fields are about."""
+    """The batch size of those that the other fields are about. Always set."""
     num_trials: _builtins.int
-    """Number of them that have ended after a report."""
+    """Number of them that have ended after a report. At least 1."""
     num_deliveries: _builtins.int
     """Number of them that delivered a model."""
     num_failed: _builtins.int
     """Number of them that failed."""
     least_cost: _builtins.float
-    """The lowest cost among them, in joules."""
+    """The lowest cost among them, in joules. Always set."""
     median_cost: _builtins.float
-    """The median of their costs, in joules."""
+    """The median of their costs, in joules. Always set."""
     most_cost: _builtins.float
-    """The highest cost among them, in joules."""
+    """The highest cost among them, in joules. Always set."""
     num_explorations: _builtins.int
     """Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION."""
     newest_trial: _builtins.int
     """Number of the newest of them. Always set."""
     mean_epochs: _builtins.float
-    """Mean number of their epochs."""
+    """Mean number of their epochs. Always set."""
     end_reason: _trial_pb2.EndReason.ValueType
     """Why they ended. Unspecified: not all for the same reason."""
     reason: _builtins.str
@@ -633,11 +646,11 @@ class SavingsPoint(_message.Message):
     spent_cost: _builtins.float
     """What these took, in joules of cost."""
     saved_cost: _builtins.float
-    """The estimate of what was saved, in joules of cost, by the baseline of today and the trials that are compared. Unset:
+    """The estimate of what was saved, in joules of cost, by today's figures of the default and the trials that are compared. Unset:
     there is no claim, or the first trial that is compared came later.
     """
     saved_cost_at_least: _builtins.float
-    """Its lower 95% bound, by the baseline of today. Unset: as `saved_cost`."""
+    """Its lower bound, with the confidence of SavingsEstimate, by today's figures of the default. Unset: as `saved_cost`."""
     def __init__(
         self,
         *,
@@ -788,9 +801,7 @@ class JobStatistics(_message.Message):
     before the reset.
     """
     num_deliveries: _builtins.int
-    """Number of trials that delivered a model, compared or not, without history from before the registration. 0: none, or
-    from an older server, whose `savings` has it.
-    """
+    """Number of trials that delivered a model, compared or not, without history from before the registration."""
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialStatistics]:
         """By ascending batch size, then by type. Empty: no trial."""
@@ -852,11 +863,8 @@ class Totals(_message.Message):
     NUM_RUNNING_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
     SPENT_FIELD_NUMBER: _builtins.int
-    SAVED_FIELD_NUMBER: _builtins.int
-    SAVED_AT_LEAST_FIELD_NUMBER: _builtins.int
     NUM_JOBS_WITH_SAVINGS_FIELD_NUMBER: _builtins.int
     NUM_JOBS_NEEDING_ATTENTION_FIELD_NUMBER: _builtins.int
-    UNCORRECTED_FIELD_NUMBER: _builtins.int
     SAVINGS_FIELD_NUMBER: _builtins.int
     num_jobs: _builtins.int
     """Number of jobs."""
@@ -870,27 +878,14 @@ class Totals(_message.Message):
     """Number of jobs that somebody should look at."""
     @_builtins.property
     def spent(self) -> Global___Usage:
-        """What all trials took."""
-
-    @_builtins.property
-    def saved(self) -> Global___Usage:
-        """Sums of what the jobs saved, losses included; of each quantity, of those jobs with a claim about it. A job whose
-        behaviour has changed claims what it saved since then, while `spent` has all its trials. Unset: no job has a claim.
-        """
-
-    @_builtins.property
-    def saved_at_least(self) -> Global___Usage:
-        """Sum of the lower bounds of these jobs, which is a lower bound of the sum. Unset: no job has a claim."""
-
-    @_builtins.property
-    def uncorrected(self) -> Global___Usage:
-        """Sum of what these jobs saved by the plain means of their defaults, which tends to overstate, so that below 0 it is what
-        was lost. Unset: no job has a claim.
-        """
+        """What all trials took. Always set."""
 
     @_builtins.property
     def savings(self) -> Global___Savings:
-        """What the jobs saved together, by the rule of a single job: without baselines, batch sizes and times. Always set."""
+        """What the jobs saved together, by the rule of a single job: of each quantity, the sums over those jobs with a claim about
+        it, losses included; the sum of lower bounds is a lower bound of the sum. A job whose behaviour has changed claims what it
+        saved since then, while `spent` has all its trials. Always set.
+        """
 
     def __init__(
         self,
@@ -899,16 +894,13 @@ class Totals(_message.Message):
         num_running_trials: _builtins.int = ...,
         num_deliveries: _builtins.int = ...,
         spent: Global___Usage | None = ...,
-        saved: Global___Usage | None = ...,
-        saved_at_least: Global___Usage | None = ...,
         num_jobs_with_savings: _builtins.int = ...,
         num_jobs_needing_attention: _builtins.int = ...,
-        uncorrected: Global___Usage | None = ...,
         savings: Global___Savings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["saved", b"saved", "saved_at_least", b"saved_at_least", "savings", b"savings", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["savings", b"savings", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_jobs", b"num_jobs", "num_jobs_needing_attention", b"num_jobs_needing_attention", "num_jobs_with_savings", b"num_jobs_with_savings", "num_running_trials", b"num_running_trials", "saved", b"saved", "saved_at_least", b"saved_at_least", "savings", b"savings", "spent", b"spent", "uncorrected", b"uncorrected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_jobs", b"num_jobs", "num_jobs_needing_attention", b"num_jobs_needing_attention", "num_jobs_with_savings", b"num_jobs_with_savings", "num_running_trials", b"num_running_trials", "savings", b"savings", "spent", b"spent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -76,7 +76,9 @@ class _TrialStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialStat
     """Crashed, was lost, or was ended by its trainer before a decision."""
 
 class TrialStatus(_TrialStatus, metaclass=_TrialStatusEnumTypeWrapper):
-    """Whether a trial is running, or how it ended."""
+    """Whether a trial is running, or how it ended. To a reader that does not know a status, the trial has ended, unless a decision
+    lets it go on.
+    """
 
 TRIAL_STATUS_UNSPECIFIED: TrialStatus.ValueType  # 0
 """Never sent by the server. In a filter: any status."""
@@ -107,7 +109,7 @@ class _EndReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EndReason.V
     END_REASON_COMPLETED: _EndReason.ValueType  # 5
     """Reported by the trainer: training ended without a decision. Counts as a failure of the batch size."""
     END_REASON_ERROR: _EndReason.ValueType  # 6
-    """Reported by the trainer: training crashed."""
+    """Reported by the trainer: training crashed, or it ended for a reason that only newer clients know."""
     END_REASON_OUT_OF_MEMORY: _EndReason.ValueType  # 7
     """Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If a
     trial of this or a larger one was decided before, that takes two such trials without a decided one in between.
@@ -126,7 +128,9 @@ class _EndReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EndReason.V
     """
 
 class EndReason(_EndReason, metaclass=_EndReasonEnumTypeWrapper):
-    """Why a trial ended."""
+    """Why a trial ended. A reader that does not know a reason acts by the trial's status. A server that does not know one records
+    END_REASON_ERROR, with a warning.
+    """
 
 END_REASON_UNSPECIFIED: EndReason.ValueType  # 0
 """The trial has not ended. Refused in EndTrial."""
@@ -141,7 +145,7 @@ END_REASON_JOB_DELETED: EndReason.ValueType  # 4
 END_REASON_COMPLETED: EndReason.ValueType  # 5
 """Reported by the trainer: training ended without a decision. Counts as a failure of the batch size."""
 END_REASON_ERROR: EndReason.ValueType  # 6
-"""Reported by the trainer: training crashed."""
+"""Reported by the trainer: training crashed, or it ended for a reason that only newer clients know."""
 END_REASON_OUT_OF_MEMORY: EndReason.ValueType  # 7
 """Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If a
 trial of this or a larger one was decided before, that takes two such trials without a decided one in between.
@@ -197,9 +201,13 @@ class _WarningReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Warning
     first epoch where the job's other deliveries took more. It does not count until a second such trial of its batch size
     confirms it. Of jobs: kept until then, or until the trial is excluded or the job is reset.
     """
+    WARNING_REASON_END_REASON_UNKNOWN: _WarningReason.ValueType  # 11
+    """The trial ended for a reason that the server does not know, which only newer clients do, so that END_REASON_ERROR is
+    recorded.
+    """
 
 class WarningReason(_WarningReason, metaclass=_WarningReasonEnumTypeWrapper):
-    """What a warning is about."""
+    """What a warning is about. A reader shows warnings whose reason it does not know, too."""
 
 WARNING_REASON_UNSPECIFIED: WarningReason.ValueType  # 0
 """Never sent by the server."""
@@ -231,6 +239,10 @@ WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP: WarningReason.ValueType  # 10
 """The trial reached the target at less than a tenth of the usual cost of its batch size, or with a perfect metric in its
 first epoch where the job's other deliveries took more. It does not count until a second such trial of its batch size
 confirms it. Of jobs: kept until then, or until the trial is excluded or the job is reset.
+"""
+WARNING_REASON_END_REASON_UNKNOWN: WarningReason.ValueType  # 11
+"""The trial ended for a reason that the server does not know, which only newer clients do, so that END_REASON_ERROR is
+recorded.
 """
 Global___WarningReason: _TypeAlias = WarningReason  # noqa: Y015
 

@@ -145,7 +145,10 @@ export interface EndTrialRequest {
   trial:
     | TrialId
     | undefined;
-  /** Why training ended: END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. Required: unspecified is refused. */
+  /**
+   * Required. Why training ended: END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. A reason that
+   * the server does not know is recorded as END_REASON_ERROR, with a warning. Unspecified is refused.
+   */
   reason: EndReason;
 }
 
@@ -174,7 +177,8 @@ export interface ImportTrialRequest {
   measurements: Measurement[];
   /**
    * How the trial ended, unless its measurements decide it by reaching the target or the last epoch:
-   * END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its process was killed. Otherwise ignored.
+   * END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its process was killed. A reason
+   * that the server does not know is recorded as END_REASON_ERROR, with a warning. Otherwise ignored.
    * END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
    */
   endReason: EndReason;

@@ -125,9 +125,9 @@ export interface Factors {
   source: string;
 }
 
-/** What training took, or what was saved of that. */
+/** What training took. */
 export interface Usage {
-  /** Seconds. Unset only in figures of what was saved: nothing is claimed about them; the same holds for the other fields. */
+  /** Seconds. Always set. */
   timeSeconds?:
     | number
     | undefined;
@@ -135,7 +135,10 @@ export interface Usage {
   energyJoules?:
     | number
     | undefined;
-  /** Cost in joules: eta * energy + (1 - eta) * max_power_watts * time; in observer mode of the computed energy and time. */
+  /**
+   * Cost in joules: eta * energy + (1 - eta) * max_power_watts * time; in observer mode of the computed energy and time.
+   * Always set.
+   */
   cost?:
     | number
     | undefined;
@@ -172,63 +175,66 @@ export interface TrialStatistics {
     | Usage
     | undefined;
   /**
-   * Population standard deviation of the natural logarithm of what a delivery cost. 0: there are fewer than two, or they
-   * cost the same.
+   * Population standard deviation of the natural logarithm of what a delivery cost. Unset: there are fewer than two
+   * deliveries. 0: they cost the same.
    */
-  logCostDeviation: number;
-  /** Mean number of epochs of a delivery. 0: there is none. */
-  meanEpochs: number;
-  /** The fewest epochs of a delivery. 0: there is none. */
-  leastEpochs: number;
-  /** The most epochs of a delivery. 0: there is none. */
-  mostEpochs: number;
+  logCostDeviation?:
+    | number
+    | undefined;
+  /** Mean number of epochs of a delivery. Unset: there is none. */
+  meanEpochs?:
+    | number
+    | undefined;
+  /** The fewest epochs of a delivery. Unset: there is none. */
+  leastEpochs?:
+    | number
+    | undefined;
+  /** The most epochs of a delivery. Unset: there is none. */
+  mostEpochs?: number | undefined;
 }
 
 /**
  * What was saved of one quantity: the deliveries times what a delivery takes with the default batch size, minus everything
- * that was spent. All fields have the unit of the quantity.
+ * that was spent. All amounts have the unit of the quantity. How it is estimated may change with any release.
  */
-export interface Saving {
-  /** Everything that was spent, failed and running trials included. */
+export interface SavingsEstimate {
+  /** What the data say about this quantity. Always set. */
+  verdict: SavingsVerdict;
+  /** Everything that was spent, failed and running trials included. Always set. */
   spent: number;
-  /**
-   * Mean of what the deliveries of the default batch size took, which tends to overstate what the next one will take: the
-   * default is left early where its first trials were expensive. Unset: it has none, there is no delivery, or some
-   * deliveries have no measurement.
-   */
-  baseline?:
-    | number
-    | undefined;
   /** The estimate of what was saved, which does not overstate on average; negative: a loss. Unset: there is no claim. */
   saved?:
     | number
     | undefined;
-  /** The lower 95% bound of what was saved; there is no upper one. Unset: there is no claim. */
+  /** The lower bound of what was saved; there is no upper one. Unset: there is no claim. */
   atLeast?:
     | number
     | undefined;
-  /** What a delivery with the default batch size takes, as `saved` takes it. Unset: there is no claim. */
-  cautiousBaseline?:
-    | number
-    | undefined;
-  /** What it takes at least, as `at_least` takes it. Unset: there is no claim. */
-  leastBaseline?:
-    | number
-    | undefined;
+  /** The probability with which the lower bound holds, such as 0.95, however often somebody looks at it. Always set. */
+  confidence: number;
   /**
-   * The deliveries times `with_default`, minus what ended trials spent. It tends to overstate, so that below 0 it is what
-   * was lost. Unset: there is no claim.
+   * What ended trials spent beyond the deliveries times `with_default`: with SAVINGS_VERDICT_LOSS what was lost. Negative:
+   * they spent less, which overstates what was saved. Unset: there is no claim.
    */
-  uncorrected?:
+  lost?:
     | number
     | undefined;
-  /** What the data say about this quantity. Always set. */
-  verdict: SavingsVerdict;
   /**
    * What a model takes with the batch size in use: what its ended trials took, missed and failed ones included, by its
-   * deliveries. Unset: it has none, or some deliveries have no measurement.
+   * deliveries. Unset: it has none, some deliveries have no measurement, or the figures are those of several jobs.
    */
   inUse?:
+    | number
+    | undefined;
+  /** What a model takes with the default batch size, as `in_use`, to compare with. Unset: as `in_use`. */
+  withDefault?:
+    | number
+    | undefined;
+  /**
+   * Mean of what the deliveries of the default batch size took, which tends to overstate what the next one will take: the
+   * default is left early where its first trials were expensive. Unset: as `in_use`.
+   */
+  defaultMean?:
     | number
     | undefined;
   /**
@@ -240,11 +246,7 @@ export interface Saving {
     | number
     | undefined;
   /** Launches with the batch size in use, see `baselines_to_settle`. Unset: likewise. */
-  launchesToSettle?:
-    | number
-    | undefined;
-  /** What a model takes with the default batch size, as `in_use`, to compare with. Unset: likewise. */
-  withDefault?: number | undefined;
+  launchesToSettle?: number | undefined;
 }
 
 /**
@@ -259,27 +261,27 @@ export interface Savings {
   advice: string[];
   /** Of the cost, in joules. Always set. */
   cost:
-    | Saving
+    | SavingsEstimate
     | undefined;
   /** Of the energy, in joules. Always set. */
   energy:
-    | Saving
+    | SavingsEstimate
     | undefined;
   /** Of the time, in seconds. Always set. */
   time:
-    | Saving
+    | SavingsEstimate
     | undefined;
   /** Of money, in the currency of the factors. Unset: there are no prices. */
   money:
-    | Saving
+    | SavingsEstimate
     | undefined;
   /** Of CO2 equivalent, in grams. Unset: no carbon intensity is known. */
   carbon:
-    | Saving
+    | SavingsEstimate
     | undefined;
   /** Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. */
   numDeliveries: number;
-  /** Number of the default batch size's deliveries, which the baseline is the mean of. */
+  /** Number of the default batch size's deliveries among the compared trials, imported ones included. */
   numBaselineTrials: number;
   /** When the newest of them ended. Unset: there is none. */
   newestBaselineTime:
@@ -294,12 +296,16 @@ export interface Savings {
     | undefined;
   /**
    * Number of the first trial that is compared: since_trial of the newest change of either quantity, see DetectedChange.
-   * 0: all trials since the newest reset are compared.
+   * Unset: all trials since the newest reset are compared.
    */
-  comparedFromTrial: number;
-  /** The batch size that a launch gets unless something is tried, see Job. Always set, but for several jobs. */
-  batchSizeInUse: number;
-  /** Number of its deliveries among the compared trials. */
+  comparedFromTrial?:
+    | number
+    | undefined;
+  /** The batch size that a launch gets unless something is tried, see Job. Unset: the figures are those of several jobs. */
+  batchSizeInUse?:
+    | number
+    | undefined;
+  /** Number of its deliveries among the compared trials. 0: none, or the figures are those of several jobs. */
   numInUseTrials: number;
   /** Number of the default batch size's deliveries below which nothing is claimed. Always set. */
   minBaselineTrials: number;
@@ -338,19 +344,19 @@ export interface TrialBucket {
   firstTrial: number;
   /** Number of the last trial of the range. Always set. */
   lastTrial: number;
-  /** The batch size of those that the other fields are about. */
+  /** The batch size of those that the other fields are about. Always set. */
   batchSize: number;
-  /** Number of them that have ended after a report. */
+  /** Number of them that have ended after a report. At least 1. */
   numTrials: number;
   /** Number of them that delivered a model. */
   numDeliveries: number;
   /** Number of them that failed. */
   numFailed: number;
-  /** The lowest cost among them, in joules. */
+  /** The lowest cost among them, in joules. Always set. */
   leastCost: number;
-  /** The median of their costs, in joules. */
+  /** The median of their costs, in joules. Always set. */
   medianCost: number;
-  /** The highest cost among them, in joules. */
+  /** The highest cost among them, in joules. Always set. */
   mostCost: number;
   /** Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION. */
   numExplorations: number;
@@ -360,7 +366,7 @@ export interface TrialBucket {
   lastEndTime:
     | Date
     | undefined;
-  /** Mean number of their epochs. */
+  /** Mean number of their epochs. Always set. */
   meanEpochs: number;
   /** Why they ended. Unspecified: not all for the same reason. */
   endReason: EndReason;
@@ -379,13 +385,13 @@ export interface SavingsPoint {
   /** What these took, in joules of cost. */
   spentCost: number;
   /**
-   * The estimate of what was saved, in joules of cost, by the baseline of today and the trials that are compared. Unset:
+   * The estimate of what was saved, in joules of cost, by today's figures of the default and the trials that are compared. Unset:
    * there is no claim, or the first trial that is compared came later.
    */
   savedCost?:
     | number
     | undefined;
-  /** Its lower 95% bound, by the baseline of today. Unset: as `saved_cost`. */
+  /** Its lower bound, with the confidence of SavingsEstimate, by today's figures of the default. Unset: as `saved_cost`. */
   savedCostAtLeast?: number | undefined;
 }
 
@@ -454,10 +460,7 @@ export interface JobStatistics {
   savingsPoints: SavingsPoint[];
   /** The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile. */
   powerProfiles: PowerProfile[];
-  /**
-   * Number of trials that delivered a model, compared or not, without history from before the registration. 0: none, or
-   * from an older server, whose `savings` has it.
-   */
+  /** Number of trials that delivered a model, compared or not, without history from before the registration. */
   numDeliveries: number;
   /** Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has ended. */
   months: MonthStatistics[];
@@ -471,19 +474,8 @@ export interface Totals {
   numRunningTrials: number;
   /** Number of trials that delivered a model. */
   numDeliveries: number;
-  /** What all trials took. */
+  /** What all trials took. Always set. */
   spent:
-    | Usage
-    | undefined;
-  /**
-   * Sums of what the jobs saved, losses included; of each quantity, of those jobs with a claim about it. A job whose
-   * behaviour has changed claims what it saved since then, while `spent` has all its trials. Unset: no job has a claim.
-   */
-  saved:
-    | Usage
-    | undefined;
-  /** Sum of the lower bounds of these jobs, which is a lower bound of the sum. Unset: no job has a claim. */
-  savedAtLeast:
     | Usage
     | undefined;
   /** Number of jobs with a claim. */
@@ -491,13 +483,10 @@ export interface Totals {
   /** Number of jobs that somebody should look at. */
   numJobsNeedingAttention: number;
   /**
-   * Sum of what these jobs saved by the plain means of their defaults, which tends to overstate, so that below 0 it is what
-   * was lost. Unset: no job has a claim.
+   * What the jobs saved together, by the rule of a single job: of each quantity, the sums over those jobs with a claim about
+   * it, losses included; the sum of lower bounds is a lower bound of the sum. A job whose behaviour has changed claims what it
+   * saved since then, while `spent` has all its trials. Always set.
    */
-  uncorrected:
-    | Usage
-    | undefined;
-  /** What the jobs saved together, by the rule of a single job: without baselines, batch sizes and times. Always set. */
   savings: Savings | undefined;
 }
 
@@ -737,10 +726,10 @@ function createBaseTrialStatistics(): TrialStatistics {
     numFailed: 0,
     spent: undefined,
     meanDelivery: undefined,
-    logCostDeviation: 0,
-    meanEpochs: 0,
-    leastEpochs: 0,
-    mostEpochs: 0,
+    logCostDeviation: undefined,
+    meanEpochs: undefined,
+    leastEpochs: undefined,
+    mostEpochs: undefined,
   };
 }
 
@@ -773,16 +762,16 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     if (message.meanDelivery !== undefined) {
       Usage.encode(message.meanDelivery, writer.uint32(74).fork()).join();
     }
-    if (message.logCostDeviation !== 0) {
+    if (message.logCostDeviation !== undefined) {
       writer.uint32(81).double(message.logCostDeviation);
     }
-    if (message.meanEpochs !== 0) {
+    if (message.meanEpochs !== undefined) {
       writer.uint32(89).double(message.meanEpochs);
     }
-    if (message.leastEpochs !== 0) {
+    if (message.leastEpochs !== undefined) {
       writer.uint32(96).int32(message.leastEpochs);
     }
-    if (message.mostEpochs !== 0) {
+    if (message.mostEpochs !== undefined) {
       writer.uint32(104).int32(message.mostEpochs);
     }
     return writer;
@@ -933,38 +922,37 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     message.meanDelivery = (object.meanDelivery !== undefined && object.meanDelivery !== null)
       ? Usage.fromPartial(object.meanDelivery)
       : undefined;
-    message.logCostDeviation = object.logCostDeviation ?? 0;
-    message.meanEpochs = object.meanEpochs ?? 0;
-    message.leastEpochs = object.leastEpochs ?? 0;
-    message.mostEpochs = object.mostEpochs ?? 0;
+    message.logCostDeviation = object.logCostDeviation ?? undefined;
+    message.meanEpochs = object.meanEpochs ?? undefined;
+    message.leastEpochs = object.leastEpochs ?? undefined;
+    message.mostEpochs = object.mostEpochs ?? undefined;
     return message;
   },
 };
 
-function createBaseSaving(): Saving {
+function createBaseSavingsEstimate(): SavingsEstimate {
   return {
+    verdict: SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED,
     spent: 0,
-    baseline: undefined,
     saved: undefined,
     atLeast: undefined,
-    cautiousBaseline: undefined,
-    leastBaseline: undefined,
-    uncorrected: undefined,
-    verdict: SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED,
+    confidence: 0,
+    lost: undefined,
     inUse: undefined,
+    withDefault: undefined,
+    defaultMean: undefined,
     baselinesToSettle: undefined,
     launchesToSettle: undefined,
-    withDefault: undefined,
   };
 }
 
-export const Saving: MessageFns<Saving> = {
-  encode(message: Saving, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.spent !== 0) {
-      writer.uint32(9).double(message.spent);
+export const SavingsEstimate: MessageFns<SavingsEstimate> = {
+  encode(message: SavingsEstimate, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.verdict !== SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED) {
+      writer.uint32(8).int32(savingsVerdictToNumber(message.verdict));
     }
-    if (message.baseline !== undefined) {
-      writer.uint32(17).double(message.baseline);
+    if (message.spent !== 0) {
+      writer.uint32(17).double(message.spent);
     }
     if (message.saved !== undefined) {
       writer.uint32(25).double(message.saved);
@@ -972,20 +960,20 @@ export const Saving: MessageFns<Saving> = {
     if (message.atLeast !== undefined) {
       writer.uint32(33).double(message.atLeast);
     }
-    if (message.cautiousBaseline !== undefined) {
-      writer.uint32(41).double(message.cautiousBaseline);
+    if (message.confidence !== 0) {
+      writer.uint32(41).double(message.confidence);
     }
-    if (message.leastBaseline !== undefined) {
-      writer.uint32(49).double(message.leastBaseline);
-    }
-    if (message.uncorrected !== undefined) {
-      writer.uint32(57).double(message.uncorrected);
-    }
-    if (message.verdict !== SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED) {
-      writer.uint32(64).int32(savingsVerdictToNumber(message.verdict));
+    if (message.lost !== undefined) {
+      writer.uint32(49).double(message.lost);
     }
     if (message.inUse !== undefined) {
-      writer.uint32(73).double(message.inUse);
+      writer.uint32(57).double(message.inUse);
+    }
+    if (message.withDefault !== undefined) {
+      writer.uint32(65).double(message.withDefault);
+    }
+    if (message.defaultMean !== undefined) {
+      writer.uint32(73).double(message.defaultMean);
     }
     if (message.baselinesToSettle !== undefined) {
       writer.uint32(80).int32(message.baselinesToSettle);
@@ -993,13 +981,10 @@ export const Saving: MessageFns<Saving> = {
     if (message.launchesToSettle !== undefined) {
       writer.uint32(88).int32(message.launchesToSettle);
     }
-    if (message.withDefault !== undefined) {
-      writer.uint32(97).double(message.withDefault);
-    }
     return writer;
   },
 
-  decode(input: BinaryReader | Uint8Array, length?: number): Saving {
+  decode(input: BinaryReader | Uint8Array, length?: number): SavingsEstimate {
     const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
     const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
     if (previousRecursionDepth >= 100) {
@@ -1008,16 +993,16 @@ export const Saving: MessageFns<Saving> = {
     (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
     try {
       const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSaving();
+      const message = createBaseSavingsEstimate();
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
           case 1: {
-            if (tag !== 9) {
+            if (tag !== 8) {
               break;
             }
 
-            message.spent = reader.double();
+            message.verdict = savingsVerdictFromJSON(reader.int32());
             continue;
           }
           case 2: {
@@ -1025,7 +1010,7 @@ export const Saving: MessageFns<Saving> = {
               break;
             }
 
-            message.baseline = reader.double();
+            message.spent = reader.double();
             continue;
           }
           case 3: {
@@ -1049,7 +1034,7 @@ export const Saving: MessageFns<Saving> = {
               break;
             }
 
-            message.cautiousBaseline = reader.double();
+            message.confidence = reader.double();
             continue;
           }
           case 6: {
@@ -1057,7 +1042,7 @@ export const Saving: MessageFns<Saving> = {
               break;
             }
 
-            message.leastBaseline = reader.double();
+            message.lost = reader.double();
             continue;
           }
           case 7: {
@@ -1065,15 +1050,15 @@ export const Saving: MessageFns<Saving> = {
               break;
             }
 
-            message.uncorrected = reader.double();
+            message.inUse = reader.double();
             continue;
           }
           case 8: {
-            if (tag !== 64) {
+            if (tag !== 65) {
               break;
             }
 
-            message.verdict = savingsVerdictFromJSON(reader.int32());
+            message.withDefault = reader.double();
             continue;
           }
           case 9: {
@@ -1081,7 +1066,7 @@ export const Saving: MessageFns<Saving> = {
               break;
             }
 
-            message.inUse = reader.double();
+            message.defaultMean = reader.double();
             continue;
           }
           case 10: {
@@ -1100,14 +1085,6 @@ export const Saving: MessageFns<Saving> = {
             message.launchesToSettle = reader.int32();
             continue;
           }
-          case 12: {
-            if (tag !== 97) {
-              break;
-            }
-
-            message.withDefault = reader.double();
-            continue;
-          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1120,23 +1097,22 @@ export const Saving: MessageFns<Saving> = {
     }
   },
 
-  create(base?: DeepPartial<Saving>): Saving {
-    return Saving.fromPartial(base ?? {});
+  create(base?: DeepPartial<SavingsEstimate>): SavingsEstimate {
+    return SavingsEstimate.fromPartial(base ?? {});
   },
-  fromPartial(object: DeepPartial<Saving>): Saving {
-    const message = createBaseSaving();
+  fromPartial(object: DeepPartial<SavingsEstimate>): SavingsEstimate {
+    const message = createBaseSavingsEstimate();
+    message.verdict = object.verdict ?? SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED;
     message.spent = object.spent ?? 0;
-    message.baseline = object.baseline ?? undefined;
     message.saved = object.saved ?? undefined;
     message.atLeast = object.atLeast ?? undefined;
-    message.cautiousBaseline = object.cautiousBaseline ?? undefined;
-    message.leastBaseline = object.leastBaseline ?? undefined;
-    message.uncorrected = object.uncorrected ?? undefined;
-    message.verdict = object.verdict ?? SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED;
+    message.confidence = object.confidence ?? 0;
+    message.lost = object.lost ?? undefined;
     message.inUse = object.inUse ?? undefined;
+    message.withDefault = object.withDefault ?? undefined;
+    message.defaultMean = object.defaultMean ?? undefined;
     message.baselinesToSettle = object.baselinesToSettle ?? undefined;
     message.launchesToSettle = object.launchesToSettle ?? undefined;
-    message.withDefault = object.withDefault ?? undefined;
     return message;
   },
 };
@@ -1154,8 +1130,8 @@ function createBaseSavings(): Savings {
     numBaselineTrials: 0,
     newestBaselineTime: undefined,
     breakEvenTrial: undefined,
-    comparedFromTrial: 0,
-    batchSizeInUse: 0,
+    comparedFromTrial: undefined,
+    batchSizeInUse: undefined,
     numInUseTrials: 0,
     minBaselineTrials: 0,
     numExploringLaunches: 0,
@@ -1171,19 +1147,19 @@ export const Savings: MessageFns<Savings> = {
       writer.uint32(18).string(v!);
     }
     if (message.cost !== undefined) {
-      Saving.encode(message.cost, writer.uint32(26).fork()).join();
+      SavingsEstimate.encode(message.cost, writer.uint32(26).fork()).join();
     }
     if (message.energy !== undefined) {
-      Saving.encode(message.energy, writer.uint32(34).fork()).join();
+      SavingsEstimate.encode(message.energy, writer.uint32(34).fork()).join();
     }
     if (message.time !== undefined) {
-      Saving.encode(message.time, writer.uint32(42).fork()).join();
+      SavingsEstimate.encode(message.time, writer.uint32(42).fork()).join();
     }
     if (message.money !== undefined) {
-      Saving.encode(message.money, writer.uint32(50).fork()).join();
+      SavingsEstimate.encode(message.money, writer.uint32(50).fork()).join();
     }
     if (message.carbon !== undefined) {
-      Saving.encode(message.carbon, writer.uint32(58).fork()).join();
+      SavingsEstimate.encode(message.carbon, writer.uint32(58).fork()).join();
     }
     if (message.numDeliveries !== 0) {
       writer.uint32(64).int32(message.numDeliveries);
@@ -1197,10 +1173,10 @@ export const Savings: MessageFns<Savings> = {
     if (message.breakEvenTrial !== undefined) {
       writer.uint32(88).int32(message.breakEvenTrial);
     }
-    if (message.comparedFromTrial !== 0) {
+    if (message.comparedFromTrial !== undefined) {
       writer.uint32(96).int32(message.comparedFromTrial);
     }
-    if (message.batchSizeInUse !== 0) {
+    if (message.batchSizeInUse !== undefined) {
       writer.uint32(104).int32(message.batchSizeInUse);
     }
     if (message.numInUseTrials !== 0) {
@@ -1249,7 +1225,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.cost = Saving.decode(reader, reader.uint32());
+            message.cost = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
           case 4: {
@@ -1257,7 +1233,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.energy = Saving.decode(reader, reader.uint32());
+            message.energy = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
           case 5: {
@@ -1265,7 +1241,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.time = Saving.decode(reader, reader.uint32());
+            message.time = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
           case 6: {
@@ -1273,7 +1249,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.money = Saving.decode(reader, reader.uint32());
+            message.money = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
           case 7: {
@@ -1281,7 +1257,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.carbon = Saving.decode(reader, reader.uint32());
+            message.carbon = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
           case 8: {
@@ -1375,23 +1351,27 @@ export const Savings: MessageFns<Savings> = {
     const message = createBaseSavings();
     message.verdict = object.verdict ?? SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED;
     message.advice = object.advice?.map((e) => e) || [];
-    message.cost = (object.cost !== undefined && object.cost !== null) ? Saving.fromPartial(object.cost) : undefined;
-    message.energy = (object.energy !== undefined && object.energy !== null)
-      ? Saving.fromPartial(object.energy)
+    message.cost = (object.cost !== undefined && object.cost !== null)
+      ? SavingsEstimate.fromPartial(object.cost)
       : undefined;
-    message.time = (object.time !== undefined && object.time !== null) ? Saving.fromPartial(object.time) : undefined;
+    message.energy = (object.energy !== undefined && object.energy !== null)
+      ? SavingsEstimate.fromPartial(object.energy)
+      : undefined;
+    message.time = (object.time !== undefined && object.time !== null)
+      ? SavingsEstimate.fromPartial(object.time)
+      : undefined;
     message.money = (object.money !== undefined && object.money !== null)
-      ? Saving.fromPartial(object.money)
+      ? SavingsEstimate.fromPartial(object.money)
       : undefined;
     message.carbon = (object.carbon !== undefined && object.carbon !== null)
-      ? Saving.fromPartial(object.carbon)
+      ? SavingsEstimate.fromPartial(object.carbon)
       : undefined;
     message.numDeliveries = object.numDeliveries ?? 0;
     message.numBaselineTrials = object.numBaselineTrials ?? 0;
     message.newestBaselineTime = object.newestBaselineTime ?? undefined;
     message.breakEvenTrial = object.breakEvenTrial ?? undefined;
-    message.comparedFromTrial = object.comparedFromTrial ?? 0;
-    message.batchSizeInUse = object.batchSizeInUse ?? 0;
+    message.comparedFromTrial = object.comparedFromTrial ?? undefined;
+    message.batchSizeInUse = object.batchSizeInUse ?? undefined;
     message.numInUseTrials = object.numInUseTrials ?? 0;
     message.minBaselineTrials = object.minBaselineTrials ?? 0;
     message.numExploringLaunches = object.numExploringLaunches ?? 0;
@@ -2308,11 +2288,8 @@ function createBaseTotals(): Totals {
     numRunningTrials: 0,
     numDeliveries: 0,
     spent: undefined,
-    saved: undefined,
-    savedAtLeast: undefined,
     numJobsWithSavings: 0,
     numJobsNeedingAttention: 0,
-    uncorrected: undefined,
     savings: undefined,
   };
 }
@@ -2331,23 +2308,14 @@ export const Totals: MessageFns<Totals> = {
     if (message.spent !== undefined) {
       Usage.encode(message.spent, writer.uint32(34).fork()).join();
     }
-    if (message.saved !== undefined) {
-      Usage.encode(message.saved, writer.uint32(42).fork()).join();
-    }
-    if (message.savedAtLeast !== undefined) {
-      Usage.encode(message.savedAtLeast, writer.uint32(50).fork()).join();
-    }
     if (message.numJobsWithSavings !== 0) {
-      writer.uint32(56).int32(message.numJobsWithSavings);
+      writer.uint32(40).int32(message.numJobsWithSavings);
     }
     if (message.numJobsNeedingAttention !== 0) {
-      writer.uint32(64).int32(message.numJobsNeedingAttention);
-    }
-    if (message.uncorrected !== undefined) {
-      Usage.encode(message.uncorrected, writer.uint32(74).fork()).join();
+      writer.uint32(48).int32(message.numJobsNeedingAttention);
     }
     if (message.savings !== undefined) {
-      Savings.encode(message.savings, writer.uint32(82).fork()).join();
+      Savings.encode(message.savings, writer.uint32(58).fork()).join();
     }
     return writer;
   },
@@ -2398,47 +2366,23 @@ export const Totals: MessageFns<Totals> = {
             continue;
           }
           case 5: {
-            if (tag !== 42) {
-              break;
-            }
-
-            message.saved = Usage.decode(reader, reader.uint32());
-            continue;
-          }
-          case 6: {
-            if (tag !== 50) {
-              break;
-            }
-
-            message.savedAtLeast = Usage.decode(reader, reader.uint32());
-            continue;
-          }
-          case 7: {
-            if (tag !== 56) {
+            if (tag !== 40) {
               break;
             }
 
             message.numJobsWithSavings = reader.int32();
             continue;
           }
-          case 8: {
-            if (tag !== 64) {
+          case 6: {
+            if (tag !== 48) {
               break;
             }
 
             message.numJobsNeedingAttention = reader.int32();
             continue;
           }
-          case 9: {
-            if (tag !== 74) {
-              break;
-            }
-
-            message.uncorrected = Usage.decode(reader, reader.uint32());
-            continue;
-          }
-          case 10: {
-            if (tag !== 82) {
+          case 7: {
+            if (tag !== 58) {
               break;
             }
 
@@ -2466,15 +2410,8 @@ export const Totals: MessageFns<Totals> = {
     message.numRunningTrials = object.numRunningTrials ?? 0;
     message.numDeliveries = object.numDeliveries ?? 0;
     message.spent = (object.spent !== undefined && object.spent !== null) ? Usage.fromPartial(object.spent) : undefined;
-    message.saved = (object.saved !== undefined && object.saved !== null) ? Usage.fromPartial(object.saved) : undefined;
-    message.savedAtLeast = (object.savedAtLeast !== undefined && object.savedAtLeast !== null)
-      ? Usage.fromPartial(object.savedAtLeast)
-      : undefined;
     message.numJobsWithSavings = object.numJobsWithSavings ?? 0;
     message.numJobsNeedingAttention = object.numJobsNeedingAttention ?? 0;
-    message.uncorrected = (object.uncorrected !== undefined && object.uncorrected !== null)
-      ? Usage.fromPartial(object.uncorrected)
-      : undefined;
     message.savings = (object.savings !== undefined && object.savings !== null)
       ? Savings.fromPartial(object.savings)
       : undefined;

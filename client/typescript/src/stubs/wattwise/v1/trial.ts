@@ -75,7 +75,10 @@ export function trialTypeToNumber(object: TrialType): number {
   }
 }
 
-/** Whether a trial is running, or how it ended. */
+/**
+ * Whether a trial is running, or how it ended. To a reader that does not know a status, the trial has ended, unless a decision
+ * lets it go on.
+ */
 export enum TrialStatus {
   /** TRIAL_STATUS_UNSPECIFIED - Never sent by the server. In a filter: any status. */
   TRIAL_STATUS_UNSPECIFIED = "TRIAL_STATUS_UNSPECIFIED",
@@ -125,7 +128,10 @@ export function trialStatusToNumber(object: TrialStatus): number {
   }
 }
 
-/** Why a trial ended. */
+/**
+ * Why a trial ended. A reader that does not know a reason acts by the trial's status. A server that does not know one records
+ * END_REASON_ERROR, with a warning.
+ */
 export enum EndReason {
   /** END_REASON_UNSPECIFIED - The trial has not ended. Refused in EndTrial. */
   END_REASON_UNSPECIFIED = "END_REASON_UNSPECIFIED",
@@ -139,7 +145,7 @@ export enum EndReason {
   END_REASON_JOB_DELETED = "END_REASON_JOB_DELETED",
   /** END_REASON_COMPLETED - Reported by the trainer: training ended without a decision. Counts as a failure of the batch size. */
   END_REASON_COMPLETED = "END_REASON_COMPLETED",
-  /** END_REASON_ERROR - Reported by the trainer: training crashed. */
+  /** END_REASON_ERROR - Reported by the trainer: training crashed, or it ended for a reason that only newer clients know. */
   END_REASON_ERROR = "END_REASON_ERROR",
   /**
    * END_REASON_OUT_OF_MEMORY - Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If a
@@ -236,7 +242,7 @@ export function endReasonToNumber(object: EndReason): number {
   }
 }
 
-/** What a warning is about. */
+/** What a warning is about. A reader shows warnings whose reason it does not know, too. */
 export enum WarningReason {
   /** WARNING_REASON_UNSPECIFIED - Never sent by the server. */
   WARNING_REASON_UNSPECIFIED = "WARNING_REASON_UNSPECIFIED",
@@ -273,6 +279,11 @@ export enum WarningReason {
    * confirms it. Of jobs: kept until then, or until the trial is excluded or the job is reset.
    */
   WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP = "WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP",
+  /**
+   * WARNING_REASON_END_REASON_UNKNOWN - The trial ended for a reason that the server does not know, which only newer clients do, so that END_REASON_ERROR is
+   * recorded.
+   */
+  WARNING_REASON_END_REASON_UNKNOWN = "WARNING_REASON_END_REASON_UNKNOWN",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -311,6 +322,9 @@ export function warningReasonFromJSON(object: any): WarningReason {
     case 10:
     case "WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP":
       return WarningReason.WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP;
+    case 11:
+    case "WARNING_REASON_END_REASON_UNKNOWN":
+      return WarningReason.WARNING_REASON_END_REASON_UNKNOWN;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -342,6 +356,8 @@ export function warningReasonToNumber(object: WarningReason): number {
       return 9;
     case WarningReason.WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP:
       return 10;
+    case WarningReason.WARNING_REASON_END_REASON_UNKNOWN:
+      return 11;
     case WarningReason.UNRECOGNIZED:
     default:
       return -1;

@@ -1,0 +1,1 @@
+"""The promise that older and newer releases understand each other."""

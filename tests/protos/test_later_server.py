@@ -1,0 +1,136 @@
+"""This release's commands, page and trainers on a server of a later release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from wattwise import BatchSizeOptimizer, v1
+
+from tests.client.commands.conftest import records
+from tests.client.commands.test_hostile import COMMANDS, JOB, ended
+from tests.client.training.test_resume import preempted, resumed, trial_of
+from tests.hostile.server import Behaviour, HostileServer
+from tests.jobs import Trainer, monitor_of
+from tests.live_server import LiveServer
+from tests.protos.later import LATER, Later, enums_of, everywhere, methods, oneofs_of
+from tests.web.page import WebPage, populate
+from tests.web.test_hostile import PATHS
+
+READERS = (
+    "list --json", f"show {JOB} --json", f"trials {JOB} --json",
+    f"trial {JOB} 1 --json", f"savings {JOB} --json",
+    f"export {JOB} --format json",
+)  # fmt: skip
+"""Commands whose output does not change with time."""
+
+FIELDS = Later()
+VALUES = Later(enums=enums_of(*methods().values()), oneofs=oneofs_of(*methods().values()))
+
+
+@contextmanager
+def later(server: LiveServer, change: Later) -> Iterator[str]:
+    """The address of a server whose answers are those of a later release."""
+    with HostileServer(Behaviour("a later release", everywhere(change)), server.address) as front:
+        yield front.address
+
+
+@pytest.fixture(scope="module")
+def job(grpc_server: LiveServer) -> str:
+    """A job with trials that ended in several ways, and one that runs."""
+    trainer = Trainer(grpc_server.trainer, job_id=JOB, max_epochs=3)
+    for cost in (5_000, 5_100, 4_000):
+        trainer.report(trainer.next(), cost, metric=0.95, epoch=1, time=725, monitor=monitor_of("nvml"))
+    trainer.report(trainer.next(), 5_000, metric=0.3, epoch=3, time=7_000, monitor=monitor_of("estimate"))
+    trainer.end(trainer.next(), v1.END_REASON_ERROR)
+    trainer.report(trainer.next(), 100, metric=0.3, epoch=1)
+    return JOB
+
+
+def printed(command: str, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What an action prints, which must succeed."""
+    monkeypatch.setenv("WATTWISE_SERVER", address)
+    status, said = ended(command), capsys.readouterr()
+    assert (status, said.err) == (0, "")
+    return said.out
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("command", READERS)
+def test_added_fields_change_no_output(
+    grpc_server: LiveServer, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fields that this release does not know change nothing in what a command prints."""
+    usual = printed(command, grpc_server.address, monkeypatch, capsys)
+    with later(grpc_server, FIELDS) as address:
+        assert printed(command, address, monkeypatch, capsys) == usual
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_succeed(
+    grpc_server: LiveServer, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No value of an enum, no policy and no case of any other choice is too new for a command."""
+    with later(grpc_server, VALUES) as address:
+        assert printed(command, address, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("change", [FIELDS, VALUES], ids=["fields", "values"])
+def test_page(server: LiveServer, tmp_path: Path, change: Later) -> None:
+    """Every page is shown."""
+    populate(server.channel, long=12)
+    with later(server, change) as address, WebPage(address, tmp_path / "web.log") as page, page.client() as web:
+        assert {path: web.get(path).status_code for path in PATHS} == dict.fromkeys(PATHS, 200)
+        assert "Traceback" not in page.log.read_text()
+
+
+def test_unknown_end_reason_follows_the_status(
+    grpc_server: LiveServer, job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trial that ended for an unknown reason was reached, missed or has failed as its status says."""
+    with later(grpc_server, Later(enums=[v1.EndReason.DESCRIPTOR])) as address:
+        found = records(printed(f"trials {job} --format tsv", address, monkeypatch, capsys))
+    reason = f"end reason {LATER}"
+    assert [each["result"] for each in found] == [*["reached"] * 3, f"missed: {reason}", f"failed: {reason}", "running"]
+
+
+def test_unknown_warning_is_shown(
+    grpc_server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A warning whose reason is unknown is one more warning."""
+    trainer = Trainer(grpc_server.trainer)
+    (warning,) = trainer.report(trainer.next(), 10.0, metric=0.95).warnings
+    with later(grpc_server, Later(enums=[v1.WarningReason.DESCRIPTOR])) as address:
+        assert " ".join(warning.message.split()) in " ".join(
+            printed(f"show {trainer.job_id}", address, monkeypatch, capsys).split()
+        )
+        assert f"warning reason {LATER}" in printed(f"trials {trainer.job_id}", address, monkeypatch, capsys)
+
+
+def _status_unknown(server: LiveServer, state: dict[str, object], bso: BatchSizeOptimizer) -> BatchSizeOptimizer:
+    with later(server, Later(enums=[v1.TrialStatus.DESCRIPTOR])) as address:
+        again = resumed(address, state, job_id=bso.trial.id.job_id)
+        if not again.training_finished:
+            again.on_train_begin()
+            again.on_evaluate(0.95)
+        return again
+
+
+def test_resumed_trial_of_unknown_status_goes_on(grpc_server: LiveServer) -> None:
+    """A resumed trial whose status is unknown goes on unless the decision is to stop."""
+    bso, state = preempted(grpc_server.address, (0.1,))
+    again = _status_unknown(grpc_server, state, bso)
+    assert again.last_epoch == 2
+    assert trial_of(grpc_server.address, bso).end_reason == v1.END_REASON_TARGET_REACHED
+
+
+def test_resumed_trial_of_unknown_status_is_over(grpc_server: LiveServer) -> None:
+    """A decided trial is over at once, as the decision says, whatever its status is."""
+    bso, state = preempted(grpc_server.address, (0.95,))
+    again = _status_unknown(grpc_server, state, bso)
+    assert again.last_epoch == 1
+    assert again.decision is not None
+    assert again.decision.target_reached
