@@ -32,7 +32,7 @@ DEMO_postgres := demo-postgres
 PROTOC := PATH="$(CURDIR)/$(TYPES_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
 TYPESCRIPT_STUBS := client/typescript/src/stubs
-SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
+SERVICE_PROTOS = $(shell grep -l '^service ' protos/wattwise/v1/*.proto)
 
 # Two more than there are processors, since tests wait for processes, timeouts and the disk.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)

@@ -95,7 +95,7 @@ def _size(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -
 def _start(database: Path) -> float:
     start = time.perf_counter()
     with wattwise_server(database) as (address, _), grpc.insecure_channel(address) as channel:
-        v1.JobAdminStub(channel).GetJob(v1.GetJobRequest(job_id=job_id(0)), timeout=60)
+        v1.JobReaderStub(channel).GetJob(v1.GetJobRequest(job_id=job_id(0)), timeout=60)
         return time.perf_counter() - start
 
 

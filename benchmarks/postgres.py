@@ -23,6 +23,7 @@ from benchmarks.crowd import Caller, rate, two_trials_each, unary_callers
 from benchmarks.figures import Figure, Samples, ratio
 from benchmarks.processes import client, echo_server, processor_seconds, wattwise_server
 from tests.live_server import CHANNEL_OPTIONS
+from tests.people import PeopleStub
 from tests.ports import hold_port, port_of
 from tests.postgres import PostgresServer
 
@@ -156,7 +157,7 @@ def _pushes(one: Server, other: Server, count: int) -> list[float]:
     """Seconds from the answer of one server to the call that ends a trial, until the other server's stream knows."""
     found = []
     with grpc.insecure_channel(one.address) as first, grpc.insecure_channel(other.address) as second:
-        stub, admin = v1.BatchSizeOptimizerStub(first), v1.JobAdminStub(first)
+        stub, admin = v1.BatchSizeOptimizerStub(first), PeopleStub(first)
         for _ in range(count):
             job_id = jobs.register(stub).job_id
             trial = jobs.next_trial(stub, job_id)
@@ -179,7 +180,7 @@ def _held_open(request: v1.StreamResultsRequest) -> Iterator[v1.StreamResultsReq
 def _lease(one: Server, other: Server) -> float:
     """Seconds from the end of a lease until the other server calls the trial lost."""
     with grpc.insecure_channel(one.address) as first, grpc.insecure_channel(other.address) as second:
-        stub, admin = v1.BatchSizeOptimizerStub(first), v1.JobAdminStub(second)
+        stub, admin = v1.BatchSizeOptimizerStub(first), PeopleStub(second)
         trial = jobs.next_trial(stub, jobs.register(stub, trial_lease_seconds=1).job_id)
         while (known := admin.GetTrial(v1.GetTrialRequest(trial=trial.id), timeout=60).trial).HasField(
             "lease_expire_time"
@@ -197,7 +198,7 @@ def _failover(folder: Path) -> Iterator[Figure]:
         with servers_on(f"{user}{primary.host},{standby.host}{name}", 2) as servers:
             callers = asyncio.run(_ride_through(servers, primary, standby))
             with grpc.insecure_channel(servers[0].address) as channel:
-                admin = v1.JobAdminStub(channel)
+                admin = PeopleStub(channel)
                 found = [admin.GetTrial(v1.GetTrialRequest(trial=caller.trial.id), timeout=60) for caller in callers]
     stored = [{each.current_epoch for each in answer.measurements} for answer in found]
     lost = sum(len(caller.acknowledged - epochs) for caller, epochs in zip(callers, stored, strict=True))

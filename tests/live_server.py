@@ -16,6 +16,7 @@ import grpc
 from wattwise import v1
 
 from tests.forking import ForkedServer
+from tests.people import PeopleStub
 from tests.ports import hold_port, port_of
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ class LiveServer:
         return v1.BatchSizeOptimizerStub(self.channel)
 
     @property
-    def admin(self) -> v1.JobAdminStub:
-        """The stub of `JobAdmin`."""
-        return v1.JobAdminStub(self.channel)
+    def admin(self) -> PeopleStub:
+        """The stubs of people and tools."""
+        return PeopleStub(self.channel)
 
 
 @contextmanager

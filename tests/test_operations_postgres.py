@@ -17,6 +17,7 @@ from wattwise import v1
 
 from tests.jobs import Trainer, result
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.ports import hold_port, port_of
 from tests.postgres import PostgresServer
 
@@ -93,7 +94,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 def train(address: str) -> None:
     """A trainer goes on, and an operator deletes another job."""
     with grpc.insecure_channel(address) as channel:
-        trainers, people = v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel)
+        trainers, people = v1.BatchSizeOptimizerStub(channel), PeopleStub(channel)
         request = v1.GetNextBatchSizeRequest(job_id="test-moved", launch_id="still-runs")
         trial = trainers.GetNextBatchSize(request).trial
         assert trial.id.trial_number == 2

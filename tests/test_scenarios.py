@@ -20,7 +20,7 @@ from wattwise_server.config import Factors
 from wattwise_server.errors import ServiceError
 from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import PageTokens
-from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
+from wattwise_server.rpc.service import BatchSizeOptimizerService, JobControlService, JobReaderService
 from wattwise_server.rpc.statuses import details_of
 from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
@@ -55,18 +55,12 @@ class InProcess:
         self.trainers = BatchSizeOptimizerService(
             self.optimizer, Importer(store, clock), PowerLimitProfiler(store, clock), streams
         )
-        control = Control(store, clock)
-        self.people = JobAdminService(
-            Administration(store, clock),
-            control,
-            Statistics(store, Factors()),
-            streams=streams,
-            tokens=PageTokens(b""),
-            start_time=clock(),
-        )
+        administration, statistics = Administration(store, clock), Statistics(store, Factors())
+        self.reader = JobReaderService(administration, statistics, streams, PageTokens(b""))
+        self.control = JobControlService(administration, Control(store, clock))
 
     async def call(self, method: str, request: Message) -> Any:
-        service = next(s for s in (self.trainers, self.people) if method in type(s).__dict__)
+        service = next(s for s in (self.trainers, self.reader, self.control) if method in type(s).__dict__)
         await self.optimizer.expire_leases()
         try:
             return await getattr(service, method)(request, None)
@@ -123,10 +117,11 @@ class OverGrpc:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.trainers = v1.BatchSizeOptimizerStub(channel)
-        self.people = v1.JobAdminStub(channel)
+        self.reader = v1.JobReaderStub(channel)
+        self.control = v1.JobControlStub(channel)
 
     async def call(self, method: str, request: Message) -> Any:
-        stub = next(stub for stub in (self.trainers, self.people) if hasattr(stub, method))
+        stub = next(stub for stub in (self.trainers, self.reader, self.control) if hasattr(stub, method))
         try:
             return await getattr(stub, method)(request)
         except grpc.aio.AioRpcError as error:

@@ -11,7 +11,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include "wattwise/v1/batch_size_optimizer.grpc.pb.h"
-#include "wattwise/v1/job_admin.grpc.pb.h"
+#include "wattwise/v1/job_control.grpc.pb.h"
+#include "wattwise/v1/job_reader.grpc.pb.h"
+#include "wattwise/v1/server_info.grpc.pb.h"
 
 namespace wattwise {
 
@@ -25,7 +27,9 @@ struct Server {
   std::string target;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::BatchSizeOptimizer::Stub> trainer;
-  std::unique_ptr<v1::JobAdmin::Stub> admin;
+  std::unique_ptr<v1::JobReader::Stub> reader;
+  std::unique_ptr<v1::JobControl::Stub> control;
+  std::unique_ptr<v1::ServerInfo::Stub> info;
 };
 
 // The servers in an order drawn at random. Each has a channel of its own, which connects when it is used: gRPC's lists of

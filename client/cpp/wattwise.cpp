@@ -271,7 +271,8 @@ Client::Client(const std::string& address, const Credentials& credentials) : tok
   for (const std::string& target : targets) {
     const bool several = targets.size() > 1 || target.rfind("dns:", 0) == 0;
     const auto opened = channel(target, credentials, several ? kFrequentPings : kPings);
-    servers.push_back({target, opened, v1::BatchSizeOptimizer::NewStub(opened), v1::JobAdmin::NewStub(opened)});
+    servers.push_back({target, opened, v1::BatchSizeOptimizer::NewStub(opened), v1::JobReader::NewStub(opened),
+                       v1::JobControl::NewStub(opened), v1::ServerInfo::NewStub(opened)});
   }
   servers_ = std::make_unique<Servers>(std::move(servers));
 }
@@ -381,20 +382,20 @@ v1::ImportTrialResponse Client::import_trial(const v1::ImportTrialRequest& trial
 v1::Job Client::get_job(const std::string& job_id) {
   v1::GetJobRequest request;
   request.set_job_id(job_id);
-  return call(&v1::JobAdmin::Stub::GetJob, request).job();
+  return call(&v1::JobReader::Stub::GetJob, request).job();
 }
 
 v1::Job Client::reset_job(const std::string& job_id) {
   v1::ResetJobRequest request;
   request.set_job_id(job_id);
-  return call(&v1::JobAdmin::Stub::ResetJob, request).job();
+  return call(&v1::JobControl::Stub::ResetJob, request).job();
 }
 
 v1::SetTrialExcludedResponse Client::set_trial_excluded(const v1::TrialId& trial, bool excluded) {
   v1::SetTrialExcludedRequest request;
   *request.mutable_trial() = trial;
   request.set_excluded(excluded);
-  return call(&v1::JobAdmin::Stub::SetTrialExcluded, request);
+  return call(&v1::JobControl::Stub::SetTrialExcluded, request);
 }
 
 v1::Job Client::set_batch_size_state(const std::string& job_id, int batch_size, v1::BatchSizeStatus status) {
@@ -402,27 +403,27 @@ v1::Job Client::set_batch_size_state(const std::string& job_id, int batch_size, 
   request.set_job_id(job_id);
   request.set_batch_size(batch_size);
   request.set_status(status);
-  return call(&v1::JobAdmin::Stub::SetBatchSizeState, request).job();
+  return call(&v1::JobControl::Stub::SetBatchSizeState, request).job();
 }
 
 v1::Job Client::set_job_paused(const std::string& job_id, bool paused) {
   v1::SetJobPausedRequest request;
   request.set_job_id(job_id);
   request.set_paused(paused);
-  return call(&v1::JobAdmin::Stub::SetJobPaused, request).job();
+  return call(&v1::JobControl::Stub::SetJobPaused, request).job();
 }
 
 v1::Job Client::request_baseline(const std::string& job_id) {
   v1::RequestBaselineRequest request;
   request.set_job_id(job_id);
-  return call(&v1::JobAdmin::Stub::RequestBaseline, request).job();
+  return call(&v1::JobControl::Stub::RequestBaseline, request).job();
 }
 
 v1::Job Client::set_job_policy(const std::string& job_id, v1::Policy policy) {
   v1::SetJobPolicyRequest request;
   request.set_job_id(job_id);
   request.set_policy(policy);
-  return call(&v1::JobAdmin::Stub::SetJobPolicy, request).job();
+  return call(&v1::JobControl::Stub::SetJobPolicy, request).job();
 }
 
 }  // namespace wattwise

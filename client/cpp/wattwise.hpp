@@ -126,14 +126,18 @@ class Client {
   // Changes the job's policy; the search is rebuilt from the job's trials.
   v1::Job set_job_policy(const std::string& job_id, v1::Policy policy);
 
-  // Any other call: call(&v1::JobAdmin::Stub::GetTrial, request).
+  // Any other call: call(&v1::JobReader::Stub::GetTrial, request).
   template <class Stub, class Request, class Response>
   Response call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*), const Request& request,
                 Timeout call_timeout = {}) {
     Response response;
     const auto attempt = [&](grpc::ClientContext& context, const Server& server) {
-      if constexpr (std::is_same_v<Stub, v1::JobAdmin::Stub>) {
-        return (*server.admin.*method)(&context, request, &response);
+      if constexpr (std::is_same_v<Stub, v1::JobReader::Stub>) {
+        return (*server.reader.*method)(&context, request, &response);
+      } else if constexpr (std::is_same_v<Stub, v1::JobControl::Stub>) {
+        return (*server.control.*method)(&context, request, &response);
+      } else if constexpr (std::is_same_v<Stub, v1::ServerInfo::Stub>) {
+        return (*server.info.*method)(&context, request, &response);
       } else {
         return (*server.trainer.*method)(&context, request, &response);
       }
@@ -143,7 +147,7 @@ class Client {
   }
   // The stubs of the server that is used now, for streams: ask for them again for each.
   v1::BatchSizeOptimizer::Stub& trainer() { return *servers_->current().trainer; }
-  v1::JobAdmin::Stub& admin() { return *servers_->current().admin; }
+  v1::JobReader::Stub& reader() { return *servers_->current().reader; }
   // Adds the metadata of a call: its id in the server's log, and the token.
   void prepare(grpc::ClientContext& context, const std::string& call_id) const;
 

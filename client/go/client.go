@@ -35,9 +35,11 @@ type Client struct {
 	// Warn receives each warning about a session's trial once, and one about each outage; nil: they are logged. Change it
 	// only before the first call.
 	Warn func(message string)
-	// Trainer and Admin are the stubs, for calls without a method here. Pass them a context of Outgoing.
+	// Trainer, Reader, Control and Info are the stubs, for calls without a method here. Pass them a context of Outgoing.
 	Trainer v1.BatchSizeOptimizerClient
-	Admin   v1.JobAdminClient
+	Reader  v1.JobReaderClient
+	Control v1.JobControlClient
+	Info    v1.ServerInfoClient
 
 	channel *channel
 	token   string
@@ -87,7 +89,9 @@ func NewClient(address string, credentials Credentials) (*Client, error) {
 	return &Client{
 		Timeout: 30 * time.Second,
 		Trainer: v1.NewBatchSizeOptimizerClient(channel),
-		Admin:   v1.NewJobAdminClient(channel),
+		Reader:  v1.NewJobReaderClient(channel),
+		Control: v1.NewJobControlClient(channel),
+		Info:    v1.NewServerInfoClient(channel),
 		channel: channel,
 		token:   credentials.Token,
 		address: address,
@@ -305,7 +309,7 @@ func (c *Client) ImportTrial(ctx context.Context, request *v1.ImportTrialRequest
 // GetJob returns one job.
 func (c *Client) GetJob(ctx context.Context, jobID string) (job *v1.Job, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) error {
-		response, err := c.Admin.GetJob(ctx, &v1.GetJobRequest{JobId: jobID})
+		response, err := c.Reader.GetJob(ctx, &v1.GetJobRequest{JobId: jobID})
 		job = response.GetJob()
 		return err
 	})

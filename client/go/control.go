@@ -9,14 +9,14 @@ import (
 // ResetJob begins the job's search again. Its trials stay in the history but no longer count.
 func (c *Client) ResetJob(ctx context.Context, jobID string) (*v1.Job, error) {
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
-		return c.Admin.ResetJob(ctx, &v1.ResetJobRequest{JobId: jobID})
+		return c.Control.ResetJob(ctx, &v1.ResetJobRequest{JobId: jobID})
 	})
 }
 
 // SetTrialExcluded excludes a trial from the job's search, or includes it again.
 func (c *Client) SetTrialExcluded(ctx context.Context, trial *v1.TrialId, excluded bool) (response *v1.SetTrialExcludedResponse, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
-		response, err = c.Admin.SetTrialExcluded(ctx, &v1.SetTrialExcludedRequest{Trial: trial, Excluded: excluded})
+		response, err = c.Control.SetTrialExcluded(ctx, &v1.SetTrialExcludedRequest{Trial: trial, Excluded: excluded})
 		return err
 	})
 	return response, err
@@ -27,28 +27,28 @@ func (c *Client) SetTrialExcluded(ctx context.Context, trial *v1.TrialId, exclud
 func (c *Client) SetBatchSizeState(ctx context.Context, jobID string, batchSize int, status v1.BatchSizeStatus) (*v1.Job, error) {
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
 		request := &v1.SetBatchSizeStateRequest{JobId: jobID, BatchSize: int32(batchSize), Status: status}
-		return c.Admin.SetBatchSizeState(ctx, request)
+		return c.Control.SetBatchSizeState(ctx, request)
 	})
 }
 
 // SetJobPaused pauses the job's search, so that launches get the best known batch size, or resumes it.
 func (c *Client) SetJobPaused(ctx context.Context, jobID string, paused bool) (*v1.Job, error) {
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
-		return c.Admin.SetJobPaused(ctx, &v1.SetJobPausedRequest{JobId: jobID, Paused: paused})
+		return c.Control.SetJobPaused(ctx, &v1.SetJobPausedRequest{JobId: jobID, Paused: paused})
 	})
 }
 
 // RequestBaseline requests that the job's next launch gets the default batch size, to compare with.
 func (c *Client) RequestBaseline(ctx context.Context, jobID string) (*v1.Job, error) {
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
-		return c.Admin.RequestBaseline(ctx, &v1.RequestBaselineRequest{JobId: jobID})
+		return c.Control.RequestBaseline(ctx, &v1.RequestBaselineRequest{JobId: jobID})
 	})
 }
 
 // SetJobPolicy changes the job's policy; the search is rebuilt from the job's trials.
 func (c *Client) SetJobPolicy(ctx context.Context, jobID string, policy v1.Policy) (*v1.Job, error) {
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
-		return c.Admin.SetJobPolicy(ctx, &v1.SetJobPolicyRequest{JobId: jobID, Policy: policy})
+		return c.Control.SetJobPolicy(ctx, &v1.SetJobPolicyRequest{JobId: jobID, Policy: policy})
 	})
 }
 

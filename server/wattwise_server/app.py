@@ -27,7 +27,12 @@ from wattwise_server.rpc.calls import Methods, StreamLimit
 from wattwise_server.rpc.health import HealthService
 from wattwise_server.rpc.listening import bind
 from wattwise_server.rpc.paging import PageTokens
-from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
+from wattwise_server.rpc.service import (
+    BatchSizeOptimizerService,
+    JobControlService,
+    JobReaderService,
+    ServerInfoService,
+)
 from wattwise_server.security.guard import Guard
 from wattwise_server.store.base import Store
 from wattwise_server.store.open import is_shared, open_store, shown_url
@@ -42,11 +47,9 @@ from wattwise_server.usecases.statistics import Statistics
 log = logging.getLogger(__name__)
 
 SERVICES = tuple(
-    file.services_by_name[name].full_name
-    for file, name in (
-        (v1.RegisterJobRequest.DESCRIPTOR.file, "BatchSizeOptimizer"),
-        (v1.GetJobRequest.DESCRIPTOR.file, "JobAdmin"),
-    )
+    service.full_name
+    for request in (v1.RegisterJobRequest, v1.GetJobRequest, v1.DeleteJobRequest, v1.GetServerInfoRequest)
+    for service in request.DESCRIPTOR.file.services_by_name.values()
 )
 
 MAX_REQUEST_BYTES = 512 * 1024
@@ -202,10 +205,11 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
             control, tokens = Control(store, clock, watch.observer), PageTokens(store.page_token_key)
             statistics = Statistics(store, config.factors)
-            admins = JobAdminService(
-                administration, control, statistics, streams=streams, tokens=tokens, start_time=clock()
-            )
-            v1.add_JobAdminServicer_to_server(admins, methods.registry)
+            reader = JobReaderService(administration, statistics, streams, tokens)
+            v1.add_JobReaderServicer_to_server(reader, methods.registry)
+            v1.add_JobControlServicer_to_server(JobControlService(administration, control), methods.registry)
+            info = ServerInfoService(config.factors, start_time=clock())
+            v1.add_ServerInfoServicer_to_server(info, methods.registry)
             sweep_seconds = _SHARED_SWEEP_SECONDS if store.shared else _SWEEP_SECONDS
             sweeping = _repeating(optimizer.expire_leases, sweep_seconds, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")

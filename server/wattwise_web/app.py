@@ -277,7 +277,7 @@ class Page:
             )
         try:
             # First, so that nothing is kept of a token that may not read.
-            await self._reader.backend.call(lambda stub: stub.ListJobs, v1.ListJobsRequest(page_size=1), token)
+            await self._reader.backend.call(lambda link: link.reader.ListJobs, v1.ListJobsRequest(page_size=1), token)
             info = await self._reader.info(Visitor(token), fresh=True)
         except UnauthenticatedError:
             return self._show_login(request, following, "The server does not accept this token.", 401)

@@ -1,4 +1,4 @@
-"""Calls and watches of `JobAdmin` for the page, with the visitor's token: to each server, channels of their own."""
+"""Calls and watches for the page, with the visitor's token: to each server, channels of their own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Watching:
     """A channel for watches, and how many it carries."""
 
     channel: grpc.aio.Channel
-    admin: Any
+    reader: Any
     count: int = 0
 
 
@@ -60,7 +60,8 @@ class _Link:
         self.server = server
         self._open_channel = open_channel
         self._calls = open_channel()
-        self.admin: Any = v1.JobAdminStub(self._calls)
+        self.reader: Any = v1.JobReaderStub(self._calls)
+        self.info: Any = v1.ServerInfoStub(self._calls)
         self._watching: list[_Watching] = []
 
     @contextlib.contextmanager
@@ -69,11 +70,11 @@ class _Link:
         used = next((each for each in self._watching if each.count < _WATCHES), None)
         if used is None:
             channel = self._open_channel()
-            used = _Watching(channel, v1.JobAdminStub(channel))
+            used = _Watching(channel, v1.JobReaderStub(channel))
             self._watching.append(used)
         used.count += 1
         try:
-            yield used.admin
+            yield used.reader
         finally:
             used.count -= 1
 
@@ -146,14 +147,14 @@ class Backend:
         *first, last = self._links
         for link in first:
             try:
-                return _checked(await method(link.admin)(request, metadata=metadata, timeout=_SECONDS_OF_ONE), link)
+                return _checked(await method(link)(request, metadata=metadata, timeout=_SECONDS_OF_ONE), link)
             except grpc.RpcError as failed:  # noqa: PERF203 - a few servers
                 error = from_rpc_error(failed, link.server)
                 if not isinstance(error, (ServerUnavailableError, DeadlineError)):
                     raise error from None
                 self._put_last(link)
         try:
-            return _checked(await method(last.admin)(request, metadata=metadata, timeout=_SECONDS), last)
+            return _checked(await method(last)(request, metadata=metadata, timeout=_SECONDS), last)
         except grpc.RpcError as failed:
             raise from_rpc_error(failed, last.server) from None
 
@@ -164,8 +165,8 @@ class Backend:
             WattwiseError: the stream ended.
         """
         link = self._links[0]
-        with link.watching() as admin:
-            stream = admin.WatchJobs(v1.WatchJobsRequest(), metadata=self.metadata(token))
+        with link.watching() as reader:
+            stream = reader.WatchJobs(v1.WatchJobsRequest(), metadata=self.metadata(token))
             try:
                 async for message in stream:
                     yield message

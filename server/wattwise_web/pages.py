@@ -83,7 +83,7 @@ class Reader:
         if known is not None and not fresh and time.monotonic() - known[0] < _INFO_SECONDS:
             return known[1]
         request = v1.GetServerInfoRequest()
-        answer: v1.GetServerInfoResponse = await self._call(visitor, lambda stub: stub.GetServerInfo, request)
+        answer: v1.GetServerInfoResponse = await self._call(visitor, lambda link: link.info.GetServerInfo, request)
         if len(self._infos) > 1000:
             self._infos.clear()
         self._infos[visitor.token] = (time.monotonic(), answer)
@@ -113,8 +113,8 @@ class Reader:
         )
         info, totals, listed = await asyncio.gather(
             self.info(visitor),
-            self._call(visitor, lambda stub: stub.GetTotals, v1.GetTotalsRequest()),
-            self._call(visitor, lambda stub: stub.ListJobs, request),
+            self._call(visitor, lambda link: link.reader.GetTotals, v1.GetTotalsRequest()),
+            self._call(visitor, lambda link: link.reader.ListJobs, request),
         )
         kept = {name: text for name, text in (("q", search), ("state", state), ("order", order)) if text}
         if order == "attention":
@@ -147,7 +147,7 @@ class Reader:
     async def job(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/job?id=`."""
         job_id = wanted.get("id", "")
-        known = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        known = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = known.job
         trials_request = TrialFilter().request(job_id, page_size=_NEWEST_TRIALS)
         running_request = TrialFilter(result="running").request(job_id, page_size=PAGE_SIZE)
@@ -155,10 +155,10 @@ class Reader:
         info, statistics, listed, running, events, preview = await asyncio.gather(
             self.info(visitor),
             self._statistics(visitor, job),
-            self._call(visitor, lambda stub: stub.ListTrials, trials_request),
-            self._call(visitor, lambda stub: stub.ListTrials, running_request),
-            self._call(visitor, lambda stub: stub.ListEvents, events_request),
-            self._call(visitor, lambda stub: stub.PreviewNext, v1.PreviewNextRequest(job_id=job_id)),
+            self._call(visitor, lambda link: link.reader.ListTrials, trials_request),
+            self._call(visitor, lambda link: link.reader.ListTrials, running_request),
+            self._call(visitor, lambda link: link.reader.ListEvents, events_request),
+            self._call(visitor, lambda link: link.reader.PreviewNext, v1.PreviewNextRequest(job_id=job_id)),
         )
         curves = await self._newest_curves(visitor, job, running.trials, statistics.buckets)
         bounds = [trial.cost_bound for trial in listed.trials if trial.HasField("cost_bound")]
@@ -233,12 +233,12 @@ class Reader:
     async def trials(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/job/trials?id=`."""
         job_id = wanted.get("id", "")
-        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = answer.job
         shown = TrialFilter.of(job, wanted)
         request = shown.request(job_id, page_size=PAGE_SIZE)
         info, listed = await asyncio.gather(
-            self.info(visitor), self._call(visitor, lambda stub: stub.ListTrials, request)
+            self.info(visitor), self._call(visitor, lambda link: link.reader.ListTrials, request)
         )
         kept = {"id": job_id} | shown.parameters
         last = listed.trials[-1].id.trial_number if listed.trials else 0
@@ -262,14 +262,14 @@ class Reader:
     async def compare(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/compare?a=&b=`."""
         first, second = wanted.get("a", ""), wanted.get("b", "")[:_LONGEST_SEARCH]
-        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=first))
+        answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=first))
         one: v1.Job = answer.job
         info, other = await asyncio.gather(self.info(visitor), self._job_or_none(visitor, second))
         values: Values = {"title": f"{first} compared", "info": info, "job_id": first, "other": second}
         if other is None or second == first:
             # The jobs of its name come first, which are probably about the same model.
             request = v1.ListJobsRequest(page_size=PAGE_SIZE, contains=second, order=v1.JOB_ORDER_LAST_ACTIVITY)
-            listed = await self._call(visitor, lambda stub: stub.ListJobs, request)
+            listed = await self._call(visitor, lambda link: link.reader.ListJobs, request)
             ids = [job.spec.job_id for job in listed.jobs if job.spec.job_id != first]
             prefix = one.spec.job_id_prefix
             ids.sort(key=lambda job_id: not job_id.startswith(prefix))
@@ -295,7 +295,7 @@ class Reader:
         if not job_id:
             return None
         try:
-            answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+            answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
         except (JobNotFoundError, PermissionDeniedError):
             return None
         job: v1.Job = answer.job
@@ -306,7 +306,9 @@ class Reader:
 
         async def ask(num_buckets: int) -> v1.JobStatistics:
             request = v1.GetJobStatisticsRequest(job_id=job.spec.job_id, num_buckets=num_buckets, with_excluded=True)
-            answer: v1.GetJobStatisticsResponse = await self._call(visitor, lambda stub: stub.GetJobStatistics, request)
+            answer: v1.GetJobStatisticsResponse = await self._call(
+                visitor, lambda link: link.reader.GetJobStatistics, request
+            )
             return answer.statistics
 
         if job.num_trials - job.reset_after <= _SINGLE_TRIALS:
@@ -320,7 +322,7 @@ class Reader:
 
     async def _trial(self, visitor: Visitor, job_id: str, trial_number: int) -> v1.GetTrialResponse:
         request = v1.GetTrialRequest(trial=v1.TrialId(job_id=job_id, trial_number=trial_number))
-        answer: v1.GetTrialResponse = await self._call(visitor, lambda stub: stub.GetTrial, request)
+        answer: v1.GetTrialResponse = await self._call(visitor, lambda link: link.reader.GetTrial, request)
         return answer
 
     async def trial(self, visitor: Visitor, wanted: Parameters) -> Values:
@@ -328,7 +330,7 @@ class Reader:
         job_id, trial_number = wanted.get("job", ""), whole(wanted.get("number", ""))
         info, job, found = await asyncio.gather(
             self.info(visitor),
-            self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id)),
+            self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id)),
             self._trial(visitor, job_id, trial_number),
         )
         job, trial = job.job, found.trial
@@ -365,7 +367,7 @@ class Reader:
             with_total_size=True,
         )
         info, listed = await asyncio.gather(
-            self.info(visitor), self._call(visitor, lambda stub: stub.ListTrials, request)
+            self.info(visitor), self._call(visitor, lambda link: link.reader.ListTrials, request)
         )
         rows = [_trial_row(None, trial) for trial in listed.trials]
         rows.sort(key=lambda row: row["silent_since"])
@@ -386,7 +388,7 @@ class Reader:
             job_id=job_id, page_size=PAGE_SIZE, page_token=wanted.get("after", ""), kind=value
         )
         info, listed = await asyncio.gather(
-            self.info(visitor), self._call(visitor, lambda stub: stub.ListEvents, request)
+            self.info(visitor), self._call(visitor, lambda link: link.reader.ListEvents, request)
         )
         kept = ({"job": job_id} if job_id else {}) | ({"kind": kind} if value else {})
         return {
@@ -419,7 +421,7 @@ class Reader:
     async def filtered(self, visitor: Visitor, wanted: Parameters) -> FilteredTrials:
         """The trials of a job by number, for a file, with the first page of them."""
         job_id = wanted.get("id", "")
-        answer = await self._call(visitor, lambda stub: stub.GetJob, v1.GetJobRequest(job_id=job_id))
+        answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = answer.job
         shown = TrialFilter.of(job, wanted)
         request = shown.request(job_id, page_size=1000, newest_first=False)
@@ -427,7 +429,7 @@ class Reader:
 
     async def list_trials(self, visitor: Visitor, request: v1.ListTrialsRequest) -> v1.ListTrialsResponse:
         """One page of trials."""
-        answer: v1.ListTrialsResponse = await self._call(visitor, lambda stub: stub.ListTrials, request)
+        answer: v1.ListTrialsResponse = await self._call(visitor, lambda link: link.reader.ListTrials, request)
         return answer
 
 

@@ -17,6 +17,7 @@ from wattwise import Credentials, v1
 from tests.deploy.files import EXAMPLE, commands_for_secrets, compose, containers, resources, variables_of
 from tests.deploy.options import RUN
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 
 
 def host_of(address: str) -> str:
@@ -111,4 +112,4 @@ def test_secrets_of_the_cluster(tmp_path: Path) -> None:
             assert token is not None
             name = (("grpc.ssl_target_name_override", "wattwise.wattwise.svc"),)
             with grpc.secure_channel(server.address, secure, options=name) as channel:
-                v1.JobAdminStub(channel).ListJobs(v1.ListJobsRequest(), metadata=token.metadata(), timeout=60)
+                PeopleStub(channel).ListJobs(v1.ListJobsRequest(), metadata=token.metadata(), timeout=60)

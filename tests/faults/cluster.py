@@ -30,6 +30,7 @@ from tests.faults.load import Load, insist
 from tests.faults.test_kills import check_requests
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.postgres import PostgresServer
 from tests.refusals import refused
 from tests.stalling_proxy import StallingProxy
@@ -80,7 +81,7 @@ class Cluster:
         return self._some.trainer
 
     @property
-    def admin(self) -> v1.JobAdminStub:
+    def admin(self) -> PeopleStub:
         """The stub of the calling thread's server."""
         return self._some.admin
 

@@ -21,6 +21,7 @@ from wattwise import v1
 
 from tests.faults.ledger import JobBook, Ledger, SentReport, TrialBook
 from tests.jobs import job_spec, power_sample
+from tests.people import PeopleStub
 
 T = TypeVar("T")
 
@@ -40,8 +41,8 @@ class Served(Protocol):
         """The stub of `BatchSizeOptimizer`."""
 
     @property
-    def admin(self) -> v1.JobAdminStub:
-        """The stub of `JobAdmin`."""
+    def admin(self) -> PeopleStub:
+        """The stubs of people and tools."""
 
 
 class GaveUpError(Exception):

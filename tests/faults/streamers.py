@@ -20,6 +20,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from wattwise import v1
 
+from tests.people import PeopleStub
+
 CALLS_OF_A_CONNECTION = 90
 AT_A_TIME = 500
 
@@ -62,7 +64,7 @@ def _report(channel: Any, trial: v1.TrialId) -> Any:
 
 
 def _watch(channel: Any, trial: v1.TrialId) -> Any:
-    return v1.JobAdminStub(channel).WatchJob(v1.WatchJobRequest(job_id=trial.job_id))
+    return PeopleStub(channel).WatchJob(v1.WatchJobRequest(job_id=trial.job_id))
 
 
 def _health(channel: Any, _trial: v1.TrialId) -> Any:

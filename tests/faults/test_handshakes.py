@@ -19,6 +19,7 @@ from tests.faults.memory import Peak
 from tests.faults.soak import number, quiet
 from tests.faults.victim import Victim
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.waiting import wait_until
 
 MEGABYTES, MILLISECONDS = 100.0, 100.0
@@ -92,7 +93,7 @@ def served(authority: Authority, address: str) -> bool:
     """Whether a newcomer is answered."""
     with authority.channel(address) as channel:
         try:
-            v1.JobAdminStub(channel).ListJobs(v1.ListJobsRequest(), timeout=5)
+            PeopleStub(channel).ListJobs(v1.ListJobsRequest(), timeout=5)
         except grpc.RpcError as error:
             assert error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}  # noqa: PT017
             return False
@@ -112,7 +113,7 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     with LiveServer(tmp_path) as server:
         authority = start(server, "--max-connections", "20")
         with authority.channel(server.address) as channel, Crowd(server.address) as crowd:
-            stub = v1.JobAdminStub(channel)
+            stub = PeopleStub(channel)
             stub.ListJobs(v1.ListJobsRequest(), timeout=20)
             crowd.come(100, BEGINNINGS["hello"])
             wait_until(lambda: sum(map(ended, crowd.connections)) >= 81)
@@ -137,7 +138,7 @@ def test_handshakes_that_stall_take_a_bounded_part(tmp_path: Path, beginning: st
             pytest.skip(f"needs {count + 500} open files")
         authority = start(server, "--max-connections", "1000")
         with authority.channel(server.address) as channel, Crowd(server.address) as crowd:
-            stub = v1.JobAdminStub(channel)
+            stub = PeopleStub(channel)
 
             def call() -> None:
                 stub.ListJobs(v1.ListJobsRequest(), timeout=20)

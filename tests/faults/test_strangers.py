@@ -22,6 +22,7 @@ from tests.faults.memory import Peak
 from tests.faults.strangers import Connection, unfinished
 from tests.jobs import job_spec
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.waiting import wait_until
 
 WATCH, REPORT = "/grpc.health.v1.Health/Watch", "/wattwise.v1.BatchSizeOptimizer/ReportResult"
@@ -37,7 +38,7 @@ def health_stub(channel: grpc.Channel) -> Any:
 def served(server: LiveServer) -> bool:
     """Whether a newcomer is answered: at the height of a flood gRPC cancels its call, which clients then make again."""
     with grpc.insecure_channel(server.address, _OWN) as channel:
-        call = v1.JobAdminStub(channel).ListJobs.future(v1.ListJobsRequest(), timeout=60, wait_for_ready=True)
+        call = PeopleStub(channel).ListJobs.future(v1.ListJobsRequest(), timeout=60, wait_for_ready=True)
         assert call.code() in {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}
         return call.code() is grpc.StatusCode.OK
 
@@ -89,7 +90,7 @@ def test_requests_that_expand_take_no_memory(tmp_path: Path, *, known: bool) -> 
 
 def test_compressed_requests_are_limited_by_their_true_size(server: LiveServer) -> None:
     """Two megabytes of zeros, compressed to two kilobytes, are refused, and the refusal is no bug that is logged."""
-    stub = v1.JobAdminStub(server.channel)
+    stub = PeopleStub(server.channel)
     for _ in range(3):
         request = v1.GetJobRequest(job_id="\0" * 2**21)
         call = stub.GetJob.future(request, compression=grpc.Compression.Gzip)
@@ -192,7 +193,7 @@ def test_a_crowd_is_not_taken_for_strangers(server: LiveServer) -> None:
     """A thousand calls that arrive while the server is suspended are answered, every one."""
     with ExitStack() as open_ones:
         channels = [open_ones.enter_context(grpc.insecure_channel(server.address, _OWN)) for _ in range(20)]
-        stubs = [v1.JobAdminStub(channel) for channel in channels]
+        stubs = [PeopleStub(channel) for channel in channels]
         for stub in stubs:
             stub.ListJobs(v1.ListJobsRequest(), wait_for_ready=True)
         server.process.send_signal(signal.SIGSTOP)

@@ -220,10 +220,10 @@ async def open_and_cancel(address: str, trial: v1.TrialId, number: int) -> None:
     result = v1.TrainingResult(trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
 
     async with grpc.aio.insecure_channel(address) as channel:
-        trainer, admin = v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel)
+        trainer, reader = v1.BatchSizeOptimizerStub(channel), v1.JobReaderStub(channel)
 
         async def watch() -> None:
-            call = admin.WatchJob(v1.WatchJobRequest(job_id=trial.job_id))
+            call = reader.WatchJob(v1.WatchJobRequest(job_id=trial.job_id))
             await call.read()
             call.cancel()
 

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from wattwise import v1
 
 from tests.live_server import CHANNEL_OPTIONS
+from tests.people import PeopleStub
 
 
 class MismatchError(AssertionError):
@@ -50,8 +51,8 @@ class Calls:
         return v1.BatchSizeOptimizerStub(random.choice(self.channels))
 
     @property
-    def admin(self) -> v1.JobAdminStub:
-        return v1.JobAdminStub(random.choice(self.channels))
+    def admin(self) -> PeopleStub:
+        return PeopleStub(random.choice(self.channels))
 
     def _call(self, method: Callable[..., Any], request: Message, *, wait: bool = True, timeout: float = 20.0) -> Any:
         return self._answer(lambda: method(request, timeout=timeout, wait_for_ready=wait), wait, timeout)

@@ -15,6 +15,7 @@ import httpx
 from wattwise import v1
 
 from tests.jobs import Trainer, power_sample
+from tests.people import PeopleStub
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -103,7 +104,7 @@ def _walk(
     if flat:
         epochs = {16: 30, 32: 26, 64: 22, 128: 18, 256: 8}
     monitor = v1.Monitor(kinds=["nvml"])
-    admin = v1.JobAdminStub(channel)
+    admin = PeopleStub(channel)
     for number in range(count):
         if number in ((2, 3, 4) if flat else (2, 6, 14, 22, 30)):
             admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job_id))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 from wattwise import v1
-from wattwise.v1 import job_admin_pb2
+from wattwise.v1 import job_control_pb2, job_reader_pb2, server_info_pb2
 
 from tests.hostile.behaviours import VALUES, fill
 from tests.hostile.server import Behaviour, Call, HostileServer
@@ -24,7 +24,9 @@ PATHS = (
     "/trial?job=resnet-nightly&number=3", "/running", "/events", "/about", "/job/trials.csv?id=resnet-nightly",
     "/job/trials.json?id=resnet-nightly",
 )  # fmt: skip
-METHODS = [method.name for method in job_admin_pb2.DESCRIPTOR.services_by_name["JobAdmin"].methods]
+FILES = (job_reader_pb2, job_control_pb2, server_info_pb2)
+SERVICES = [service for file in FILES for service in file.DESCRIPTOR.services_by_name.values()]
+METHODS = [method.name for service in SERVICES for method in service.methods]
 
 
 def filling(name: str) -> Callable[[Message], None]:

@@ -114,7 +114,7 @@ Answer Steps::get(const YAML::Node& args) {
   check_keys(args, {"trial"});
   v1::GetTrialRequest request;
   *request.mutable_trial() = trial(text(args, "trial"));
-  return answer(client_.call(&v1::JobAdmin::Stub::GetTrial, request).trial());
+  return answer(client_.call(&v1::JobReader::Stub::GetTrial, request).trial());
 }
 
 Answer Steps::get_job(const YAML::Node& args) {
@@ -126,7 +126,7 @@ Answer Steps::delete_job(const YAML::Node& args) {
   check_keys(args, {});
   v1::DeleteJobRequest request;
   request.set_job_id(spec_.job_id());
-  return answer(client_.call(&v1::JobAdmin::Stub::DeleteJob, request).job());
+  return answer(client_.call(&v1::JobControl::Stub::DeleteJob, request).job());
 }
 
 Answer Steps::invent(const YAML::Node& args) {

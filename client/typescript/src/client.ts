@@ -33,13 +33,8 @@ import {
   type RegisterJobResponse,
 } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import { type BatchSizeStatus, type Job, JobSpec, type Policy } from "./stubs/wattwise/v1/job.js";
-import {
-  type DeleteJobResponse,
-  type GetTrialResponse,
-  ListJobsRequest,
-  ListTrialsRequest,
-  type SetTrialExcludedResponse,
-} from "./stubs/wattwise/v1/job_admin.js";
+import type { DeleteJobResponse, SetTrialExcludedResponse } from "./stubs/wattwise/v1/job_control.js";
+import { type GetTrialResponse, ListJobsRequest, ListTrialsRequest } from "./stubs/wattwise/v1/job_reader.js";
 import { type Decision, EndReason, TrainingResult, type Trial, TrialId } from "./stubs/wattwise/v1/trial.js";
 
 /** A job's configuration. The server fills in the default of every field that is left out. */
@@ -75,7 +70,8 @@ type Unary<Q, A> = (
 ) => ClientUnaryCall;
 
 const TRAINER = ({ trainer }: Link) => trainer;
-const ADMIN = ({ admin }: Link) => admin;
+const READER = ({ reader }: Link) => reader;
+const CONTROL = ({ control }: Link) => control;
 
 const TIMEOUT_MS = 30_000;
 const REPORT_TIMEOUT_MS = 10_000;
@@ -290,7 +286,7 @@ export class Client implements TrialCalls {
 
   /** Returns one job. */
   async getJob(jobId: string, options?: CallOptions): Promise<Job> {
-    return present((await this.#call(ADMIN, (stub) => stub.getJob, { jobId }, options)).job, "job");
+    return present((await this.#call(READER, (stub) => stub.getJob, { jobId }, options)).job, "job");
   }
 
   /** Iterates over all jobs, oldest first. */
@@ -298,7 +294,7 @@ export class Client implements TrialCalls {
     const request = ListJobsRequest.fromPartial(filter);
     const seen = new Set([request.pageToken]);
     do {
-      const page = await this.#call(ADMIN, (stub) => stub.listJobs, request, options);
+      const page = await this.#call(READER, (stub) => stub.listJobs, request, options);
       checkNextPage("ListJobs", page.jobs.length, page.nextPageToken, seen);
       yield* page.jobs;
       request.pageToken = page.nextPageToken;
@@ -314,7 +310,7 @@ export class Client implements TrialCalls {
     const request = ListTrialsRequest.fromPartial({ ...filter, jobId });
     const seen = new Set([request.pageToken]);
     do {
-      const page = await this.#call(ADMIN, (stub) => stub.listTrials, request, options);
+      const page = await this.#call(READER, (stub) => stub.listTrials, request, options);
       checkNextPage("ListTrials", page.trials.length, page.nextPageToken, seen);
       yield* page.trials;
       request.pageToken = page.nextPageToken;
@@ -323,22 +319,22 @@ export class Client implements TrialCalls {
 
   /** Returns one trial with its measurements. */
   getTrial(trial: TrialId, options?: CallOptions): Promise<GetTrialResponse> {
-    return this.#call(ADMIN, (stub) => stub.getTrial, { trial }, options);
+    return this.#call(READER, (stub) => stub.getTrial, { trial }, options);
   }
 
   /** Deletes a job with its trials. Running trials are stopped. */
   deleteJob(jobId: string, options?: CallOptions): Promise<DeleteJobResponse> {
-    return this.#call(ADMIN, (stub) => stub.deleteJob, { jobId }, options);
+    return this.#call(CONTROL, (stub) => stub.deleteJob, { jobId }, options);
   }
 
   /** Begins the job's search again. Its trials stay in the history but no longer count. */
   async resetJob(jobId: string, options?: CallOptions): Promise<Job> {
-    return present((await this.#call(ADMIN, (stub) => stub.resetJob, { jobId }, options)).job, "job");
+    return present((await this.#call(CONTROL, (stub) => stub.resetJob, { jobId }, options)).job, "job");
   }
 
   /** Excludes a trial from the job's search, or includes it again. */
   setTrialExcluded(trial: TrialId, excluded: boolean, options?: CallOptions): Promise<SetTrialExcludedResponse> {
-    return this.#call(ADMIN, (stub) => stub.setTrialExcluded, { trial, excluded }, options);
+    return this.#call(CONTROL, (stub) => stub.setTrialExcluded, { trial, excluded }, options);
   }
 
   /**
@@ -352,24 +348,24 @@ export class Client implements TrialCalls {
     options?: CallOptions,
   ): Promise<Job> {
     const request = { jobId, batchSize, status };
-    const answer = await this.#call(ADMIN, (stub) => stub.setBatchSizeState, request, options);
+    const answer = await this.#call(CONTROL, (stub) => stub.setBatchSizeState, request, options);
     return present(answer.job, "job");
   }
 
   /** Pauses the job's search, so that launches get the best known batch size, or resumes it. */
   async setJobPaused(jobId: string, paused: boolean, options?: CallOptions): Promise<Job> {
-    const answer = await this.#call(ADMIN, (stub) => stub.setJobPaused, { jobId, paused }, options);
+    const answer = await this.#call(CONTROL, (stub) => stub.setJobPaused, { jobId, paused }, options);
     return present(answer.job, "job");
   }
 
   /** Requests that the job's next launch gets the default batch size, to compare with. */
   async requestBaseline(jobId: string, options?: CallOptions): Promise<Job> {
-    return present((await this.#call(ADMIN, (stub) => stub.requestBaseline, { jobId }, options)).job, "job");
+    return present((await this.#call(CONTROL, (stub) => stub.requestBaseline, { jobId }, options)).job, "job");
   }
 
   /** Changes the job's policy; the search is rebuilt from the job's trials. */
   async setJobPolicy(jobId: string, policy: Policy, options?: CallOptions): Promise<Job> {
-    const answer = await this.#call(ADMIN, (stub) => stub.setJobPolicy, { jobId, policy }, options);
+    const answer = await this.#call(CONTROL, (stub) => stub.setJobPolicy, { jobId, policy }, options);
     return present(answer.job, "job");
   }
 
@@ -384,7 +380,7 @@ export class Client implements TrialCalls {
     let endedBefore = false;
     for (;;) {
       const link = this.#servers.current();
-      const call = link.admin.watchJob({ jobId }, this.#metadata(callId));
+      const call = link.reader.watchJob({ jobId }, this.#metadata(callId));
       let answered = false;
       try {
         for await (const { job } of call) {

@@ -18,7 +18,9 @@ export {
   Policy,
   Stage,
 } from "./stubs/wattwise/v1/job.js";
-export * from "./stubs/wattwise/v1/job_admin.js";
+export * from "./stubs/wattwise/v1/job_control.js";
+export * from "./stubs/wattwise/v1/job_reader.js";
+export * from "./stubs/wattwise/v1/server_info.js";
 export {
   ComputedUsage,
   Decision,

@@ -6,7 +6,8 @@ import { type ChannelOptions, experimental } from "@grpc/grpc-js";
 import { type Credentials, isThisMachine } from "./credentials.js";
 import { ConfigurationError } from "./errors.js";
 import { BatchSizeOptimizerClient } from "./stubs/wattwise/v1/batch_size_optimizer.js";
-import { JobAdminClient } from "./stubs/wattwise/v1/job_admin.js";
+import { JobControlClient } from "./stubs/wattwise/v1/job_control.js";
+import { JobReaderClient } from "./stubs/wattwise/v1/job_reader.js";
 
 const CHANNEL = {
   // Reconnects within seconds, however long the server was away.
@@ -61,7 +62,8 @@ function shuffled<T>(list: readonly T[]): T[] {
 export interface Link {
   readonly target: string;
   readonly trainer: BatchSizeOptimizerClient;
-  readonly admin: JobAdminClient;
+  readonly reader: JobReaderClient;
+  readonly control: JobControlClient;
 }
 
 /**
@@ -87,8 +89,10 @@ export class Servers {
       const secure = credentials.channel(target);
       const resolved = target.replace(/^dns:/, `${SHUFFLED_DNS}:`);
       const trainer = new BatchSizeOptimizerClient(resolved, secure, settings);
-      const admin = new JobAdminClient(resolved, secure, { channelOverride: trainer.getChannel() });
-      return { target, trainer, admin };
+      const shared = { channelOverride: trainer.getChannel() };
+      const reader = new JobReaderClient(resolved, secure, shared);
+      const control = new JobControlClient(resolved, secure, shared);
+      return { target, trainer, reader, control };
     };
     this.#links = shuffled(targets.map(this.#open));
   }

@@ -35,7 +35,7 @@ class Call:
     """One call. Everything is read on demand: most calls are never logged.
 
     Attributes:
-        method: The full method name, such as "/wattwise.v1.JobAdmin/GetJob".
+        method: The full method name, such as "/wattwise.v1.JobReader/GetJob".
         context: gRPC's context; None after the call, when gRPC has freed it.
         streams: Whether the client or the server may send more than one message.
         request: The request; None for a stream of requests.

@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from wattwise import v1
 
+from wattwise_server.config import Factors
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.call import current_call
 from wattwise_server.rpc import convert
@@ -98,25 +99,16 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         return v1.ReportPowerProfileResponse(power_limit_watts=limit)
 
 
-class JobAdminService(v1.JobAdminServicer):
-    """The calls of people and tools."""
+class JobReaderService(v1.JobReaderServicer):
+    """The calls of people and tools that read."""
 
     def __init__(
-        self,
-        administration: Administration,
-        control: Control,
-        statistics: Statistics,
-        *,
-        streams: StreamLimit,
-        tokens: PageTokens,
-        start_time: datetime,
+        self, administration: Administration, statistics: Statistics, streams: StreamLimit, tokens: PageTokens
     ) -> None:
         self._administration = administration
         self._statistics = statistics
-        self._start_time = start_time
-        self._tokens = tokens
-        self._control = control
         self._streams = streams
+        self._tokens = tokens
         self._pace = WatchPace()
 
     async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
@@ -180,55 +172,6 @@ class JobAdminService(v1.JobAdminServicer):
             page.next_page_token = self._tokens.token(request, found[size - 1].place)
         return page
 
-    async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
-        """Deletes a job."""
-        job, stopped = await self._administration.delete_job(request.job_id)
-        return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped[-LARGEST_PAGE:]))
-
-    async def ResetJob(self, request: v1.ResetJobRequest, context: Context) -> v1.ResetJobResponse:
-        """Begins a search again."""
-        return v1.ResetJobResponse(job=convert.job(await self._control.reset(request.job_id)))
-
-    async def SetTrialExcluded(
-        self, request: v1.SetTrialExcludedRequest, context: Context
-    ) -> v1.SetTrialExcludedResponse:
-        """Excludes or includes a trial."""
-        key = convert.shown_trial_key(request)
-        trial, job = await self._control.set_trial_excluded(key, excluded=request.excluded)
-        return v1.SetTrialExcludedResponse(trial=convert.trial(trial), job=convert.job(job))
-
-    async def SetBatchSizeState(
-        self, request: v1.SetBatchSizeStateRequest, context: Context
-    ) -> v1.SetBatchSizeStateResponse:
-        """Allows, bans or pins a batch size."""
-        change = {
-            v1.BATCH_SIZE_STATUS_ALLOWED: self._control.allow,
-            v1.BATCH_SIZE_STATUS_BANNED: self._control.ban,
-            v1.BATCH_SIZE_STATUS_PINNED: self._control.pin,
-        }.get(request.status)
-        if change is None:
-            fault = "cannot be set; use BATCH_SIZE_STATUS_ALLOWED, _BANNED or _PINNED"
-            raise InvalidRequestError(Violation("status", fault))
-        return v1.SetBatchSizeStateResponse(job=convert.job(await change(request.job_id, request.batch_size)))
-
-    async def SetJobPaused(self, request: v1.SetJobPausedRequest, context: Context) -> v1.SetJobPausedResponse:
-        """Pauses or resumes a search."""
-        job = await self._control.set_paused(request.job_id, paused=request.paused)
-        return v1.SetJobPausedResponse(job=convert.job(job))
-
-    async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
-        """Requests a trial of the default batch size."""
-        if request.HasField("every"):
-            job = await self._control.schedule_baselines(request.job_id, request.every)
-        else:
-            job = await self._control.request_baseline(request.job_id)
-        return v1.RequestBaselineResponse(job=convert.job(job))
-
-    async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:
-        """Changes a policy."""
-        policy = convert.policy(request.policy)
-        return v1.SetJobPolicyResponse(job=convert.job(await self._control.set_policy(request.job_id, policy)))
-
     async def WatchJob(
         self, request: v1.WatchJobRequest, context: Context
     ) -> AsyncGenerator[v1.WatchJobResponse, None]:
@@ -282,6 +225,71 @@ class JobAdminService(v1.JobAdminServicer):
         """What the next launch would get."""
         return convert.preview(await self._administration.preview(request.job_id))
 
+
+class JobControlService(v1.JobControlServicer):
+    """The calls of people and tools that change jobs."""
+
+    def __init__(self, administration: Administration, control: Control) -> None:
+        self._administration = administration
+        self._control = control
+
+    async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
+        """Deletes a job."""
+        job, stopped = await self._administration.delete_job(request.job_id)
+        return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped[-LARGEST_PAGE:]))
+
+    async def ResetJob(self, request: v1.ResetJobRequest, context: Context) -> v1.ResetJobResponse:
+        """Begins a search again."""
+        return v1.ResetJobResponse(job=convert.job(await self._control.reset(request.job_id)))
+
+    async def SetTrialExcluded(
+        self, request: v1.SetTrialExcludedRequest, context: Context
+    ) -> v1.SetTrialExcludedResponse:
+        """Excludes or includes a trial."""
+        key = convert.shown_trial_key(request)
+        trial, job = await self._control.set_trial_excluded(key, excluded=request.excluded)
+        return v1.SetTrialExcludedResponse(trial=convert.trial(trial), job=convert.job(job))
+
+    async def SetBatchSizeState(
+        self, request: v1.SetBatchSizeStateRequest, context: Context
+    ) -> v1.SetBatchSizeStateResponse:
+        """Allows, bans or pins a batch size."""
+        change = {
+            v1.BATCH_SIZE_STATUS_ALLOWED: self._control.allow,
+            v1.BATCH_SIZE_STATUS_BANNED: self._control.ban,
+            v1.BATCH_SIZE_STATUS_PINNED: self._control.pin,
+        }.get(request.status)
+        if change is None:
+            fault = "cannot be set; use BATCH_SIZE_STATUS_ALLOWED, _BANNED or _PINNED"
+            raise InvalidRequestError(Violation("status", fault))
+        return v1.SetBatchSizeStateResponse(job=convert.job(await change(request.job_id, request.batch_size)))
+
+    async def SetJobPaused(self, request: v1.SetJobPausedRequest, context: Context) -> v1.SetJobPausedResponse:
+        """Pauses or resumes a search."""
+        job = await self._control.set_paused(request.job_id, paused=request.paused)
+        return v1.SetJobPausedResponse(job=convert.job(job))
+
+    async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
+        """Requests a trial of the default batch size."""
+        if request.HasField("every"):
+            job = await self._control.schedule_baselines(request.job_id, request.every)
+        else:
+            job = await self._control.request_baseline(request.job_id)
+        return v1.RequestBaselineResponse(job=convert.job(job))
+
+    async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:
+        """Changes a policy."""
+        policy = convert.policy(request.policy)
+        return v1.SetJobPolicyResponse(job=convert.job(await self._control.set_policy(request.job_id, policy)))
+
+
+class ServerInfoService(v1.ServerInfoServicer):
+    """The calls about the server itself."""
+
+    def __init__(self, factors: Factors, start_time: datetime) -> None:
+        self._factors = factors
+        self._start_time = start_time
+
     async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
         """What a client can know about the server."""
         call = current_call.get()
@@ -290,6 +298,6 @@ class JobAdminService(v1.JobAdminServicer):
             role=v1.Role.Value(f"ROLE_{call.role}") if call and call.role else v1.ROLE_UNSPECIFIED,
             token_id=call.token_id if call else "",
             job_id_prefix=call.reach if call else "",
-            factors=convert.factors(self._statistics.factors),
+            factors=convert.factors(self._factors),
             start_time=convert.timestamp(self._start_time),
         )

@@ -1,4 +1,4 @@
-"""Which role may call which method: one table, with an entry for every method of the server."""
+"""Which role may call which method: the roles follow from the service, and every method has an entry."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ JobIds: TypeAlias = Callable[[Any], tuple[str, ...]]
 """Maps a message to the job ids, or the prefixes of job ids, that it names."""
 
 
+def _never(_message: Any) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """What a method requires of a token.
@@ -25,7 +29,7 @@ class Access:
 
     roles: frozenset[Role] | None
     job_ids: JobIds
-    lists: Callable[[Any], bool] = lambda _message: False
+    lists: Callable[[Any], bool] = _never
 
 
 def _nothing(_message: Any) -> tuple[str, ...]:
@@ -84,38 +88,70 @@ _VIEWER = frozenset({Role.VIEWER, Role.OPERATOR, Role.ADMIN})
 _OPERATOR = frozenset({Role.OPERATOR, Role.ADMIN})
 _ANY = frozenset(Role)
 
-_TRAINERS = "/wattwise.v1.BatchSizeOptimizer/"
-_ADMINS = "/wattwise.v1.JobAdmin/"
+_LISTS: Mapping[str, Callable[[Any], bool]] = {
+    "ListJobs": _always,
+    "ListTrials": _of_several,
+    "WatchJobs": _always,
+    "GetTotals": _always,
+    "ListEvents": _always,
+}
+"""The methods whose messages may be about all jobs with a prefix."""
+
+
+def _service(name: str, roles: frozenset[Role], methods: Mapping[str, JobIds]) -> dict[str, Access]:
+    return {
+        f"/wattwise.v1.{name}/{method}": Access(roles, job_ids, _LISTS.get(method, _never))
+        for method, job_ids in methods.items()
+    }
+
 
 ACCESS: Mapping[str, Access] = {
-    f"{_TRAINERS}RegisterJob": Access(_TRAINER, _registered),
-    f"{_TRAINERS}GetNextBatchSize": Access(_TRAINER, _job),
-    f"{_TRAINERS}ReportResult": Access(_TRAINER, _result),
-    f"{_TRAINERS}StreamResults": Access(_TRAINER, _event),
-    f"{_TRAINERS}Heartbeat": Access(_TRAINER, _trial),
-    f"{_TRAINERS}EndTrial": Access(_TRAINER, _trial),
-    f"{_TRAINERS}ImportTrial": Access(_TRAINER, _job),
-    f"{_TRAINERS}GetPowerLimit": Access(_TRAINER, _job),
-    f"{_TRAINERS}ReportPowerProfile": Access(_TRAINER, _trial),
-    f"{_ADMINS}GetJob": Access(_VIEWER, _job),
-    f"{_ADMINS}ListJobs": Access(_VIEWER, _listed, lists=_always),
-    f"{_ADMINS}ListTrials": Access(_VIEWER, _listed_trials, lists=_of_several),
-    f"{_ADMINS}GetTrial": Access(_VIEWER, _trial),
-    f"{_ADMINS}DeleteJob": Access(_OPERATOR, _job),
-    f"{_ADMINS}ResetJob": Access(_OPERATOR, _job),
-    f"{_ADMINS}SetTrialExcluded": Access(_OPERATOR, _trial),
-    f"{_ADMINS}SetBatchSizeState": Access(_OPERATOR, _job),
-    f"{_ADMINS}SetJobPaused": Access(_OPERATOR, _job),
-    f"{_ADMINS}RequestBaseline": Access(_OPERATOR, _job),
-    f"{_ADMINS}SetJobPolicy": Access(_OPERATOR, _job),
-    f"{_ADMINS}WatchJob": Access(_VIEWER, _job),
-    f"{_ADMINS}WatchTrials": Access(_VIEWER, _job),
-    f"{_ADMINS}WatchJobs": Access(_VIEWER, _listed, lists=_always),
-    f"{_ADMINS}GetJobStatistics": Access(_VIEWER, _job),
-    f"{_ADMINS}GetTotals": Access(_VIEWER, _listed, lists=_always),
-    f"{_ADMINS}PreviewNext": Access(_VIEWER, _job),
-    f"{_ADMINS}ListEvents": Access(_VIEWER, _listed_events, lists=_always),
-    f"{_ADMINS}GetServerInfo": Access(_ANY, _nothing),
+    **_service(
+        "BatchSizeOptimizer",
+        _TRAINER,
+        {
+            "RegisterJob": _registered,
+            "GetNextBatchSize": _job,
+            "ReportResult": _result,
+            "StreamResults": _event,
+            "Heartbeat": _trial,
+            "EndTrial": _trial,
+            "ImportTrial": _job,
+            "GetPowerLimit": _job,
+            "ReportPowerProfile": _trial,
+        },
+    ),
+    **_service(
+        "JobReader",
+        _VIEWER,
+        {
+            "GetJob": _job,
+            "ListJobs": _listed,
+            "ListTrials": _listed_trials,
+            "GetTrial": _trial,
+            "WatchJob": _job,
+            "WatchTrials": _job,
+            "WatchJobs": _listed,
+            "GetJobStatistics": _job,
+            "GetTotals": _listed,
+            "PreviewNext": _job,
+            "ListEvents": _listed_events,
+        },
+    ),
+    **_service(
+        "JobControl",
+        _OPERATOR,
+        {
+            "DeleteJob": _job,
+            "ResetJob": _job,
+            "SetTrialExcluded": _trial,
+            "SetBatchSizeState": _job,
+            "SetJobPaused": _job,
+            "RequestBaseline": _job,
+            "SetJobPolicy": _job,
+        },
+    ),
+    **_service("ServerInfo", _ANY, {"GetServerInfo": _nothing}),
     # Probes have no token and learn only whether the server is serving.
     "/grpc.health.v1.Health/Check": Access(None, _nothing),
     "/grpc.health.v1.Health/List": Access(None, _nothing),

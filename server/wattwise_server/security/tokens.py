@@ -37,7 +37,7 @@ class Role(IntEnum):
     """What a token may call; an operator may do what a viewer and a trainer may."""
 
     VIEWER = 0
-    """The calls of JobAdmin that change nothing. Its prefix may be empty, which gives access to every job."""
+    """The calls of JobReader, which change nothing. Its prefix may be empty, which gives access to every job."""
 
     TRAINER = 1
     """The calls of BatchSizeOptimizer."""

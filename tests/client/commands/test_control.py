@@ -15,6 +15,7 @@ from wattwise.commands.tables import print_jobs
 from tests.client.commands.conftest import Ask, row
 from tests.jobs import Trainer, monitor_of, result
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.terminal import on_terminal, wattwise
 
 
@@ -127,7 +128,7 @@ def test_pinned_batch_size_of_an_older_server(
 ) -> None:
     """The list of jobs shows it also if the server sends the state of the batch size only."""
     ask("jobs", "pin", trainer.job_id, "64")
-    job = v1.JobAdminStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
+    job = PeopleStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
     job.ClearField("pinned_batch_size")
     print_jobs([job])
     assert row(capsys.readouterr().out, trainer.job_id)[1] == "pinned to 64"

@@ -23,7 +23,7 @@ def test_serving_server_is_healthy(ask: Ask, address: str) -> None:
     """The status is 0 for the whole server and for each name, wherever the address comes from."""
     assert ask("health") == f"{address}: SERVING\n"
     assert ask("health", "--address", address, "--service", "liveness") == f"liveness of {address}: SERVING\n"
-    assert ask("health", "--service", "wattwise.v1.JobAdmin").endswith("SERVING\n")
+    assert ask("health", "--service", "wattwise.v1.JobReader").endswith("SERVING\n")
 
 
 def test_absent_and_unknown_are_unhealthy(refused: Ask) -> None:

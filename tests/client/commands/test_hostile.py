@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from wattwise import v1
 from wattwise.commands.main import main
-from wattwise.v1 import job_admin_pb2
+from wattwise.v1 import job_control_pb2, job_reader_pb2, server_info_pb2
 
 from tests.hostile.behaviours import ESCAPES, VALUES, fill, reason, refusing
 from tests.hostile.server import Behaviour, Call, HostileServer
@@ -32,7 +32,9 @@ COMMANDS = (
 )  # fmt: skip
 
 
-METHODS = [method.name for method in job_admin_pb2.DESCRIPTOR.services_by_name["JobAdmin"].methods]
+FILES = (job_reader_pb2, job_control_pb2, server_info_pb2)
+SERVICES = [service for file in FILES for service in file.DESCRIPTOR.services_by_name.values()]
+METHODS = [method.name for service in SERVICES for method in service.methods]
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\N{RIGHT-TO-LEFT OVERRIDE}]")
 
 

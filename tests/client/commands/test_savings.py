@@ -338,27 +338,27 @@ def test_options_of_tables_are_for_all_jobs(refused: Ask, options: Sequence[str]
     assert options[0] in refused("jobs", "savings", "some-job", *options, status=2)
 
 
-class _OldAdmin(v1.JobAdminServicer):
+class _OldReader(v1.JobReaderServicer):
     """The calls of an older server, which knows no others and ignores unknown fields."""
 
-    def __init__(self, admin: v1.JobAdminStub) -> None:
-        self._admin = admin
+    def __init__(self, reader: v1.JobReaderStub) -> None:
+        self._reader = reader
 
     def GetJob(self, request: v1.GetJobRequest, _context: object) -> v1.GetJobResponse:  # noqa: N802
-        return self._admin.GetJob(request)
+        return self._reader.GetJob(request)
 
     def ListTrials(self, request: v1.ListTrialsRequest, _context: object) -> v1.ListTrialsResponse:  # noqa: N802
         known = v1.ListTrialsRequest(
             job_id=request.job_id, page_size=request.page_size, page_token=request.page_token, status=request.status
         )
-        return self._admin.ListTrials(known)
+        return self._reader.ListTrials(known)
 
 
 @pytest.fixture
 def old_server(grpc_server: LiveServer) -> Iterator[str]:
     """The address of an older server in front of the real one."""
     server = grpc.server(ThreadPoolExecutor(4))
-    v1.add_JobAdminServicer_to_server(_OldAdmin(grpc_server.admin), server)  # type: ignore[abstract]
+    v1.add_JobReaderServicer_to_server(_OldReader(grpc_server.admin), server)  # type: ignore[abstract]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}"

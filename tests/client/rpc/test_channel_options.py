@@ -20,6 +20,7 @@ from wattwise.rpc.connection import channel_options
 
 from tests.credentials import Authority
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.web.page import WebPage
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +74,7 @@ def test_quiet_stream_leaves_a_suspended_server(tmp_path: Path, *, several: bool
         address = server.start()
         options = channel_options(address, several=several)
         with grpc.insecure_channel(address, options=options) as channel:
-            stream = v1.JobAdminStub(channel).WatchJobs(v1.WatchJobsRequest(), timeout=600)
+            stream = PeopleStub(channel).WatchJobs(v1.WatchJobsRequest(), timeout=600)
             next(iter(stream))
 
             def read() -> None:
@@ -95,7 +96,7 @@ def test_quiet_stream_stays_open(tmp_path: Path) -> None:
         address = server.start()
         options = [each for each in channel_options(address, several=True) if each[0] != interval[0]]
         with grpc.insecure_channel(address, options=[*options, interval]) as channel:
-            stream = v1.JobAdminStub(channel).WatchJobs(v1.WatchJobsRequest(), timeout=25)
+            stream = PeopleStub(channel).WatchJobs(v1.WatchJobsRequest(), timeout=25)
             next(iter(stream))
             with pytest.raises(grpc.RpcError) as ended:
                 next(iter(stream))

@@ -299,7 +299,7 @@ def test_move_of_another_thread_is_no_outage(
 
     def get_job(link: connection.Link, seconds: float) -> v1.GetJobResponse:
         begun.set()
-        return link.admin.GetJob(v1.GetJobRequest(job_id=JOB_ID), timeout=seconds)
+        return link.reader.GetJob(v1.GetJobRequest(job_id=JOB_ID), timeout=seconds)
 
     with Client(address, timeout=60) as client:
         client.get_job(JOB_ID)

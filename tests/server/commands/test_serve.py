@@ -23,6 +23,8 @@ from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
+OURS = [f"wattwise.v1.{name}" for name in ("BatchSizeOptimizer", "JobReader", "JobControl", "ServerInfo")]
+
 
 def refuse(*arguments: str, folder: Path, **variables: str) -> str:
     """Starts a server whose start must fail; returns its error."""
@@ -36,13 +38,13 @@ def refuse(*arguments: str, folder: Path, **variables: str) -> str:
 
 
 def test_health_and_reflection_are_answered(server: LiveServer) -> None:
-    """grpc.health.v1 says SERVING for the whole and each service, and reflection lists both services."""
+    """grpc.health.v1 says SERVING for the whole and each service, and reflection lists every service."""
     health: Any = health_pb2_grpc.HealthStub(server.channel)
-    for name in ("", "wattwise.v1.BatchSizeOptimizer", "wattwise.v1.JobAdmin"):
+    for name in ("", *OURS):
         answer = health.Check(health_pb2.HealthCheckRequest(service=name))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     services = ProtoReflectionDescriptorDatabase(server.channel).get_services()
-    assert {"wattwise.v1.BatchSizeOptimizer", "wattwise.v1.JobAdmin", "grpc.health.v1.Health"} <= set(services)
+    assert {*OURS, "grpc.health.v1.Health"} <= set(services)
 
 
 def test_taken_port_is_refused(server: LiveServer, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from wattwise import v1
 
+from tests.people import PeopleStub
 from tests.server.fuzz.messages import BASE, BASE_SPEC, VICTIM_SPEC, seeds
 from tests.server.fuzz.methods import METHODS, OTHERS, path
 from tests.server.fuzz.target import CALLS_PER_FIELD, Answer, StateFile, judge
@@ -102,7 +103,7 @@ class Guided:
 
     async def _clear(self) -> v1.TrialId:
         trainer: Any = v1.BatchSizeOptimizerStub(self._channel)
-        admin: Any = v1.JobAdminStub(self._channel)
+        admin: Any = PeopleStub(self._channel)
         for job in (await admin.ListJobs(v1.ListJobsRequest(page_size=1000))).jobs:
             await admin.DeleteJob(v1.DeleteJobRequest(job_id=job.spec.job_id))
         for spec in (BASE_SPEC, VICTIM_SPEC):

@@ -134,8 +134,8 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.ResetJobRequest(job_id=VICTIM),
         v1.DeleteJobRequest(job_id=VICTIM),
         v1.WatchJobRequest(job_id=BASE),
-        health_pb2.HealthCheckRequest(service="wattwise.v1.JobAdmin"),
-        reflection_pb2.ServerReflectionRequest(host="h", file_containing_symbol="wattwise.v1.JobAdmin"),
+        health_pb2.HealthCheckRequest(service="wattwise.v1.JobReader"),
+        reflection_pb2.ServerReflectionRequest(host="h", file_containing_symbol="wattwise.v1.JobReader"),
         reflection_pb2.ServerReflectionRequest(list_services=""),
         *(GetMessageClass(method.input_type)() for method in OTHERS),
     ]

@@ -39,7 +39,7 @@ def test_every_method_is_under_fire() -> None:
     """The descriptors contain all services, and there is a valid request for each method."""
     assert {path(method).split("/")[1] for method in METHODS + OTHERS} == {
         "wattwise.v1.BatchSizeOptimizer",
-        "wattwise.v1.JobAdmin",
+        "wattwise.v1.JobReader",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }
@@ -204,7 +204,7 @@ def test_readable_requests_of_other_services(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["/", "/wattwise.v1.JobAdmin/", "/wattwise.v1.JobAdmin/Nothing", "/wattwise.v2.JobAdmin/GetJob"]
+    "name", ["/", "/wattwise.v1.JobReader/", "/wattwise.v1.JobReader/Nothing", "/wattwise.v2.JobReader/GetJob"]
 )
 def test_methods_that_do_not_exist(target: Target, name: str) -> None:
     """An unknown method is UNIMPLEMENTED."""

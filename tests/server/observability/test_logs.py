@@ -139,12 +139,12 @@ def test_unknown_method_is_logged(watched: WatchedServer) -> None:
     """Unknown methods are UNIMPLEMENTED and logged like any refusal, whatever their names contain."""
     for name in ("Guess", 'Guess " job=x'):
         for kind in (watched.channel.unary_unary, watched.channel.unary_stream):
-            call: Any = kind(f"/wattwise.v1.JobAdmin/{name}")
+            call: Any = kind(f"/wattwise.v1.JobReader/{name}")
             with pytest.raises(grpc.RpcError) as caught:
                 list(call(b"anything", metadata=(("x-request-id", "guess 1"),)))
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     lines = watched.events("call refused")
-    names = [line["method"].removeprefix("/wattwise.v1.JobAdmin/") for line in lines]
+    names = [line["method"].removeprefix("/wattwise.v1.JobReader/") for line in lines]
     assert names == ["Guess"] * 2 + ['Guess " job=x'] * 2
     assert {line["call_id"] for line in lines} == {"guess 1"}
     assert {line["code"] for line in lines} == {"UNIMPLEMENTED"}

@@ -193,8 +193,8 @@ def test_clients_cannot_add_series(watched: WatchedServer) -> None:
     """Method names and job ids that clients choose add no labels: unknown methods share one."""
     job = Trainer(watched.trainer, job_id="test-secret-project")
     job.report(job.next(), 1.0, metric=0.1, monitor=monitor_of("test-monitor"))
-    for name in ("First", "Second", "wattwise.v1.JobAdmin"):
-        call = watched.channel.unary_unary(f"/wattwise.v1.JobAdmin/{name}", bytes, bytes)
+    for name in ("First", "Second", "wattwise.v1.JobReader"):
+        call = watched.channel.unary_unary(f"/wattwise.v1.JobReader/{name}", bytes, bytes)
         with pytest.raises(grpc.RpcError) as caught:
             call(b"")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

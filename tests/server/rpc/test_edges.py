@@ -16,6 +16,7 @@ from wattwise import v1
 
 from tests.jobs import Trainer, job_spec
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.refusals import refused
 from tests.server.commands.test_serve import refuse
 from tests.server.usecases.test_leases import get, lose
@@ -28,7 +29,7 @@ def test_reward_precision_is_fixed_only_under_gts(grpc_stub: Stub, grpc_channel:
     job = Trainer(grpc_stub, num_pruning_rounds=0, batch_sizes=[16], learn_reward_precision=False)
     for cost in (10.0, 20.0, 30.0):
         job.run(cost)
-    (arm,) = v1.JobAdminStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=job.job_id)).job.arms
+    (arm,) = PeopleStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=job.job_id)).job.arms
     assert arm.reward_precision == pytest.approx(1 / (200 / 3))
 
 
@@ -46,7 +47,7 @@ def test_huge_numbers_are_refused_or_counted(grpc_stub: Stub, grpc_channel: grpc
     for cost in (1e100, 1e99, 5.0):
         job.run(cost)
         job.run(1.0, converges=False)
-    admin = v1.JobAdminStub(grpc_channel)
+    admin = PeopleStub(grpc_channel)
     shown = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
     assert (shown.num_trials, [arm.batch_size for arm in shown.arms]) == (7, [16])
     (listed,) = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id)).jobs
@@ -56,7 +57,7 @@ def test_huge_numbers_are_refused_or_counted(grpc_stub: Stub, grpc_channel: grpc
 @pytest.mark.parametrize("sign", ["x", "\u00e9", "\U0001f680"])
 def test_statuses_of_long_names_fit(grpc_stub: Stub, grpc_channel: grpc.Channel, sign: str) -> None:
     """The status of a request with long names, in any script, is small enough to be received."""
-    admin = v1.JobAdminStub(grpc_channel)
+    admin = PeopleStub(grpc_channel)
     for length in (150, 2_000, 50_000):
         with refused() as refusal:
             admin.GetJob(v1.GetJobRequest(job_id=sign * length))
@@ -186,7 +187,7 @@ def test_trial_of_a_deleted_job_is_stopped_after_registering_it_again(
     """A trial of a deleted job whose id was registered again is stopped, not unknown."""
     job = Trainer(grpc_stub)
     trial = job.next()
-    v1.JobAdminStub(grpc_channel).DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+    PeopleStub(grpc_channel).DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
     grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec))
     assert job.heartbeat(trial).stop_train
 

@@ -19,6 +19,7 @@ from wattwise import v1
 from tests.credentials import Authority
 from tests.jobs import Trainer, result
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.ports import hold_port, port_of
 from tests.postgres import PostgresServer
 from tests.refusals import refused
@@ -65,7 +66,7 @@ def test_draining_server_is_alive_and_not_ready(probed: ProbedServer) -> None:
     """While the last calls finish, both ports say that the process lives and that nobody is to be sent here."""
     probed.start("--grace-seconds", "60")
     for channel in (probed.probes, probed.channel):
-        for name in ("", "readiness", "liveness", "wattwise.v1.JobAdmin"):
+        for name in ("", "readiness", "liveness", "wattwise.v1.JobReader"):
             assert probed.state(name, channel) == STATES.SERVING
     job = Trainer(probed.trainer)
     trial = job.next()
@@ -79,7 +80,7 @@ def test_draining_server_is_alive_and_not_ready(probed: ProbedServer) -> None:
         probed.process.send_signal(signal.SIGTERM)
         wait_until(lambda: probed.state("readiness") == STATES.NOT_SERVING)
         for channel in (probed.probes, probed.channel):
-            for name in ("", "readiness", "wattwise.v1.JobAdmin"):
+            for name in ("", "readiness", "wattwise.v1.JobReader"):
                 assert probed.state(name, channel) == STATES.NOT_SERVING
             assert probed.state("liveness", channel) == STATES.SERVING
     assert call.result(timeout=20).decision.converged
@@ -148,7 +149,7 @@ def test_port_for_probes_has_no_tls_and_nothing_else(probed: ProbedServer, tmp_p
         (probed.channel, grpc.StatusCode.UNAVAILABLE),
     ):
         with pytest.raises(grpc.RpcError) as caught:
-            v1.JobAdminStub(channel).ListJobs(v1.ListJobsRequest())
+            PeopleStub(channel).ListJobs(v1.ListJobsRequest())
         error: Any = caught.value
         assert error.code() is code
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from wattwise import v1
 
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.server.fuzz.bombard import bombard, depths
 from tests.server.fuzz.messages import BASE
 from tests.server.fuzz.target import Target
@@ -57,7 +58,7 @@ def answers_as(target: Target, before: tuple[str, bytes]) -> None:
     assert target.server.process.poll() is None
     options = (("grpc.use_local_subchannel_pool", 1),)
     with grpc.insecure_channel(target.server.address, options) as channel:
-        found = v1.JobAdminStub(channel).GetJob(v1.GetJobRequest(job_id=BASE), timeout=20, wait_for_ready=True)
+        found = PeopleStub(channel).GetJob(v1.GetJobRequest(job_id=BASE), timeout=20, wait_for_ready=True)
     assert found.job.spec.job_id == BASE
     assert target.state() == before
 
@@ -116,7 +117,7 @@ def test_clients_cannot_write_to_the_log(target: Target) -> None:
     "data",
     [
         b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /wattwise.v1.JobAdmin/ListJobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n",
+        b"POST /wattwise.v1.JobReader/ListJobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(512),
         b"SSH-2.0-OpenSSH_9.6\r\n",
         _PREFACE + frame(4, 0, 0, struct.pack(">HI", 4, 2**32 - 1)),

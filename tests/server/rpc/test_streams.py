@@ -16,6 +16,7 @@ from wattwise_server.rpc.streams import TrialStream
 
 from tests.jobs import Trainer, result
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.refusals import refused
 from tests.server.site import Site, draft
 from tests.watched import WatchedServer
@@ -101,7 +102,7 @@ def test_stop_is_pushed_when_the_job_is_deleted(job: Trainer, stream: Stream, gr
     trial = job.next()
     stream.send(trial, 50.0)
     stream.decision()
-    gone = v1.JobAdminStub(grpc_channel).DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+    gone = PeopleStub(grpc_channel).DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
     assert gone.job.spec.job_id == job.job_id
     assert [(t.id.trial_number, t.end_reason) for t in gone.stopped_trials] == [(1, v1.END_REASON_JOB_DELETED)]
     assert stream.decision().stop_train
@@ -195,14 +196,14 @@ async def test_trainers_that_leave_as_they_are_stopped(server: LiveServer) -> No
     """Stops that are pushed to streams which are cancelled at that moment leave no traceback in the log."""
     job = Trainer(server.trainer, max_epochs=1_000)
     async with grpc.aio.insecure_channel(server.address) as channel:
-        trainer, admin = v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel)
+        trainer, control = v1.BatchSizeOptimizerStub(channel), v1.JobControlStub(channel)
         streams = []
         for _ in range(30):
             trial = (await trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))).trial
             streams.append(trainer.StreamResults())
             await streams[-1].write(v1.StreamResultsRequest(result=result(trial, 1.0, 0.1)))
             await streams[-1].read()
-        deletion = asyncio.ensure_future(admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id)))
+        deletion = asyncio.ensure_future(control.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id)))
         for stream in streams:
             stream.cancel()
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""JobAdmin: lists, pages, filters, watches."""
+"""JobReader and DeleteJob: lists, pages, filters, watches."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wattwise_server.domain import ComputedUsage, ListedJob, Measurement
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import PageTokens
-from wattwise_server.rpc.service import JobAdminService
+from wattwise_server.rpc.service import JobReaderService
 from wattwise_server.store.base import JobList, JobPlace, ListedTrial, Place, TrialList
-from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.job_spec import resolve
 from wattwise_server.usecases.report import LARGEST_COST, number_faults
 from wattwise_server.usecases.statistics import Statistics
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.refusals import refused
 from tests.server.site import BEGIN, Site, draft, report
 
@@ -34,12 +34,12 @@ Stub = v1.BatchSizeOptimizerStub
 
 
 @pytest.fixture
-def admin(grpc_channel: grpc.Channel) -> v1.JobAdminStub:
+def admin(grpc_channel: grpc.Channel) -> PeopleStub:
     """The admin stub on the shared server."""
-    return v1.JobAdminStub(grpc_channel)
+    return PeopleStub(grpc_channel)
 
 
-def test_jobs_are_paged_oldest_first(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_jobs_are_paged_oldest_first(grpc_stub: Stub, admin: PeopleStub) -> None:
     """Pages of two list five jobs of a prefix once each, in the order of registration."""
     job_ids = [Trainer(grpc_stub, job_id_prefix="paged", job_id=f"paged_{n}%").job_id for n in (3, 1, 5, 2, 4)]
     seen, token = [], ""
@@ -52,7 +52,7 @@ def test_jobs_are_paged_oldest_first(grpc_stub: Stub, admin: v1.JobAdminStub) ->
     assert seen == [job_ids[:2], job_ids[2:4], job_ids[4:]]
 
 
-def test_a_failing_default_is_not_in_use(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_a_failing_default_is_not_in_use(grpc_stub: Stub, admin: PeopleStub) -> None:
     """Without a known one, the batch size in use is the nearest to the default whose trials do not keep failing."""
     trainer = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
 
@@ -69,7 +69,7 @@ def test_a_failing_default_is_not_in_use(grpc_stub: Stub, admin: v1.JobAdminStub
     assert in_use() == 8
 
 
-def test_only_failing_batch_sizes_stay_in_use(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_only_failing_batch_sizes_stay_in_use(grpc_stub: Stub, admin: PeopleStub) -> None:
     """If the trials of every batch size keep failing, the default is in use."""
     trainer = Trainer(grpc_stub, batch_sizes=[16])
     for _ in range(3):
@@ -78,14 +78,14 @@ def test_only_failing_batch_sizes_stay_in_use(grpc_stub: Stub, admin: v1.JobAdmi
     assert listed.batch_size_in_use == 16
 
 
-def test_prefix_is_taken_literally(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_prefix_is_taken_literally(grpc_stub: Stub, admin: PeopleStub) -> None:
     """SQL's wildcards have no special meaning in a prefix."""
     Trainer(grpc_stub, job_id_prefix="a", job_id="a%b")
     Trainer(grpc_stub, job_id_prefix="a", job_id="axb")
     assert [j.spec.job_id for j in admin.ListJobs(v1.ListJobsRequest(job_id_prefix="a%")).jobs] == ["a%b"]
 
 
-def test_trials_are_filtered(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_trials_are_filtered(grpc_stub: Stub, admin: PeopleStub) -> None:
     """Trials are filtered by status, by batch size, and by both."""
     job = Trainer(grpc_stub)
     job.run(100.0)
@@ -105,7 +105,7 @@ def test_trials_are_filtered(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
     assert numbers(v1.TRIAL_STATUS_FAILED, 16) == []
 
 
-def test_trials_are_filtered_by_label(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_trials_are_filtered_by_label(grpc_stub: Stub, admin: PeopleStub) -> None:
     """Pages and their total have the trials with all labels; labels that no launch may have are refused."""
     job = Trainer(grpc_stub)
     for host in ("a", "b", "a"):
@@ -129,7 +129,7 @@ def test_trials_are_filtered_by_label(grpc_stub: Stub, admin: v1.JobAdminStub) -
     assert list(refusal.faults) == ["labels"]
 
 
-def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: PeopleStub) -> None:
     """A filtered list is paged without gaps."""
     job = Trainer(grpc_stub, batch_sizes=[16])
     for _ in range(5):
@@ -145,7 +145,7 @@ def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: v1.JobAdmin
     assert seen == [1, 2, 3, 4, 5]
 
 
-def test_pages_begin_behind_a_start_before_1970(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_pages_begin_behind_a_start_before_1970(grpc_stub: Stub, admin: PeopleStub) -> None:
     """Imported trials that started before 1970 are listed once each, over pages of one."""
     job = Trainer(grpc_stub, job_id_prefix="ancient", job_id="ancient-1")
     for seconds in (86_400, -86_400, -2 * 86_400):
@@ -166,7 +166,7 @@ def test_pages_begin_behind_a_start_before_1970(grpc_stub: Stub, admin: v1.JobAd
     assert seen == [-2 * 86_400, -86_400, 86_400]
 
 
-def test_jobs_are_paged_by_id(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_jobs_are_paged_by_id(grpc_stub: Stub, admin: PeopleStub) -> None:
     """A token leads behind the longest ids, in any script; one that is far longer is refused."""
     job_ids = [f"by_id_{sign * 190}" for sign in ("\U0001f680", "x", "\u00e9")]
     for job_id in job_ids:
@@ -187,14 +187,14 @@ def test_jobs_are_paged_by_id(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
 
 
 @pytest.mark.parametrize("token", ["nonsense", "am9iczp4", "dHJpYWxzOjE=", "\u00e4", "am9iczotMQ=="])
-def test_foreign_page_token_is_refused(admin: v1.JobAdminStub, token: str) -> None:
+def test_foreign_page_token_is_refused(admin: PeopleStub, token: str) -> None:
     """A page token that this list did not return is refused."""
     with refused() as refusal:
         admin.ListJobs(v1.ListJobsRequest(page_token=token))
     assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["page_token"])
 
 
-def test_page_token_is_for_its_list(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_page_token_is_for_its_list(grpc_stub: Stub, admin: PeopleStub) -> None:
     """A token is refused with another filter or another job; the size of the page may change."""
     job, other = Trainer(grpc_stub), Trainer(grpc_stub)
     for each in (job, other):
@@ -229,7 +229,7 @@ def test_page_token_outlives_the_server(server: LiveServer) -> None:
     assert list(refusal.faults) == ["page_token"]
 
 
-def test_invalid_filters_are_refused(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_invalid_filters_are_refused(grpc_stub: Stub, admin: PeopleStub) -> None:
     """Negative page sizes and batch sizes and unknown statuses are violations of their field."""
     job = Trainer(grpc_stub)
     for field, value in (("page_size", -1), ("batch_size", -1), ("status", 99)):
@@ -240,8 +240,8 @@ def test_invalid_filters_are_refused(grpc_stub: Stub, admin: v1.JobAdminStub) ->
         assert list(refusal.faults) == [field]
 
 
-def test_unknown_job_is_not_found_by_any_method(admin: v1.JobAdminStub) -> None:
-    """Every method of JobAdmin that names a job returns NOT_FOUND for an unknown one."""
+def test_unknown_job_is_not_found_by_any_method(admin: PeopleStub) -> None:
+    """Every method of people that names a job returns NOT_FOUND for an unknown one."""
     trial = v1.TrialId(job_id="unknown", trial_number=1)
     calls = (
         lambda: admin.GetJob(v1.GetJobRequest(job_id="unknown")),
@@ -256,7 +256,7 @@ def test_unknown_job_is_not_found_by_any_method(admin: v1.JobAdminStub) -> None:
         assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
 
 
-def test_every_measurement_is_kept(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_every_measurement_is_kept(grpc_stub: Stub, admin: PeopleStub) -> None:
     """GetTrial returns each epoch's time, energy and metric, NaN included."""
     job = Trainer(grpc_stub)
     trial = job.next()
@@ -273,7 +273,7 @@ def test_every_measurement_is_kept(grpc_stub: Stub, admin: v1.JobAdminStub) -> N
     assert (last.last_epoch, last.time_seconds, last.energy_joules, last.last_metric, last.cost) == (5, 7, 50, 0.3, 50)
 
 
-def test_watch_shows_every_change_and_the_end(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_watch_shows_every_change_and_the_end(grpc_stub: Stub, admin: PeopleStub) -> None:
     """WatchJob sends the job at once and after each change, and ends with NOT_FOUND when the job is deleted."""
     job = Trainer(grpc_stub)
     watch = admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=30)
@@ -288,7 +288,7 @@ def test_watch_shows_every_change_and_the_end(grpc_stub: Stub, admin: v1.JobAdmi
     assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
 
 
-def test_deleted_id_can_be_registered_again(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+def test_deleted_id_can_be_registered_again(grpc_stub: Stub, admin: PeopleStub) -> None:
     """After a deletion the id is free; its new job starts at trial 1 and has none of the old trials."""
     job = Trainer(grpc_stub)
     job.run(100.0)
@@ -361,13 +361,8 @@ async def test_page_of_jobs_is_of_one_moment(tmp_path: Path, monkeypatch: pytest
         return found
 
     monkeypatch.setattr(site.store, "jobs", read_and_delete)
-    service = JobAdminService(
-        site.administration,
-        Control(site.store, lambda: site.now),
-        Statistics(site.store, Factors()),
-        streams=StreamLimit(0),
-        tokens=PageTokens(site.store.page_token_key),
-        start_time=site.now,
+    service = JobReaderService(
+        site.administration, Statistics(site.store, Factors()), StreamLimit(0), PageTokens(site.store.page_token_key)
     )
     request = v1.ListJobsRequest(page_size=110, order=v1.JOB_ORDER_ATTENTION, with_summaries=True)
     page = await service.ListJobs(request, cast("Any", None))

@@ -15,6 +15,7 @@ from wattwise_server.usecases.control import Control
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.people import PeopleStub
 from tests.refusals import refused
 from tests.server.site import Site, draft
 
@@ -30,12 +31,12 @@ def refusing(reason: str, *fields: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def admin(grpc_channel: grpc.Channel) -> v1.JobAdminStub:
+def admin(grpc_channel: grpc.Channel) -> PeopleStub:
     """The admin stub on the shared server."""
-    return v1.JobAdminStub(grpc_channel)
+    return PeopleStub(grpc_channel)
 
 
-def set_state(admin: v1.JobAdminStub, job: Trainer, batch_size: int, status: v1.BatchSizeStatus.ValueType) -> v1.Job:
+def set_state(admin: PeopleStub, job: Trainer, batch_size: int, status: v1.BatchSizeStatus.ValueType) -> v1.Job:
     """Allow, ban or pin a batch size."""
     request = v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=batch_size, status=status)
     return admin.SetBatchSizeState(request).job
@@ -57,7 +58,7 @@ def spend(job: Trainer, cost: float) -> v1.Trial:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_exhausted_job_is_healthy_after_one_command(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
 ) -> None:
     """Three crashes out of memory leave no batch size; after a reset the job delivers, and its history is there."""
     job = Trainer(grpc_stub, policy=policy, batch_sizes=[16, 32, 64], default_batch_size=64)
@@ -81,7 +82,7 @@ def test_exhausted_job_is_healthy_after_one_command(
     assert len(admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials) == crashes + 1
 
 
-def test_reset_is_on_the_wire(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+def test_reset_is_on_the_wire(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """A job says after which trial and when its search was reset last."""
     job = Trainer(grpc_stub)
     spend(job, 10.0)
@@ -96,7 +97,7 @@ def test_reset_is_on_the_wire(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.Jo
 
 
 def test_allowed_batch_size_says_what_is_known_of_memory(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub
 ) -> None:
     """Smaller ones come back too, and larger ones unless one of them ran out of memory itself."""
     job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, default_batch_size=64)
@@ -109,7 +110,7 @@ def test_allowed_batch_size_says_what_is_known_of_memory(
     assert "tried" not in reason
 
 
-def test_allowed_batch_size_comes_back(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+def test_allowed_batch_size_comes_back(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """Allowing a batch size that was out of memory, set aside or banned makes it one that may be chosen."""
     job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, batch_sizes=[16, 32, 64], default_batch_size=64)
     job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
@@ -123,7 +124,7 @@ def test_allowed_batch_size_comes_back(grpc_stub: v1.BatchSizeOptimizerStub, adm
     assert [each.num_failed for each in state.batch_size_states] == [0, 0, 0]
 
 
-def test_allowed_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+def test_allowed_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """A pruned batch size that is allowed again is explored again."""
     job = Trainer(grpc_stub, num_pruning_rounds=1)
     job.run(100.0)
@@ -136,7 +137,7 @@ def test_allowed_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimizer
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_banned_batch_size_is_never_chosen(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
 ) -> None:
     """Not by any policy, not for concurrent trials, not as the cheapest one known, nor as the default."""
     job = Trainer(grpc_stub, policy=policy, num_pruning_rounds=1)
@@ -154,7 +155,7 @@ def test_banned_batch_size_is_never_chosen(
     assert (state.min_cost, state.min_cost_batch_size) == (1.0, 16)
 
 
-def test_last_batch_size_cannot_be_banned(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+def test_last_batch_size_cannot_be_banned(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """A job always keeps one that may be chosen."""
     job = Trainer(grpc_stub, batch_sizes=[16, 32], default_batch_size=16)
     set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
@@ -174,7 +175,7 @@ def test_last_batch_size_cannot_be_banned(grpc_stub: v1.BatchSizeOptimizerStub, 
 )
 def test_invalid_states_are_refused(
     grpc_stub: v1.BatchSizeOptimizerStub,
-    admin: v1.JobAdminStub,
+    admin: PeopleStub,
     batch_size: int,
     status: v1.BatchSizeStatus.ValueType,
     field: str,
@@ -187,7 +188,7 @@ def test_invalid_states_are_refused(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_pinned_batch_size_is_what_every_launch_gets(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
 ) -> None:
     """Until it is allowed again; a banned one that is pinned is no longer banned, and a ban ends the pin."""
     job = Trainer(grpc_stub, policy=policy)
@@ -208,7 +209,7 @@ def test_pinned_batch_size_is_what_every_launch_gets(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_requested_trial_is_never_stopped_at_the_bound(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
 ) -> None:
     """A pinned batch size and a baseline deliver, however far they are above the cheapest known cost."""
     job = Trainer(grpc_stub, policy=policy, batch_sizes=[8, 16, 32], disable_early_stopping=False)
@@ -229,7 +230,7 @@ def test_requested_trial_is_never_stopped_at_the_bound(
 
 
 def test_paused_job_without_its_default_gets_the_nearest(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub
 ) -> None:
     """Nothing is explored while a job is paused, even if its default is banned; the reason says what was chosen."""
     job = Trainer(grpc_stub)
@@ -246,7 +247,7 @@ def test_paused_job_without_its_default_gets_the_nearest(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_paused_job_tries_nothing(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
 ) -> None:
     """Launches get the default, and once something is known the best batch size; the search goes on afterwards."""
     job = Trainer(grpc_stub, policy=policy)
@@ -262,7 +263,7 @@ def test_paused_job_tries_nothing(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_baseline_is_one_launch_of_the_default(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
 ) -> None:
     """The next launch gets it, once, however often it was requested."""
     job = Trainer(grpc_stub, policy=policy, num_pruning_rounds=1)
@@ -278,7 +279,7 @@ def test_baseline_is_one_launch_of_the_default(
     assert job.next().type != v1.TRIAL_TYPE_REQUESTED
 
 
-def test_baseline_is_withdrawn(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+def test_baseline_is_withdrawn(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """Banning the default withdraws a baseline for good, and so does a reset; banning another one does not."""
     job = Trainer(grpc_stub)
     baseline = v1.RequestBaselineRequest(job_id=job.job_id)
@@ -290,7 +291,7 @@ def test_baseline_is_withdrawn(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.J
     assert not admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job.baseline_requested
 
 
-def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """One launch in three gets the default, whatever the policy chooses, until that is ended; a pin comes first."""
     job = Trainer(grpc_stub)
     spend(job, 10.0)
@@ -318,7 +319,7 @@ def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1
 
 
 def test_decision_of_a_requested_trial_says_why_it_has_no_bound(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub
 ) -> None:
     """It has none on purpose: none is to come."""
     job = Trainer(grpc_stub)
@@ -329,9 +330,7 @@ def test_decision_of_a_requested_trial_says_why_it_has_no_bound(
     assert "no cost bound yet" in job.report(job.next(), 10.0, metric=0.1).message
 
 
-def test_excluded_trial_is_marked_and_no_longer_counts(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
-) -> None:
+def test_excluded_trial_is_marked_and_no_longer_counts(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """Its cost is not the least one known; included again it is. Excluding it twice is excluding it once."""
     job = Trainer(grpc_stub, disable_early_stopping=True)
     bogus = spend(job, 1e-3)
@@ -348,7 +347,7 @@ def test_excluded_trial_is_marked_and_no_longer_counts(
         admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=9)))
 
 
-def test_changed_policy_is_confirmed_with_either(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+def test_changed_policy_is_confirmed_with_either(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """Trainers that register the job with its first policy, its present one or none go on; a third is refused."""
     job = Trainer(grpc_stub, policy=v1.POLICY_PRUNING_GTS)
     spend(job, 100.0)
@@ -366,7 +365,7 @@ def test_changed_policy_is_confirmed_with_either(grpc_stub: v1.BatchSizeOptimize
 
 
 def test_policy_of_a_job_with_prior_jobs_can_be_changed(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub
 ) -> None:
     """A policy that does not read prior jobs ignores them, and launches register the job as before."""
     prior = Trainer(grpc_stub)
@@ -379,7 +378,7 @@ def test_policy_of_a_job_with_prior_jobs_can_be_changed(
     assert spend(job, 10.0).id.batch_size == 16
 
 
-def test_trial_before_a_reset_cannot_be_included(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+def test_trial_before_a_reset_cannot_be_included(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """The answer says so instead of changing nothing."""
     job = Trainer(grpc_stub)
     trial = spend(job, 10.0)
@@ -389,7 +388,7 @@ def test_trial_before_a_reset_cannot_be_included(grpc_stub: v1.BatchSizeOptimize
             admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=excluded))
 
 
-def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """A policy under which the configuration has a fault, and one that is unspecified."""
     job = Trainer(grpc_stub, policy=v1.POLICY_GTS, window_size=5000)
     for policy in (v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_UNSPECIFIED):
@@ -411,7 +410,7 @@ def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStu
         lambda admin: admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id="unknown", policy=v1.POLICY_GTS)),
     ],
 )
-def test_unknown_job_is_not_found(admin: v1.JobAdminStub, call: object) -> None:
+def test_unknown_job_is_not_found(admin: PeopleStub, call: object) -> None:
     """Every call says that the job does not exist."""
     assert callable(call)
     with refusing("JOB_NOT_FOUND"):

@@ -27,13 +27,12 @@ from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import PageTokens
-from wattwise_server.rpc.service import JobAdminService
+from wattwise_server.rpc.service import JobReaderService
 from wattwise_server.security.tokens import Role
 from wattwise_server.store import queries
 from wattwise_server.store.base import Transaction
 from wattwise_server.store.rows import read_measurement
 from wattwise_server.usecases import lifecycle, optimizer
-from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.lookup import find_trial
 from wattwise_server.usecases.report import Report
 from wattwise_server.usecases.statistics import Statistics
@@ -441,18 +440,8 @@ async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(queries, "read_measurement", counted(read_measurement))
     monkeypatch.setattr(convert, "measurement", counted(convert.measurement))
-    control, tokens = Control(site.store, lambda: site.now), PageTokens(site.store.page_token_key)
-    service, context = (
-        JobAdminService(
-            site.administration,
-            control,
-            Statistics(site.store, Factors()),
-            streams=StreamLimit(0),
-            tokens=tokens,
-            start_time=site.now,
-        ),
-        cast("Any", None),
-    )
+    tokens, statistics = PageTokens(site.store.page_token_key), Statistics(site.store, Factors())
+    service, context = JobReaderService(site.administration, statistics, StreamLimit(0), tokens), cast("Any", None)
     request = v1.GetTrialRequest(trial=v1.TrialId(job_id="j", trial_number=shown.key.trial_number))
     answer = asyncio.create_task(service.GetTrial(request, context))
     while not answer.done():

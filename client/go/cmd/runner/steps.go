@@ -164,7 +164,7 @@ func (s *steps) get(ctx context.Context, args fields) (proto.Message, error) {
 	}
 	var response *v1.GetTrialResponse
 	err = s.client.Retrying(ctx, func(ctx context.Context) (err error) {
-		response, err = s.client.Admin.GetTrial(ctx, &v1.GetTrialRequest{Trial: trial})
+		response, err = s.client.Reader.GetTrial(ctx, &v1.GetTrialRequest{Trial: trial})
 		return err
 	})
 	return response.GetTrial(), err
@@ -183,7 +183,7 @@ func (s *steps) delete(ctx context.Context, args fields) (proto.Message, error) 
 	}
 	var response *v1.DeleteJobResponse
 	err := s.client.Retrying(ctx, func(ctx context.Context) (err error) {
-		response, err = s.client.Admin.DeleteJob(ctx, &v1.DeleteJobRequest{JobId: s.spec.GetJobId()})
+		response, err = s.client.Control.DeleteJob(ctx, &v1.DeleteJobRequest{JobId: s.spec.GetJobId()})
 		return err
 	})
 	return response.GetJob(), err

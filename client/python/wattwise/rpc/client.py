@@ -334,7 +334,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._job(lambda link: link.admin.GetJob, v1.GetJobRequest(job_id=job_id), timeout)
+        return self._job(lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id), timeout)
 
     def list_jobs(
         self,
@@ -366,7 +366,7 @@ class Client:
             with_summaries=with_summaries,
             page_size=page_size,
         )
-        for page in self._pages(lambda link: link.admin.ListJobs, request, timeout):
+        for page in self._pages(lambda link: link.reader.ListJobs, request, timeout):
             yield from page.jobs
 
     def list_trials(
@@ -440,7 +440,7 @@ class Client:
         return self._trials(request, timeout)
 
     def _trials(self, request: v1.ListTrialsRequest, timeout: float | None) -> Iterator[v1.Trial]:
-        for page in self._pages(lambda link: link.admin.ListTrials, request, timeout):
+        for page in self._pages(lambda link: link.reader.ListTrials, request, timeout):
             yield from page.trials
 
     def get_trial(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetTrialResponse:
@@ -458,7 +458,7 @@ class Client:
         def check(answer: v1.GetTrialResponse) -> None:
             answers.check_trial(answer.trial, trial.job_id, trial.launch_id, trial.trial_number)
 
-        return self._call(lambda link: link.admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout, check)
+        return self._call(lambda link: link.reader.GetTrial, v1.GetTrialRequest(trial=trial), timeout, check)
 
     def delete_job(self, job_id: str, *, timeout: float | None = None) -> v1.DeleteJobResponse:
         """Deletes a job and its trials; running trials are stopped.
@@ -470,7 +470,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered, or if the first attempt deleted it and a retry followed.
         """
-        return self._call(lambda link: link.admin.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
+        return self._call(lambda link: link.control.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
 
     def reset_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
         """Begins the job's search again; its trials stay in the history but no longer count.
@@ -482,7 +482,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._job(lambda link: link.admin.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout)
+        return self._job(lambda link: link.control.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout)
 
     def set_trial_excluded(
         self, trial: v1.TrialId, *, excluded: bool, timeout: float | None = None
@@ -499,7 +499,7 @@ class Client:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.SetTrialExcludedRequest(trial=trial, excluded=excluded)
-        return self._call(lambda link: link.admin.SetTrialExcluded, request, timeout)
+        return self._call(lambda link: link.control.SetTrialExcluded, request, timeout)
 
     def set_batch_size_state(
         self, job_id: str, batch_size: int, status: v1.BatchSizeStatus.ValueType, *, timeout: float | None = None
@@ -517,7 +517,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetBatchSizeStateRequest(job_id=job_id, batch_size=batch_size, status=status)
-        return self._job(lambda link: link.admin.SetBatchSizeState, request, timeout)
+        return self._job(lambda link: link.control.SetBatchSizeState, request, timeout)
 
     def set_job_paused(self, job_id: str, *, paused: bool, timeout: float | None = None) -> v1.Job:
         """Pauses the job's search, so that launches get the best known batch size, or resumes it.
@@ -531,7 +531,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetJobPausedRequest(job_id=job_id, paused=paused)
-        return self._job(lambda link: link.admin.SetJobPaused, request, timeout)
+        return self._job(lambda link: link.control.SetJobPaused, request, timeout)
 
     def request_baseline(self, job_id: str, *, every: int | None = None, timeout: float | None = None) -> v1.Job:
         """Requests that the job's next launch gets the default batch size, to compare with.
@@ -546,7 +546,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.RequestBaselineRequest(job_id=job_id, every=every)
-        return self._job(lambda link: link.admin.RequestBaseline, request, timeout)
+        return self._job(lambda link: link.control.RequestBaseline, request, timeout)
 
     def set_job_policy(self, job_id: str, policy: v1.Policy.ValueType, *, timeout: float | None = None) -> v1.Job:
         """Changes the job's policy; the search is rebuilt from the job's trials.
@@ -561,7 +561,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetJobPolicyRequest(job_id=job_id, policy=policy)
-        return self._job(lambda link: link.admin.SetJobPolicy, request, timeout)
+        return self._job(lambda link: link.control.SetJobPolicy, request, timeout)
 
     def get_job_statistics(
         self, job_id: str, *, num_buckets: int = 0, timeout: float | None = None
@@ -577,7 +577,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=num_buckets)
-        return self._call(lambda link: link.admin.GetJobStatistics, request, timeout).statistics
+        return self._call(lambda link: link.reader.GetJobStatistics, request, timeout).statistics
 
     def get_totals(self, *, job_id_prefix: str = "", timeout: float | None = None) -> v1.Totals:
         """What the trials of several jobs took and saved together.
@@ -587,7 +587,7 @@ class Client:
             timeout: seconds; None is the client's.
         """
         request = v1.GetTotalsRequest(job_id_prefix=job_id_prefix)
-        return self._call(lambda link: link.admin.GetTotals, request, timeout).totals
+        return self._call(lambda link: link.reader.GetTotals, request, timeout).totals
 
     def preview_next(self, job_id: str, *, timeout: float | None = None) -> v1.PreviewNextResponse:
         """What the next launch of a job would get; nothing is dispatched.
@@ -599,7 +599,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(lambda link: link.admin.PreviewNext, v1.PreviewNextRequest(job_id=job_id), timeout)
+        return self._call(lambda link: link.reader.PreviewNext, v1.PreviewNextRequest(job_id=job_id), timeout)
 
     def list_events(
         self,
@@ -620,7 +620,7 @@ class Client:
             timeout: seconds for each page; None is the client's.
         """
         request = v1.ListEventsRequest(job_id=job_id, job_id_prefix=job_id_prefix, kind=kind, page_size=page_size)
-        for page in self._pages(lambda link: link.admin.ListEvents, request, timeout):
+        for page in self._pages(lambda link: link.reader.ListEvents, request, timeout):
             yield from page.events
 
     def get_server_info(self, *, timeout: float | None = None) -> v1.GetServerInfoResponse:
@@ -629,7 +629,7 @@ class Client:
         Args:
             timeout: seconds; None is the client's.
         """
-        return self._call(lambda link: link.admin.GetServerInfo, v1.GetServerInfoRequest(), timeout)
+        return self._call(lambda link: link.info.GetServerInfo, v1.GetServerInfoRequest(), timeout)
 
     def watch_trials(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.WatchTrialsResponse]:
         """Yields a job's running trials, then those that are new or have changed, until the job is deleted.
@@ -643,7 +643,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered, or once it is deleted.
         """
-        return self._watch(lambda link: link.admin.WatchTrials, v1.WatchTrialsRequest(job_id=job_id), timeout)
+        return self._watch(lambda link: link.reader.WatchTrials, v1.WatchTrialsRequest(job_id=job_id), timeout)
 
     def watch_jobs(self, *, job_id_prefix: str = "", timeout: float | None = None) -> Iterator[v1.WatchJobsResponse]:
         """Yields the ids of jobs that change, with any change of their trials and epochs, at most once a second.
@@ -654,7 +654,9 @@ class Client:
             job_id_prefix: only jobs whose id starts with this; empty for all.
             timeout: seconds for which the server may be unavailable; None is the client's.
         """
-        return self._watch(lambda link: link.admin.WatchJobs, v1.WatchJobsRequest(job_id_prefix=job_id_prefix), timeout)
+        return self._watch(
+            lambda link: link.reader.WatchJobs, v1.WatchJobsRequest(job_id_prefix=job_id_prefix), timeout
+        )
 
     def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.Job]:
         """Yields a job's current state, then its newest state after it has changed, until the job is deleted.
@@ -673,7 +675,7 @@ class Client:
             answers.check_job(answer.job, job_id)
 
         request = v1.WatchJobRequest(job_id=job_id)
-        for response in self._watch(lambda link: link.admin.WatchJob, request, timeout, check):
+        for response in self._watch(lambda link: link.reader.WatchJob, request, timeout, check):
             yield response.job
 
     def _watch(

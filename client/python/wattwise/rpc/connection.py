@@ -91,7 +91,9 @@ class Link(NamedTuple):
     server: str
     channel: grpc.Channel
     optimizer: v1.BatchSizeOptimizerStub
-    admin: v1.JobAdminStub
+    reader: v1.JobReaderStub
+    control: v1.JobControlStub
+    info: v1.ServerInfoStub
     token: BearerToken | None
 
     def metadata(self, call_id: str) -> Metadata:
@@ -164,7 +166,15 @@ class Connection:
                 raise OperationOrderError(f"the client of {self.address} is closed; create a new one")
             token, server = self._credentials.bearer_token(self.address), self._server
             channel = self._channel(server)
-            mine = Link(server, channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel), token)
+            mine = Link(
+                server,
+                channel,
+                v1.BatchSizeOptimizerStub(channel),
+                v1.JobReaderStub(channel),
+                v1.JobControlStub(channel),
+                v1.ServerInfoStub(channel),
+                token,
+            )
             # Atomic, without a lock that a fork could leave locked. If two threads get here, one link wins.
             link = self._links.setdefault(os.getpid(), mine)
             if link is not mine:

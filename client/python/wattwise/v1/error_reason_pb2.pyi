@@ -46,7 +46,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
         {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
     """
     ERROR_REASON_NO_BATCH_SIZE_LEFT: _ErrorReason.ValueType  # 5
-    """FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
+    """FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobControl brings
     a batch size back: ResetJob, or SetBatchSizeState.
     The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
 
@@ -131,7 +131,7 @@ ERROR_REASON_TRIAL_NOT_FOUND: ErrorReason.ValueType  # 4
     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
 """
 ERROR_REASON_NO_BATCH_SIZE_LEFT: ErrorReason.ValueType  # 5
-"""FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
+"""FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobControl brings
 a batch size back: ResetJob, or SetBatchSizeState.
 The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
 

@@ -40,7 +40,7 @@ export enum ErrorReason {
    */
   ERROR_REASON_TRIAL_NOT_FOUND = "ERROR_REASON_TRIAL_NOT_FOUND",
   /**
-   * ERROR_REASON_NO_BATCH_SIZE_LEFT - FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
+   * ERROR_REASON_NO_BATCH_SIZE_LEFT - FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobControl brings
    * a batch size back: ResetJob, or SetBatchSizeState.
    * The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
    *

@@ -2,7 +2,7 @@
 // versions:
 //   protoc-gen-ts_proto  v2.18.0
 //   protoc               v5.29.0
-// source: wattwise/v1/job_admin.proto
+// source: wattwise/v1/job_reader.proto
 
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
@@ -20,18 +20,9 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
-import { Timestamp } from "../../google/protobuf/timestamp.js";
 import { Event, EventKind, eventKindFromJSON, eventKindToNumber } from "./event.js";
-import {
-  BatchSizeStatus,
-  batchSizeStatusFromJSON,
-  batchSizeStatusToNumber,
-  Job,
-  Policy,
-  policyFromJSON,
-  policyToNumber,
-} from "./job.js";
-import { Factors, JobStatistics, PowerProfile, Totals } from "./statistics.js";
+import { Job } from "./job.js";
+import { JobStatistics, PowerProfile, Totals } from "./statistics.js";
 import {
   EndReason,
   endReasonFromJSON,
@@ -168,63 +159,6 @@ export function jobStateToNumber(object: JobState): number {
   }
 }
 
-/** What a token may call. */
-export enum Role {
-  /** ROLE_UNSPECIFIED - The server needs no token: every caller may call everything. */
-  ROLE_UNSPECIFIED = "ROLE_UNSPECIFIED",
-  /** ROLE_VIEWER - The calls of JobAdmin that change nothing. */
-  ROLE_VIEWER = "ROLE_VIEWER",
-  /** ROLE_TRAINER - The calls of BatchSizeOptimizer. */
-  ROLE_TRAINER = "ROLE_TRAINER",
-  /** ROLE_OPERATOR - The calls of both services. */
-  ROLE_OPERATOR = "ROLE_OPERATOR",
-  /** ROLE_ADMIN - As an operator; may have access to all jobs. */
-  ROLE_ADMIN = "ROLE_ADMIN",
-  UNRECOGNIZED = "UNRECOGNIZED",
-}
-
-export function roleFromJSON(object: any): Role {
-  switch (object) {
-    case 0:
-    case "ROLE_UNSPECIFIED":
-      return Role.ROLE_UNSPECIFIED;
-    case 1:
-    case "ROLE_VIEWER":
-      return Role.ROLE_VIEWER;
-    case 2:
-    case "ROLE_TRAINER":
-      return Role.ROLE_TRAINER;
-    case 3:
-    case "ROLE_OPERATOR":
-      return Role.ROLE_OPERATOR;
-    case 4:
-    case "ROLE_ADMIN":
-      return Role.ROLE_ADMIN;
-    case -1:
-    case "UNRECOGNIZED":
-    default:
-      return Role.UNRECOGNIZED;
-  }
-}
-
-export function roleToNumber(object: Role): number {
-  switch (object) {
-    case Role.ROLE_UNSPECIFIED:
-      return 0;
-    case Role.ROLE_VIEWER:
-      return 1;
-    case Role.ROLE_TRAINER:
-      return 2;
-    case Role.ROLE_OPERATOR:
-      return 3;
-    case Role.ROLE_ADMIN:
-      return 4;
-    case Role.UNRECOGNIZED:
-    default:
-      return -1;
-  }
-}
-
 /** Request of GetJob. */
 export interface GetJobRequest {
   /** The job. Required: an empty id is refused as unknown. */
@@ -351,122 +285,6 @@ export interface GetTrialResponse {
   powerProfile: PowerProfile | undefined;
 }
 
-/** Request of DeleteJob. */
-export interface DeleteJobRequest {
-  /** The job. Required: an empty id is refused as unknown. */
-  jobId: string;
-}
-
-/** Response of DeleteJob. */
-export interface DeleteJobResponse {
-  /** The job's last state. Always set. */
-  job:
-    | Job
-    | undefined;
-  /** The running trials that were stopped; if there are more than 1000, the newest 1000. Empty if none was running. */
-  stoppedTrials: Trial[];
-}
-
-/** Request of ResetJob. */
-export interface ResetJobRequest {
-  /** The job. Required: an empty id is refused as unknown. */
-  jobId: string;
-}
-
-/** Response of ResetJob. */
-export interface ResetJobResponse {
-  /** The job's current state. Always set. */
-  job: Job | undefined;
-}
-
-/** Request of SetTrialExcluded. */
-export interface SetTrialExcludedRequest {
-  /** The trial. Required; a batch_size of 0 is not compared with the trial's. */
-  trial:
-    | TrialId
-    | undefined;
-  /** True: the trial does not count. False: it counts. */
-  excluded: boolean;
-}
-
-/** Response of SetTrialExcluded. */
-export interface SetTrialExcludedResponse {
-  /** The trial's current state. Always set. */
-  trial:
-    | Trial
-    | undefined;
-  /** The job's current state. Always set. */
-  job: Job | undefined;
-}
-
-/** Request of SetBatchSizeState. */
-export interface SetBatchSizeStateRequest {
-  /** The job. Required: an empty id is refused as unknown. */
-  jobId: string;
-  /** One of the job's batch sizes. Required: 0 is refused. */
-  batchSize: number;
-  /**
-   * BATCH_SIZE_STATUS_ALLOWED: it may be chosen, also if it was pruned, set aside or out of memory, whose causes no longer
-   * count; it is no longer banned or pinned. Memory: smaller batch sizes are then taken to fit, too, and larger ones may be
-   * chosen again unless one of them, or one in between, ran out of memory itself.
-   * BATCH_SIZE_STATUS_BANNED: it is not chosen; the last one that may be chosen cannot be banned.
-   * BATCH_SIZE_STATUS_PINNED: every launch gets it. Any other status is refused.
-   */
-  status: BatchSizeStatus;
-}
-
-/** Response of SetBatchSizeState. */
-export interface SetBatchSizeStateResponse {
-  /** The job's current state. Always set. */
-  job: Job | undefined;
-}
-
-/** Request of SetJobPaused. */
-export interface SetJobPausedRequest {
-  /** The job. Required: an empty id is refused as unknown. */
-  jobId: string;
-  /** True: the search pauses. False: it goes on. */
-  paused: boolean;
-}
-
-/** Response of SetJobPaused. */
-export interface SetJobPausedResponse {
-  /** The job's current state. Always set. */
-  job: Job | undefined;
-}
-
-/** Request of RequestBaseline. */
-export interface RequestBaselineRequest {
-  /** The job. Required: an empty id is refused as unknown. */
-  jobId: string;
-  /**
-   * From now on, one launch in so many gets the default batch size, by its trial's number: 2 or more, or 0 to end that. While
-   * the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected. Unset: one
-   * baseline, for the next launch.
-   */
-  every?: number | undefined;
-}
-
-/** Response of RequestBaseline. */
-export interface RequestBaselineResponse {
-  /** The job's current state. Always set. */
-  job: Job | undefined;
-}
-
-/** Request of SetJobPolicy. */
-export interface SetJobPolicyRequest {
-  /** The job. Required: an empty id is refused as unknown. */
-  jobId: string;
-  /** The policy. Required: unspecified is refused. */
-  policy: Policy;
-}
-
-/** Response of SetJobPolicy. */
-export interface SetJobPolicyResponse {
-  /** The job's current state. Always set. */
-  job: Job | undefined;
-}
-
 /** Request of WatchJob. */
 export interface WatchJobRequest {
   /** The job. Required: an empty id is refused as unknown. */
@@ -591,28 +409,6 @@ export interface ListEventsResponse {
   events: Event[];
   /** Pass it as page_token to get the next page. Empty: this is the last page. */
   nextPageToken: string;
-}
-
-/** Request of GetServerInfo. */
-export interface GetServerInfoRequest {
-}
-
-/** Response of GetServerInfo. */
-export interface GetServerInfoResponse {
-  /** The version of the server, such as "0.2.0". Always set. */
-  version: string;
-  /** The role of the caller's token. */
-  role: Role;
-  /** Id of the caller's token. Empty: the server needs none. */
-  tokenId: string;
-  /** The ids of the jobs that the caller may access start with this. Empty: it may access every job. */
-  jobIdPrefix: string;
-  /** The operator's prices and carbon intensity. Always set. */
-  factors:
-    | Factors
-    | undefined;
-  /** When the server started. Always set. */
-  startTime: Date | undefined;
 }
 
 function createBaseGetJobRequest(): GetJobRequest {
@@ -1430,874 +1226,6 @@ export const GetTrialResponse: MessageFns<GetTrialResponse> = {
     message.powerProfile = (object.powerProfile !== undefined && object.powerProfile !== null)
       ? PowerProfile.fromPartial(object.powerProfile)
       : undefined;
-    return message;
-  },
-};
-
-function createBaseDeleteJobRequest(): DeleteJobRequest {
-  return { jobId: "" };
-}
-
-export const DeleteJobRequest: MessageFns<DeleteJobRequest> = {
-  encode(message: DeleteJobRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.jobId !== "") {
-      writer.uint32(10).string(message.jobId);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): DeleteJobRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseDeleteJobRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.jobId = reader.string();
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<DeleteJobRequest>): DeleteJobRequest {
-    return DeleteJobRequest.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<DeleteJobRequest>): DeleteJobRequest {
-    const message = createBaseDeleteJobRequest();
-    message.jobId = object.jobId ?? "";
-    return message;
-  },
-};
-
-function createBaseDeleteJobResponse(): DeleteJobResponse {
-  return { job: undefined, stoppedTrials: [] };
-}
-
-export const DeleteJobResponse: MessageFns<DeleteJobResponse> = {
-  encode(message: DeleteJobResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.job !== undefined) {
-      Job.encode(message.job, writer.uint32(10).fork()).join();
-    }
-    for (const v of message.stoppedTrials) {
-      Trial.encode(v!, writer.uint32(18).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): DeleteJobResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseDeleteJobResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.job = Job.decode(reader, reader.uint32());
-            continue;
-          }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.stoppedTrials.push(Trial.decode(reader, reader.uint32()));
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<DeleteJobResponse>): DeleteJobResponse {
-    return DeleteJobResponse.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<DeleteJobResponse>): DeleteJobResponse {
-    const message = createBaseDeleteJobResponse();
-    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
-    message.stoppedTrials = object.stoppedTrials?.map((e) => Trial.fromPartial(e)) || [];
-    return message;
-  },
-};
-
-function createBaseResetJobRequest(): ResetJobRequest {
-  return { jobId: "" };
-}
-
-export const ResetJobRequest: MessageFns<ResetJobRequest> = {
-  encode(message: ResetJobRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.jobId !== "") {
-      writer.uint32(10).string(message.jobId);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): ResetJobRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseResetJobRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.jobId = reader.string();
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<ResetJobRequest>): ResetJobRequest {
-    return ResetJobRequest.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<ResetJobRequest>): ResetJobRequest {
-    const message = createBaseResetJobRequest();
-    message.jobId = object.jobId ?? "";
-    return message;
-  },
-};
-
-function createBaseResetJobResponse(): ResetJobResponse {
-  return { job: undefined };
-}
-
-export const ResetJobResponse: MessageFns<ResetJobResponse> = {
-  encode(message: ResetJobResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.job !== undefined) {
-      Job.encode(message.job, writer.uint32(10).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): ResetJobResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseResetJobResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.job = Job.decode(reader, reader.uint32());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<ResetJobResponse>): ResetJobResponse {
-    return ResetJobResponse.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<ResetJobResponse>): ResetJobResponse {
-    const message = createBaseResetJobResponse();
-    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
-    return message;
-  },
-};
-
-function createBaseSetTrialExcludedRequest(): SetTrialExcludedRequest {
-  return { trial: undefined, excluded: false };
-}
-
-export const SetTrialExcludedRequest: MessageFns<SetTrialExcludedRequest> = {
-  encode(message: SetTrialExcludedRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.trial !== undefined) {
-      TrialId.encode(message.trial, writer.uint32(10).fork()).join();
-    }
-    if (message.excluded !== false) {
-      writer.uint32(16).bool(message.excluded);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): SetTrialExcludedRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetTrialExcludedRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.trial = TrialId.decode(reader, reader.uint32());
-            continue;
-          }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.excluded = reader.bool();
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<SetTrialExcludedRequest>): SetTrialExcludedRequest {
-    return SetTrialExcludedRequest.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<SetTrialExcludedRequest>): SetTrialExcludedRequest {
-    const message = createBaseSetTrialExcludedRequest();
-    message.trial = (object.trial !== undefined && object.trial !== null)
-      ? TrialId.fromPartial(object.trial)
-      : undefined;
-    message.excluded = object.excluded ?? false;
-    return message;
-  },
-};
-
-function createBaseSetTrialExcludedResponse(): SetTrialExcludedResponse {
-  return { trial: undefined, job: undefined };
-}
-
-export const SetTrialExcludedResponse: MessageFns<SetTrialExcludedResponse> = {
-  encode(message: SetTrialExcludedResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.trial !== undefined) {
-      Trial.encode(message.trial, writer.uint32(10).fork()).join();
-    }
-    if (message.job !== undefined) {
-      Job.encode(message.job, writer.uint32(18).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): SetTrialExcludedResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetTrialExcludedResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.trial = Trial.decode(reader, reader.uint32());
-            continue;
-          }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.job = Job.decode(reader, reader.uint32());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<SetTrialExcludedResponse>): SetTrialExcludedResponse {
-    return SetTrialExcludedResponse.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<SetTrialExcludedResponse>): SetTrialExcludedResponse {
-    const message = createBaseSetTrialExcludedResponse();
-    message.trial = (object.trial !== undefined && object.trial !== null) ? Trial.fromPartial(object.trial) : undefined;
-    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
-    return message;
-  },
-};
-
-function createBaseSetBatchSizeStateRequest(): SetBatchSizeStateRequest {
-  return { jobId: "", batchSize: 0, status: BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED };
-}
-
-export const SetBatchSizeStateRequest: MessageFns<SetBatchSizeStateRequest> = {
-  encode(message: SetBatchSizeStateRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.jobId !== "") {
-      writer.uint32(10).string(message.jobId);
-    }
-    if (message.batchSize !== 0) {
-      writer.uint32(16).int32(message.batchSize);
-    }
-    if (message.status !== BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED) {
-      writer.uint32(24).int32(batchSizeStatusToNumber(message.status));
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): SetBatchSizeStateRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetBatchSizeStateRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.jobId = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.batchSize = reader.int32();
-            continue;
-          }
-          case 3: {
-            if (tag !== 24) {
-              break;
-            }
-
-            message.status = batchSizeStatusFromJSON(reader.int32());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<SetBatchSizeStateRequest>): SetBatchSizeStateRequest {
-    return SetBatchSizeStateRequest.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<SetBatchSizeStateRequest>): SetBatchSizeStateRequest {
-    const message = createBaseSetBatchSizeStateRequest();
-    message.jobId = object.jobId ?? "";
-    message.batchSize = object.batchSize ?? 0;
-    message.status = object.status ?? BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED;
-    return message;
-  },
-};
-
-function createBaseSetBatchSizeStateResponse(): SetBatchSizeStateResponse {
-  return { job: undefined };
-}
-
-export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = {
-  encode(message: SetBatchSizeStateResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.job !== undefined) {
-      Job.encode(message.job, writer.uint32(10).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): SetBatchSizeStateResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetBatchSizeStateResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.job = Job.decode(reader, reader.uint32());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<SetBatchSizeStateResponse>): SetBatchSizeStateResponse {
-    return SetBatchSizeStateResponse.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<SetBatchSizeStateResponse>): SetBatchSizeStateResponse {
-    const message = createBaseSetBatchSizeStateResponse();
-    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
-    return message;
-  },
-};
-
-function createBaseSetJobPausedRequest(): SetJobPausedRequest {
-  return { jobId: "", paused: false };
-}
-
-export const SetJobPausedRequest: MessageFns<SetJobPausedRequest> = {
-  encode(message: SetJobPausedRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.jobId !== "") {
-      writer.uint32(10).string(message.jobId);
-    }
-    if (message.paused !== false) {
-      writer.uint32(16).bool(message.paused);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): SetJobPausedRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetJobPausedRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.jobId = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.paused = reader.bool();
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<SetJobPausedRequest>): SetJobPausedRequest {
-    return SetJobPausedRequest.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<SetJobPausedRequest>): SetJobPausedRequest {
-    const message = createBaseSetJobPausedRequest();
-    message.jobId = object.jobId ?? "";
-    message.paused = object.paused ?? false;
-    return message;
-  },
-};
-
-function createBaseSetJobPausedResponse(): SetJobPausedResponse {
-  return { job: undefined };
-}
-
-export const SetJobPausedResponse: MessageFns<SetJobPausedResponse> = {
-  encode(message: SetJobPausedResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.job !== undefined) {
-      Job.encode(message.job, writer.uint32(10).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): SetJobPausedResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetJobPausedResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.job = Job.decode(reader, reader.uint32());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<SetJobPausedResponse>): SetJobPausedResponse {
-    return SetJobPausedResponse.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<SetJobPausedResponse>): SetJobPausedResponse {
-    const message = createBaseSetJobPausedResponse();
-    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
-    return message;
-  },
-};
-
-function createBaseRequestBaselineRequest(): RequestBaselineRequest {
-  return { jobId: "", every: undefined };
-}
-
-export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
-  encode(message: RequestBaselineRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.jobId !== "") {
-      writer.uint32(10).string(message.jobId);
-    }
-    if (message.every !== undefined) {
-      writer.uint32(16).int32(message.every);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): RequestBaselineRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseRequestBaselineRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.jobId = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.every = reader.int32();
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<RequestBaselineRequest>): RequestBaselineRequest {
-    return RequestBaselineRequest.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<RequestBaselineRequest>): RequestBaselineRequest {
-    const message = createBaseRequestBaselineRequest();
-    message.jobId = object.jobId ?? "";
-    message.every = object.every ?? undefined;
-    return message;
-  },
-};
-
-function createBaseRequestBaselineResponse(): RequestBaselineResponse {
-  return { job: undefined };
-}
-
-export const RequestBaselineResponse: MessageFns<RequestBaselineResponse> = {
-  encode(message: RequestBaselineResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.job !== undefined) {
-      Job.encode(message.job, writer.uint32(10).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): RequestBaselineResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseRequestBaselineResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.job = Job.decode(reader, reader.uint32());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<RequestBaselineResponse>): RequestBaselineResponse {
-    return RequestBaselineResponse.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<RequestBaselineResponse>): RequestBaselineResponse {
-    const message = createBaseRequestBaselineResponse();
-    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
-    return message;
-  },
-};
-
-function createBaseSetJobPolicyRequest(): SetJobPolicyRequest {
-  return { jobId: "", policy: Policy.POLICY_UNSPECIFIED };
-}
-
-export const SetJobPolicyRequest: MessageFns<SetJobPolicyRequest> = {
-  encode(message: SetJobPolicyRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.jobId !== "") {
-      writer.uint32(10).string(message.jobId);
-    }
-    if (message.policy !== Policy.POLICY_UNSPECIFIED) {
-      writer.uint32(16).int32(policyToNumber(message.policy));
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): SetJobPolicyRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetJobPolicyRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.jobId = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.policy = policyFromJSON(reader.int32());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<SetJobPolicyRequest>): SetJobPolicyRequest {
-    return SetJobPolicyRequest.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<SetJobPolicyRequest>): SetJobPolicyRequest {
-    const message = createBaseSetJobPolicyRequest();
-    message.jobId = object.jobId ?? "";
-    message.policy = object.policy ?? Policy.POLICY_UNSPECIFIED;
-    return message;
-  },
-};
-
-function createBaseSetJobPolicyResponse(): SetJobPolicyResponse {
-  return { job: undefined };
-}
-
-export const SetJobPolicyResponse: MessageFns<SetJobPolicyResponse> = {
-  encode(message: SetJobPolicyResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.job !== undefined) {
-      Job.encode(message.job, writer.uint32(10).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): SetJobPolicyResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetJobPolicyResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.job = Job.decode(reader, reader.uint32());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<SetJobPolicyResponse>): SetJobPolicyResponse {
-    return SetJobPolicyResponse.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<SetJobPolicyResponse>): SetJobPolicyResponse {
-    const message = createBaseSetJobPolicyResponse();
-    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
     return message;
   },
 };
@@ -3275,179 +2203,15 @@ export const ListEventsResponse: MessageFns<ListEventsResponse> = {
   },
 };
 
-function createBaseGetServerInfoRequest(): GetServerInfoRequest {
-  return {};
-}
-
-export const GetServerInfoRequest: MessageFns<GetServerInfoRequest> = {
-  encode(_: GetServerInfoRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): GetServerInfoRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseGetServerInfoRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<GetServerInfoRequest>): GetServerInfoRequest {
-    return GetServerInfoRequest.fromPartial(base ?? {});
-  },
-  fromPartial(_: DeepPartial<GetServerInfoRequest>): GetServerInfoRequest {
-    const message = createBaseGetServerInfoRequest();
-    return message;
-  },
-};
-
-function createBaseGetServerInfoResponse(): GetServerInfoResponse {
-  return {
-    version: "",
-    role: Role.ROLE_UNSPECIFIED,
-    tokenId: "",
-    jobIdPrefix: "",
-    factors: undefined,
-    startTime: undefined,
-  };
-}
-
-export const GetServerInfoResponse: MessageFns<GetServerInfoResponse> = {
-  encode(message: GetServerInfoResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.version !== "") {
-      writer.uint32(10).string(message.version);
-    }
-    if (message.role !== Role.ROLE_UNSPECIFIED) {
-      writer.uint32(16).int32(roleToNumber(message.role));
-    }
-    if (message.tokenId !== "") {
-      writer.uint32(26).string(message.tokenId);
-    }
-    if (message.jobIdPrefix !== "") {
-      writer.uint32(34).string(message.jobIdPrefix);
-    }
-    if (message.factors !== undefined) {
-      Factors.encode(message.factors, writer.uint32(42).fork()).join();
-    }
-    if (message.startTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.startTime), writer.uint32(50).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): GetServerInfoResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseGetServerInfoResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.version = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.role = roleFromJSON(reader.int32());
-            continue;
-          }
-          case 3: {
-            if (tag !== 26) {
-              break;
-            }
-
-            message.tokenId = reader.string();
-            continue;
-          }
-          case 4: {
-            if (tag !== 34) {
-              break;
-            }
-
-            message.jobIdPrefix = reader.string();
-            continue;
-          }
-          case 5: {
-            if (tag !== 42) {
-              break;
-            }
-
-            message.factors = Factors.decode(reader, reader.uint32());
-            continue;
-          }
-          case 6: {
-            if (tag !== 50) {
-              break;
-            }
-
-            message.startTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<GetServerInfoResponse>): GetServerInfoResponse {
-    return GetServerInfoResponse.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<GetServerInfoResponse>): GetServerInfoResponse {
-    const message = createBaseGetServerInfoResponse();
-    message.version = object.version ?? "";
-    message.role = object.role ?? Role.ROLE_UNSPECIFIED;
-    message.tokenId = object.tokenId ?? "";
-    message.jobIdPrefix = object.jobIdPrefix ?? "";
-    message.factors = (object.factors !== undefined && object.factors !== null)
-      ? Factors.fromPartial(object.factors)
-      : undefined;
-    message.startTime = object.startTime ?? undefined;
-    return message;
-  },
-};
-
-/** Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials. */
-export type JobAdminService = typeof JobAdminService;
-export const JobAdminService = {
+/**
+ * Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call changes
+ * anything, so that every call is safe to retry.
+ */
+export type JobReaderService = typeof JobReaderService;
+export const JobReaderService = {
   /** Returns one job. */
   getJob: {
-    path: "/wattwise.v1.JobAdmin/GetJob" as const,
+    path: "/wattwise.v1.JobReader/GetJob" as const,
     requestStream: false as const,
     responseStream: false as const,
     requestSerialize: (value: GetJobRequest): Buffer => Buffer.from(GetJobRequest.encode(value).finish()),
@@ -3457,7 +2221,7 @@ export const JobAdminService = {
   },
   /** Lists jobs, one page per call. */
   listJobs: {
-    path: "/wattwise.v1.JobAdmin/ListJobs" as const,
+    path: "/wattwise.v1.JobReader/ListJobs" as const,
     requestStream: false as const,
     responseStream: false as const,
     requestSerialize: (value: ListJobsRequest): Buffer => Buffer.from(ListJobsRequest.encode(value).finish()),
@@ -3467,7 +2231,7 @@ export const JobAdminService = {
   },
   /** Lists trials of one job or of several, one page per call. */
   listTrials: {
-    path: "/wattwise.v1.JobAdmin/ListTrials" as const,
+    path: "/wattwise.v1.JobReader/ListTrials" as const,
     requestStream: false as const,
     responseStream: false as const,
     requestSerialize: (value: ListTrialsRequest): Buffer => Buffer.from(ListTrialsRequest.encode(value).finish()),
@@ -3477,7 +2241,7 @@ export const JobAdminService = {
   },
   /** Returns one trial with its measurements. */
   getTrial: {
-    path: "/wattwise.v1.JobAdmin/GetTrial" as const,
+    path: "/wattwise.v1.JobReader/GetTrial" as const,
     requestStream: false as const,
     responseStream: false as const,
     requestSerialize: (value: GetTrialRequest): Buffer => Buffer.from(GetTrialRequest.encode(value).finish()),
@@ -3486,115 +2250,12 @@ export const JobAdminService = {
     responseDeserialize: (value: Buffer): GetTrialResponse => GetTrialResponse.decode(value),
   },
   /**
-   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-   * by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-   * new job numbers its trials from 1.
-   */
-  deleteJob: {
-    path: "/wattwise.v1.JobAdmin/DeleteJob" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: DeleteJobRequest): Buffer => Buffer.from(DeleteJobRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): DeleteJobRequest => DeleteJobRequest.decode(value),
-    responseSerialize: (value: DeleteJobResponse): Buffer => Buffer.from(DeleteJobResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): DeleteJobResponse => DeleteJobResponse.decode(value),
-  },
-  /**
-   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-   * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-   * stay banned, and known power limits and what prior jobs told stay.
-   */
-  resetJob: {
-    path: "/wattwise.v1.JobAdmin/ResetJob" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: ResetJobRequest): Buffer => Buffer.from(ResetJobRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): ResetJobRequest => ResetJobRequest.decode(value),
-    responseSerialize: (value: ResetJobResponse): Buffer => Buffer.from(ResetJobResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): ResetJobResponse => ResetJobResponse.decode(value),
-  },
-  /**
-   * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
-   */
-  setTrialExcluded: {
-    path: "/wattwise.v1.JobAdmin/SetTrialExcluded" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: SetTrialExcludedRequest): Buffer =>
-      Buffer.from(SetTrialExcludedRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): SetTrialExcludedRequest => SetTrialExcludedRequest.decode(value),
-    responseSerialize: (value: SetTrialExcludedResponse): Buffer =>
-      Buffer.from(SetTrialExcludedResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): SetTrialExcludedResponse => SetTrialExcludedResponse.decode(value),
-  },
-  /**
-   * Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-   * a pinned batch size have no cost bound.
-   */
-  setBatchSizeState: {
-    path: "/wattwise.v1.JobAdmin/SetBatchSizeState" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: SetBatchSizeStateRequest): Buffer =>
-      Buffer.from(SetBatchSizeStateRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): SetBatchSizeStateRequest => SetBatchSizeStateRequest.decode(value),
-    responseSerialize: (value: SetBatchSizeStateResponse): Buffer =>
-      Buffer.from(SetBatchSizeStateResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): SetBatchSizeStateResponse => SetBatchSizeStateResponse.decode(value),
-  },
-  /**
-   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-   * if none is known; their results count. These trials have no cost bound.
-   */
-  setJobPaused: {
-    path: "/wattwise.v1.JobAdmin/SetJobPaused" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: SetJobPausedRequest): Buffer => Buffer.from(SetJobPausedRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): SetJobPausedRequest => SetJobPausedRequest.decode(value),
-    responseSerialize: (value: SetJobPausedResponse): Buffer =>
-      Buffer.from(SetJobPausedResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): SetJobPausedResponse => SetJobPausedResponse.decode(value),
-  },
-  /**
-   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
-   * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-   * Banning the default batch size withdraws it, and so does a reset.
-   */
-  requestBaseline: {
-    path: "/wattwise.v1.JobAdmin/RequestBaseline" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: RequestBaselineRequest): Buffer =>
-      Buffer.from(RequestBaselineRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): RequestBaselineRequest => RequestBaselineRequest.decode(value),
-    responseSerialize: (value: RequestBaselineResponse): Buffer =>
-      Buffer.from(RequestBaselineResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): RequestBaselineResponse => RequestBaselineResponse.decode(value),
-  },
-  /**
-   * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-   * told is ignored while the policy does not read it, and counts again once the policy is changed back.
-   */
-  setJobPolicy: {
-    path: "/wattwise.v1.JobAdmin/SetJobPolicy" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: SetJobPolicyRequest): Buffer => Buffer.from(SetJobPolicyRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): SetJobPolicyRequest => SetJobPolicyRequest.decode(value),
-    responseSerialize: (value: SetJobPolicyResponse): Buffer =>
-      Buffer.from(SetJobPolicyResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): SetJobPolicyResponse => SetJobPolicyResponse.decode(value),
-  },
-  /**
    * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
    * a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
    * deleted.
    */
   watchJob: {
-    path: "/wattwise.v1.JobAdmin/WatchJob" as const,
+    path: "/wattwise.v1.JobReader/WatchJob" as const,
     requestStream: false as const,
     responseStream: true as const,
     requestSerialize: (value: WatchJobRequest): Buffer => Buffer.from(WatchJobRequest.encode(value).finish()),
@@ -3608,7 +2269,7 @@ export const JobAdminService = {
    * exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
    */
   watchTrials: {
-    path: "/wattwise.v1.JobAdmin/WatchTrials" as const,
+    path: "/wattwise.v1.JobReader/WatchTrials" as const,
     requestStream: false as const,
     responseStream: true as const,
     requestSerialize: (value: WatchTrialsRequest): Buffer => Buffer.from(WatchTrialsRequest.encode(value).finish()),
@@ -3618,7 +2279,7 @@ export const JobAdminService = {
   },
   /** Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. */
   watchJobs: {
-    path: "/wattwise.v1.JobAdmin/WatchJobs" as const,
+    path: "/wattwise.v1.JobReader/WatchJobs" as const,
     requestStream: false as const,
     responseStream: true as const,
     requestSerialize: (value: WatchJobsRequest): Buffer => Buffer.from(WatchJobsRequest.encode(value).finish()),
@@ -3628,7 +2289,7 @@ export const JobAdminService = {
   },
   /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. */
   getJobStatistics: {
-    path: "/wattwise.v1.JobAdmin/GetJobStatistics" as const,
+    path: "/wattwise.v1.JobReader/GetJobStatistics" as const,
     requestStream: false as const,
     responseStream: false as const,
     requestSerialize: (value: GetJobStatisticsRequest): Buffer =>
@@ -3640,7 +2301,7 @@ export const JobAdminService = {
   },
   /** Returns the figures of several jobs together. */
   getTotals: {
-    path: "/wattwise.v1.JobAdmin/GetTotals" as const,
+    path: "/wattwise.v1.JobReader/GetTotals" as const,
     requestStream: false as const,
     responseStream: false as const,
     requestSerialize: (value: GetTotalsRequest): Buffer => Buffer.from(GetTotalsRequest.encode(value).finish()),
@@ -3650,7 +2311,7 @@ export const JobAdminService = {
   },
   /** Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. */
   previewNext: {
-    path: "/wattwise.v1.JobAdmin/PreviewNext" as const,
+    path: "/wattwise.v1.JobReader/PreviewNext" as const,
     requestStream: false as const,
     responseStream: false as const,
     requestSerialize: (value: PreviewNextRequest): Buffer => Buffer.from(PreviewNextRequest.encode(value).finish()),
@@ -3660,7 +2321,7 @@ export const JobAdminService = {
   },
   /** Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to. */
   listEvents: {
-    path: "/wattwise.v1.JobAdmin/ListEvents" as const,
+    path: "/wattwise.v1.JobReader/ListEvents" as const,
     requestStream: false as const,
     responseStream: false as const,
     requestSerialize: (value: ListEventsRequest): Buffer => Buffer.from(ListEventsRequest.encode(value).finish()),
@@ -3668,20 +2329,9 @@ export const JobAdminService = {
     responseSerialize: (value: ListEventsResponse): Buffer => Buffer.from(ListEventsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ListEventsResponse => ListEventsResponse.decode(value),
   },
-  /** Returns what a client can know about the server and about its own token. */
-  getServerInfo: {
-    path: "/wattwise.v1.JobAdmin/GetServerInfo" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: GetServerInfoRequest): Buffer => Buffer.from(GetServerInfoRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): GetServerInfoRequest => GetServerInfoRequest.decode(value),
-    responseSerialize: (value: GetServerInfoResponse): Buffer =>
-      Buffer.from(GetServerInfoResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): GetServerInfoResponse => GetServerInfoResponse.decode(value),
-  },
 } as const;
 
-export interface JobAdminServer extends UntypedServiceImplementation {
+export interface JobReaderServer extends UntypedServiceImplementation {
   /** Returns one job. */
   getJob: handleUnaryCall<GetJobRequest, GetJobResponse>;
   /** Lists jobs, one page per call. */
@@ -3690,45 +2340,6 @@ export interface JobAdminServer extends UntypedServiceImplementation {
   listTrials: handleUnaryCall<ListTrialsRequest, ListTrialsResponse>;
   /** Returns one trial with its measurements. */
   getTrial: handleUnaryCall<GetTrialRequest, GetTrialResponse>;
-  /**
-   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-   * by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-   * new job numbers its trials from 1.
-   */
-  deleteJob: handleUnaryCall<DeleteJobRequest, DeleteJobResponse>;
-  /**
-   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-   * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-   * stay banned, and known power limits and what prior jobs told stay.
-   */
-  resetJob: handleUnaryCall<ResetJobRequest, ResetJobResponse>;
-  /**
-   * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
-   */
-  setTrialExcluded: handleUnaryCall<SetTrialExcludedRequest, SetTrialExcludedResponse>;
-  /**
-   * Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-   * a pinned batch size have no cost bound.
-   */
-  setBatchSizeState: handleUnaryCall<SetBatchSizeStateRequest, SetBatchSizeStateResponse>;
-  /**
-   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-   * if none is known; their results count. These trials have no cost bound.
-   */
-  setJobPaused: handleUnaryCall<SetJobPausedRequest, SetJobPausedResponse>;
-  /**
-   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
-   * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-   * Banning the default batch size withdraws it, and so does a reset.
-   */
-  requestBaseline: handleUnaryCall<RequestBaselineRequest, RequestBaselineResponse>;
-  /**
-   * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-   * told is ignored while the policy does not read it, and counts again once the policy is changed back.
-   */
-  setJobPolicy: handleUnaryCall<SetJobPolicyRequest, SetJobPolicyResponse>;
   /**
    * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
    * a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
@@ -3751,11 +2362,9 @@ export interface JobAdminServer extends UntypedServiceImplementation {
   previewNext: handleUnaryCall<PreviewNextRequest, PreviewNextResponse>;
   /** Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to. */
   listEvents: handleUnaryCall<ListEventsRequest, ListEventsResponse>;
-  /** Returns what a client can know about the server and about its own token. */
-  getServerInfo: handleUnaryCall<GetServerInfoRequest, GetServerInfoResponse>;
 }
 
-export interface JobAdminClient extends Client {
+export interface JobReaderClient extends Client {
   /** Returns one job. */
   getJob(
     request: GetJobRequest,
@@ -3819,143 +2428,6 @@ export interface JobAdminClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetTrialResponse) => void,
-  ): ClientUnaryCall;
-  /**
-   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-   * by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-   * new job numbers its trials from 1.
-   */
-  deleteJob(
-    request: DeleteJobRequest,
-    callback: (error: ServiceError | null, response: DeleteJobResponse) => void,
-  ): ClientUnaryCall;
-  deleteJob(
-    request: DeleteJobRequest,
-    metadata: Metadata,
-    callback: (error: ServiceError | null, response: DeleteJobResponse) => void,
-  ): ClientUnaryCall;
-  deleteJob(
-    request: DeleteJobRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: DeleteJobResponse) => void,
-  ): ClientUnaryCall;
-  /**
-   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-   * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-   * stay banned, and known power limits and what prior jobs told stay.
-   */
-  resetJob(
-    request: ResetJobRequest,
-    callback: (error: ServiceError | null, response: ResetJobResponse) => void,
-  ): ClientUnaryCall;
-  resetJob(
-    request: ResetJobRequest,
-    metadata: Metadata,
-    callback: (error: ServiceError | null, response: ResetJobResponse) => void,
-  ): ClientUnaryCall;
-  resetJob(
-    request: ResetJobRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: ResetJobResponse) => void,
-  ): ClientUnaryCall;
-  /**
-   * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
-   */
-  setTrialExcluded(
-    request: SetTrialExcludedRequest,
-    callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
-  ): ClientUnaryCall;
-  setTrialExcluded(
-    request: SetTrialExcludedRequest,
-    metadata: Metadata,
-    callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
-  ): ClientUnaryCall;
-  setTrialExcluded(
-    request: SetTrialExcludedRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
-  ): ClientUnaryCall;
-  /**
-   * Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-   * a pinned batch size have no cost bound.
-   */
-  setBatchSizeState(
-    request: SetBatchSizeStateRequest,
-    callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
-  ): ClientUnaryCall;
-  setBatchSizeState(
-    request: SetBatchSizeStateRequest,
-    metadata: Metadata,
-    callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
-  ): ClientUnaryCall;
-  setBatchSizeState(
-    request: SetBatchSizeStateRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
-  ): ClientUnaryCall;
-  /**
-   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-   * if none is known; their results count. These trials have no cost bound.
-   */
-  setJobPaused(
-    request: SetJobPausedRequest,
-    callback: (error: ServiceError | null, response: SetJobPausedResponse) => void,
-  ): ClientUnaryCall;
-  setJobPaused(
-    request: SetJobPausedRequest,
-    metadata: Metadata,
-    callback: (error: ServiceError | null, response: SetJobPausedResponse) => void,
-  ): ClientUnaryCall;
-  setJobPaused(
-    request: SetJobPausedRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: SetJobPausedResponse) => void,
-  ): ClientUnaryCall;
-  /**
-   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
-   * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-   * Banning the default batch size withdraws it, and so does a reset.
-   */
-  requestBaseline(
-    request: RequestBaselineRequest,
-    callback: (error: ServiceError | null, response: RequestBaselineResponse) => void,
-  ): ClientUnaryCall;
-  requestBaseline(
-    request: RequestBaselineRequest,
-    metadata: Metadata,
-    callback: (error: ServiceError | null, response: RequestBaselineResponse) => void,
-  ): ClientUnaryCall;
-  requestBaseline(
-    request: RequestBaselineRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: RequestBaselineResponse) => void,
-  ): ClientUnaryCall;
-  /**
-   * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-   * told is ignored while the policy does not read it, and counts again once the policy is changed back.
-   */
-  setJobPolicy(
-    request: SetJobPolicyRequest,
-    callback: (error: ServiceError | null, response: SetJobPolicyResponse) => void,
-  ): ClientUnaryCall;
-  setJobPolicy(
-    request: SetJobPolicyRequest,
-    metadata: Metadata,
-    callback: (error: ServiceError | null, response: SetJobPolicyResponse) => void,
-  ): ClientUnaryCall;
-  setJobPolicy(
-    request: SetJobPolicyRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: SetJobPolicyResponse) => void,
   ): ClientUnaryCall;
   /**
    * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
@@ -4050,27 +2522,11 @@ export interface JobAdminClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ListEventsResponse) => void,
   ): ClientUnaryCall;
-  /** Returns what a client can know about the server and about its own token. */
-  getServerInfo(
-    request: GetServerInfoRequest,
-    callback: (error: ServiceError | null, response: GetServerInfoResponse) => void,
-  ): ClientUnaryCall;
-  getServerInfo(
-    request: GetServerInfoRequest,
-    metadata: Metadata,
-    callback: (error: ServiceError | null, response: GetServerInfoResponse) => void,
-  ): ClientUnaryCall;
-  getServerInfo(
-    request: GetServerInfoRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: GetServerInfoResponse) => void,
-  ): ClientUnaryCall;
 }
 
-export const JobAdminClient = makeGenericClientConstructor(JobAdminService, "wattwise.v1.JobAdmin") as unknown as {
-  new (address: string, credentials: ChannelCredentials, options?: Partial<ClientOptions>): JobAdminClient;
-  service: typeof JobAdminService;
+export const JobReaderClient = makeGenericClientConstructor(JobReaderService, "wattwise.v1.JobReader") as unknown as {
+  new (address: string, credentials: ChannelCredentials, options?: Partial<ClientOptions>): JobReaderClient;
+  service: typeof JobReaderService;
   serviceName: string;
 };
 
@@ -4082,18 +2538,6 @@ type DeepPartial<T> = T extends bigint ? string | number | bigint
   : T extends { $case: string; value: unknown } ? { $case: T["$case"]; value?: DeepPartial<T["value"]> }
   : T extends {} ? { [K in keyof T]?: DeepPartial<T[K]> }
   : Partial<T>;
-
-function toTimestamp(date: Date): Timestamp {
-  const seconds = BigInt(Math.trunc(date.getTime() / 1_000));
-  const nanos = (date.getTime() % 1_000) * 1_000_000;
-  return { seconds, nanos };
-}
-
-function fromTimestamp(t: Timestamp): Date {
-  let millis = (globalThis.Number(t.seconds.toString()) || 0) * 1_000;
-  millis += (t.nanos || 0) / 1_000_000;
-  return new globalThis.Date(millis);
-}
 
 interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;
