@@ -30,7 +30,7 @@ def test_id_of_a_client(watched: WatchedServer) -> None:
     """All calls of a client with a call id have that id."""
     with Client(watched.address, call_id="nightly 7") as client:
         client.register_job(job_spec())
-        with pytest.raises(JobNotFoundError, match=r"\(request nightly 7\)"):
+        with pytest.raises(JobNotFoundError, match=r"\(call nightly 7\)"):
             client.get_job("test-unknown")
     lines = watched.events("job registered") + watched.events("call refused")
     assert [line["call_id"] for line in lines] == ["nightly 7"] * 2
