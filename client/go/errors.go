@@ -28,7 +28,7 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if id := e.Metadata["call_id"]; id != "" {
-		return fmt.Sprintf("%s (request %s)", e.Message, id)
+		return fmt.Sprintf("%s (call %s)", e.Message, id)
 	}
 	return e.Message
 }
