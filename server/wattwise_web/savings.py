@@ -56,6 +56,7 @@ class Card(NamedTuple):
         facts: What the claim rests on.
         newest_baseline: When the newest trial of the default batch size ended.
         spending: What was spent, in sentences.
+        confidence: That of the lower bound, such as "95%".
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Card(NamedTuple):
     facts: list[str]
     newest_baseline: Moment | None
     spending: list[str]
+    confidence: str
 
 
 _LEADS = {
@@ -130,6 +132,7 @@ def card(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors, found: 
         _facts(job, savings, factors),
         moment(savings.newest_baseline_time) if savings.HasField("newest_baseline_time") else None,
         [*spending, *filter(None, [spent_by_month(statistics, factors)])],
+        f"{saving.confidence:.0%}",
     )
 
 

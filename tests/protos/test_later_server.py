@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise_replay.own_trials import from_server
 
 from tests.client.commands.conftest import records
 from tests.client.commands.test_hostile import COMMANDS, JOB, ended
@@ -95,6 +96,14 @@ def test_unknown_end_reason_follows_the_status(
         found = records(printed(f"trials {job} --format tsv", address, monkeypatch, capsys))
     reason = f"end reason {LATER}"
     assert [each["result"] for each in found] == [*["reached"] * 3, f"missed: {reason}", f"failed: {reason}", "running"]
+
+
+def test_replay_of_unknown_end_reasons_follows_the_status(grpc_server: LiveServer, job: str) -> None:
+    """A replay takes such trials as missed or failed, too."""
+    with Client(grpc_server.address) as client:
+        usual = from_server(client, job)
+    with later(grpc_server, Later(enums=[v1.EndReason.DESCRIPTOR])) as address, Client(address) as client:
+        assert from_server(client, job) == usual
 
 
 def test_unknown_warning_is_shown(

@@ -61,7 +61,7 @@ from wattwise.streams import MISUSED
 
 _SAVED = (
     "Saved: the deliveries times what one takes with the default batch size, minus everything spent, failed and "
-    "running trials included. At least: the lower 95% bound of that. The estimate does not overstate on average."
+    "running trials included. At least: the lower {:.0%} bound of that. The estimate does not overstate on average."
 )
 _LOST = (
     "Lost: what ended trials took, failed ones included, minus the deliveries times what a model takes with the "
@@ -206,8 +206,9 @@ def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
             Column("a model now", lambda row: row.of("in_use"), right=True, priority=2),
             Column("with the default", lambda row: row.of("with_default"), right=True, priority=3),
         ]
-    verdicts = {row.saving.verdict for row in rows if row.saving is not None}
-    notes = [_SAVED] if v1.SAVINGS_VERDICT_SAVING in verdicts else []
+    verdicts = {row.saving.verdict: row.saving.confidence for row in rows if row.saving is not None}
+    confidence = verdicts.get(v1.SAVINGS_VERDICT_SAVING)
+    notes = [] if confidence is None else [_SAVED.format(confidence)]
     notes += [_LOST] if v1.SAVINGS_VERDICT_LOSS in verdicts else []
     if savings.compared_from_trial:
         notes.append(f"All amounts are those of the trials from {savings.compared_from_trial} on.")

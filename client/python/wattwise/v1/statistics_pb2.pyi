@@ -30,7 +30,7 @@ class _SavingsVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Saving
     SAVINGS_VERDICT_UNSPECIFIED: _SavingsVerdict.ValueType  # 0
     """Never sent by the server."""
     SAVINGS_VERDICT_NO_BASELINE: _SavingsVerdict.ValueType  # 1
-    """There is no claim: the default batch size has delivered fewer than three models."""
+    """There is no claim: the default batch size has delivered fewer than `min_baseline_trials` models; see Savings."""
     SAVINGS_VERDICT_UNCERTAIN: _SavingsVerdict.ValueType  # 2
     """The data do not say yet whether the job saves anything: there may be a saving, but its lower bound is not above 0."""
     SAVINGS_VERDICT_SAVING: _SavingsVerdict.ValueType  # 3
@@ -42,17 +42,18 @@ class _SavingsVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Saving
     SAVINGS_VERDICT_NOT_MEASURED: _SavingsVerdict.ValueType  # 6
     """There is no claim: some deliveries have no measurement of the cost."""
     SAVINGS_VERDICT_EXPLORING: _SavingsVerdict.ValueType  # 7
-    """The job has had at most ten launches since its newest reset, in which most jobs cost more than they save, and no saving is shown yet. There is a
-    claim only if the default batch size has delivered three models.
+    """The job has had at most `num_exploring_launches` launches since its newest reset, in which most jobs cost more than they
+    save, and no saving is shown yet. There is a claim only if the default batch size has delivered `min_baseline_trials`
+    models.
     """
 
 class SavingsVerdict(_SavingsVerdict, metaclass=_SavingsVerdictEnumTypeWrapper):
-    """What a job's data say about its savings."""
+    """What a job's data say about its savings. To a reader that does not know a verdict, there is no claim."""
 
 SAVINGS_VERDICT_UNSPECIFIED: SavingsVerdict.ValueType  # 0
 """Never sent by the server."""
 SAVINGS_VERDICT_NO_BASELINE: SavingsVerdict.ValueType  # 1
-"""There is no claim: the default batch size has delivered fewer than three models."""
+"""There is no claim: the default batch size has delivered fewer than `min_baseline_trials` models; see Savings."""
 SAVINGS_VERDICT_UNCERTAIN: SavingsVerdict.ValueType  # 2
 """The data do not say yet whether the job saves anything: there may be a saving, but its lower bound is not above 0."""
 SAVINGS_VERDICT_SAVING: SavingsVerdict.ValueType  # 3
@@ -64,8 +65,9 @@ SAVINGS_VERDICT_NO_DELIVERY: SavingsVerdict.ValueType  # 5
 SAVINGS_VERDICT_NOT_MEASURED: SavingsVerdict.ValueType  # 6
 """There is no claim: some deliveries have no measurement of the cost."""
 SAVINGS_VERDICT_EXPLORING: SavingsVerdict.ValueType  # 7
-"""The job has had at most ten launches since its newest reset, in which most jobs cost more than they save, and no saving is shown yet. There is a
-claim only if the default batch size has delivered three models.
+"""The job has had at most `num_exploring_launches` launches since its newest reset, in which most jobs cost more than they
+save, and no saving is shown yet. There is a claim only if the default batch size has delivered `min_baseline_trials`
+models.
 """
 Global___SavingsVerdict: _TypeAlias = SavingsVerdict  # noqa: Y015
 
@@ -646,8 +648,8 @@ class SavingsPoint(_message.Message):
     spent_cost: _builtins.float
     """What these took, in joules of cost."""
     saved_cost: _builtins.float
-    """The estimate of what was saved, in joules of cost, by today's figures of the default and the trials that are compared. Unset:
-    there is no claim, or the first trial that is compared came later.
+    """The estimate of what was saved, in joules of cost, by today's figures of the default and the trials that are compared.
+    Unset: there is no claim, or the first trial that is compared came later.
     """
     saved_cost_at_least: _builtins.float
     """Its lower bound, with the confidence of SavingsEstimate, by today's figures of the default. Unset: as `saved_cost`."""
@@ -830,7 +832,9 @@ class JobStatistics(_message.Message):
 
     @_builtins.property
     def months(self) -> _containers.RepeatedCompositeFieldContainer[Global___MonthStatistics]:
-        """Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has ended."""
+        """Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has
+        ended.
+        """
 
     def __init__(
         self,
@@ -883,8 +887,8 @@ class Totals(_message.Message):
     @_builtins.property
     def savings(self) -> Global___Savings:
         """What the jobs saved together, by the rule of a single job: of each quantity, the sums over those jobs with a claim about
-        it, losses included; the sum of lower bounds is a lower bound of the sum. A job whose behaviour has changed claims what it
-        saved since then, while `spent` has all its trials. Always set.
+        it, losses included; the sum of lower bounds is a lower bound of the sum. A job whose behaviour has changed claims what
+        it saved since then, while `spent` has all its trials. Always set.
         """
 
     def __init__(

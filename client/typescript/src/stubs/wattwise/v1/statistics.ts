@@ -16,11 +16,11 @@ import {
   trialTypeToNumber,
 } from "./trial.js";
 
-/** What a job's data say about its savings. */
+/** What a job's data say about its savings. To a reader that does not know a verdict, there is no claim. */
 export enum SavingsVerdict {
   /** SAVINGS_VERDICT_UNSPECIFIED - Never sent by the server. */
   SAVINGS_VERDICT_UNSPECIFIED = "SAVINGS_VERDICT_UNSPECIFIED",
-  /** SAVINGS_VERDICT_NO_BASELINE - There is no claim: the default batch size has delivered fewer than three models. */
+  /** SAVINGS_VERDICT_NO_BASELINE - There is no claim: the default batch size has delivered fewer than `min_baseline_trials` models; see Savings. */
   SAVINGS_VERDICT_NO_BASELINE = "SAVINGS_VERDICT_NO_BASELINE",
   /** SAVINGS_VERDICT_UNCERTAIN - The data do not say yet whether the job saves anything: there may be a saving, but its lower bound is not above 0. */
   SAVINGS_VERDICT_UNCERTAIN = "SAVINGS_VERDICT_UNCERTAIN",
@@ -33,8 +33,9 @@ export enum SavingsVerdict {
   /** SAVINGS_VERDICT_NOT_MEASURED - There is no claim: some deliveries have no measurement of the cost. */
   SAVINGS_VERDICT_NOT_MEASURED = "SAVINGS_VERDICT_NOT_MEASURED",
   /**
-   * SAVINGS_VERDICT_EXPLORING - The job has had at most ten launches since its newest reset, in which most jobs cost more than they save, and no saving is shown yet. There is a
-   * claim only if the default batch size has delivered three models.
+   * SAVINGS_VERDICT_EXPLORING - The job has had at most `num_exploring_launches` launches since its newest reset, in which most jobs cost more than they
+   * save, and no saving is shown yet. There is a claim only if the default batch size has delivered `min_baseline_trials`
+   * models.
    */
   SAVINGS_VERDICT_EXPLORING = "SAVINGS_VERDICT_EXPLORING",
   UNRECOGNIZED = "UNRECOGNIZED",
@@ -385,8 +386,8 @@ export interface SavingsPoint {
   /** What these took, in joules of cost. */
   spentCost: number;
   /**
-   * The estimate of what was saved, in joules of cost, by today's figures of the default and the trials that are compared. Unset:
-   * there is no claim, or the first trial that is compared came later.
+   * The estimate of what was saved, in joules of cost, by today's figures of the default and the trials that are compared.
+   * Unset: there is no claim, or the first trial that is compared came later.
    */
   savedCost?:
     | number
@@ -462,7 +463,10 @@ export interface JobStatistics {
   powerProfiles: PowerProfile[];
   /** Number of trials that delivered a model, compared or not, without history from before the registration. */
   numDeliveries: number;
-  /** Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has ended. */
+  /**
+   * Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has
+   * ended.
+   */
   months: MonthStatistics[];
 }
 
@@ -484,8 +488,8 @@ export interface Totals {
   numJobsNeedingAttention: number;
   /**
    * What the jobs saved together, by the rule of a single job: of each quantity, the sums over those jobs with a claim about
-   * it, losses included; the sum of lower bounds is a lower bound of the sum. A job whose behaviour has changed claims what it
-   * saved since then, while `spent` has all its trials. Always set.
+   * it, losses included; the sum of lower bounds is a lower bound of the sum. A job whose behaviour has changed claims what
+   * it saved since then, while `spent` has all its trials. Always set.
    */
   savings: Savings | undefined;
 }
