@@ -33,8 +33,10 @@ def job_spec(**fields: Any) -> v1.JobSpec:
 
 def monitor_of(*kinds: str) -> v1.Monitor:
     """A monitor of these kinds that never failed; "estimate" alone estimates."""
-    estimated = "estimate" in kinds
-    return v1.Monitor(kinds=kinds, estimated=estimated, partly=estimated and len(kinds) > 1)
+    quality = v1.ENERGY_QUALITY_MEASURED
+    if "estimate" in kinds:
+        quality = v1.ENERGY_QUALITY_PARTLY_ESTIMATED if len(kinds) > 1 else v1.ENERGY_QUALITY_ESTIMATED
+    return v1.Monitor(kinds=kinds, quality=quality)
 
 
 def result(
@@ -52,9 +54,14 @@ def result(
     )
 
 
+def power_setting(watts: float) -> v1.PowerSetting:
+    """A setting with this limit for one GPU."""
+    return v1.PowerSetting(limit_watts_per_gpu=watts)
+
+
 def power_sample(watts: float = 250.0, energy: float = 100.0, time: float = 1.0, steps: int = 10) -> v1.PowerSample:
     """A sample of ten steps at a power limit; a step costs a tenth of the energy when eta is 1."""
-    return v1.PowerSample(power_limit_watts=watts, time_seconds=time, energy_joules=energy, steps=steps)
+    return v1.PowerSample(power_setting=power_setting(watts), time_seconds=time, energy_joules=energy, steps=steps)
 
 
 class Trainer:

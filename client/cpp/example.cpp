@@ -60,7 +60,7 @@ void train(wattwise::TrialSession& session, std::chrono::duration<double> pace) 
   std::cout << "Batch size " << session.batch_size() << ": " << session.reason() << '\n';
   v1::Monitor monitor;
   monitor.add_kinds("estimate");
-  monitor.set_estimated(true);
+  monitor.set_quality(v1::ENERGY_QUALITY_ESTIMATED);
   double seconds = 0;
   double joules = 0;
   for (int epoch = 1;; ++epoch) {

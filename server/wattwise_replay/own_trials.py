@@ -48,7 +48,7 @@ class EndedTrial(NamedTuple):
         epochs: Epochs that it reported.
         reached: Whether it reached the target, at any cost.
         reason: Why it ended.
-        power_limit_watts: The GPU's limit; None if unknown.
+        limit_watts_per_gpu: The GPU's limit; None if unknown.
         seconds: Its training time; None if unknown.
         joules: The energy that it used; None if unknown.
     """
@@ -57,7 +57,7 @@ class EndedTrial(NamedTuple):
     epochs: int
     reached: bool
     reason: EndReason | None
-    power_limit_watts: float | None
+    limit_watts_per_gpu: float | None
     seconds: float | None
     joules: float | None
 
@@ -111,7 +111,7 @@ def from_server(client: Client, job_id: str) -> Workload:
     """
     known = client.get_job(job_id)
     spec = known.spec
-    limits = {limit.batch_size: limit.power_limit_watts for limit in known.power_limits}
+    limits = {limit.batch_size: limit.power_setting.limit_watts_per_gpu for limit in known.power_limits}
     trials = [_listed(trial, spec, limits.get(trial.id.batch_size)) for trial in client.list_trials(job_id)]
     if not any(trial.epochs and trial.seconds for trial in trials):
         raise ReplayError(f"job {job_id!r} has no measured trial yet; run some of its recurrences first")
@@ -141,27 +141,27 @@ def _recorded(record: TrialRecord) -> EndedTrial:
         record.epochs,
         record.reached,
         _REASONS.get(record.end_reason),
-        record.computed_power_limit_watts or record.power_limit_watts,
+        record.computed_limit_watts_per_gpu or record.limit_watts_per_gpu,
         *_counted(record),
     )
 
 
-def _listed(trial: v1.Trial, spec: v1.JobSpec, power_limit_watts: float | None) -> EndedTrial:
+def _listed(trial: v1.Trial, spec: v1.JobSpec, limit_watts_per_gpu: float | None) -> EndedTrial:
     name = enum_constant(v1.EndReason, trial.end_reason).removeprefix("END_REASON_")
     reason = EndReason(name) if name in EndReason.__members__ else _BY_STATUS.get(trial.status)
     metric, target = trial.last_metric, spec.target_metric
     near = metric >= target if spec.higher_is_better_metric else metric <= target
     used: v1.Trial | v1.ComputedUsage = trial
     if trial.HasField("computed"):
-        used, power_limit_watts = trial.computed, trial.computed.power_limit_watts
-    elif trial.HasField("power_limit_watts"):
-        power_limit_watts = trial.power_limit_watts
+        used, limit_watts_per_gpu = trial.computed, trial.computed.power_setting.limit_watts_per_gpu
+    elif trial.power_setting.HasField("limit_watts_per_gpu"):
+        limit_watts_per_gpu = trial.power_setting.limit_watts_per_gpu
     return EndedTrial(
         trial.id.batch_size,
         trial.last_epoch,
         trial.converged or (trial.HasField("last_metric") and near),
         reason,
-        power_limit_watts,
+        limit_watts_per_gpu,
         used.time_seconds,
         used.energy_joules,
     )
@@ -175,7 +175,7 @@ def _max_power_watts(records: Sequence[TrialRecord], eta: float, path: Path) -> 
     ]
     if eta == 1 or not known:
         return max(
-            (record.power_limit_watts for record in records if record.power_limit_watts is not None),
+            (record.limit_watts_per_gpu for record in records if record.limit_watts_per_gpu is not None),
             default=max((joules / seconds for _, joules, seconds in known), default=1.0),
         )
     watts = [(cost - eta * joules) / ((1 - eta) * seconds) for cost, joules, seconds in known]
@@ -204,7 +204,7 @@ def _points(trials: Sequence[EndedTrial], max_power_watts: float) -> tuple[Power
     by_limit: dict[float, list[tuple[int, float, float]]] = defaultdict(list)
     for trial in trials:
         if trial.epochs and trial.seconds:
-            limit = trial.power_limit_watts or max_power_watts
+            limit = trial.limit_watts_per_gpu or max_power_watts
             by_limit[limit].append((trial.epochs, trial.seconds, trial.joules or 0.0))
     points = []
     for limit, measured in sorted(by_limit.items()):

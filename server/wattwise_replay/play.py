@@ -25,7 +25,7 @@ class PlayedTrial:
     recurrence: int
     attempt: int
     batch_size: int
-    power_limit_watts: float
+    limit_watts_per_gpu: float
     epochs: int
     seconds: float
     joules: float
@@ -89,7 +89,7 @@ def play(
             ended = engine.run(dispatched, epochs)
             price = ended.epochs * weighed(world.eta, world.workload.max_power_watts, epochs.joules, epochs.seconds)
             seconds, joules = ended.epochs * epochs.seconds, ended.epochs * epochs.joules
-            limit = epochs.power_limit_watts
+            limit = epochs.limit_watts_per_gpu
             trials.append(
                 PlayedTrial(
                     recurrence,

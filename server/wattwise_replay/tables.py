@@ -206,7 +206,7 @@ def _choice(trial: PlayedTrial) -> dict[str, Any]:
         "recurrence": trial.recurrence + 1,
         "try": trial.attempt + 1,
         "batch_size": trial.batch_size,
-        "power_limit_watts": trial.power_limit_watts,
+        "limit_watts_per_gpu": trial.limit_watts_per_gpu,
         "epochs": trial.epochs,
         "cost_joules": trial.cost,
         "target_reached": trial.target_reached,

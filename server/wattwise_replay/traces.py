@@ -169,7 +169,7 @@ def read(source: Source) -> Workload:
     if faults := [file.faults for file in (train, power) if file.faults]:
         raise ReplayError("; ".join(faults))
     sizes = [BatchSize(size, tuple(runs[size]), tuple(points[size])) for size in sorted(set(runs) & set(points))]
-    highest = max((point.power_limit_watts for each in points.values() for point in each), default=0.0)
+    highest = max((point.limit_watts_per_gpu for each in points.values() for point in each), default=0.0)
     default = _default(source, [each.size for each in sizes])
     return validated(
         Workload(
@@ -277,20 +277,20 @@ def _points(file: _File, source: Source) -> dict[int, list[PowerPoint]]:
     first: dict[tuple[int, float], int] = {}
     highest = math.inf if source.max_power_watts is None else source.max_power_watts
     for line, (size, point) in file.parsed(_point):
-        limit = point.power_limit_watts
+        limit = point.limit_watts_per_gpu
         if (before := first.setdefault((size, limit), line)) != line:
             file.fault(line, f"batch size {size} at {limit:g} W is in line {before} already; {_ONE}")
         if limit > highest:
             file.fault(line, f"{file.column('power_limit')} is {limit:g}, above max_power_watts, which is {highest:g}")
         points[size].append(point)
-    return {size: sorted(each, key=lambda point: point.power_limit_watts) for size, each in points.items()}
+    return {size: sorted(each, key=lambda point: point.limit_watts_per_gpu) for size, each in points.items()}
 
 
 def _point(row: _Row) -> tuple[int, PowerPoint]:
     point = PowerPoint(row.positive("power_limit"), row.positive("time_per_epoch"), row.positive("average_power"))
-    if point.average_watts > _MOST_OVER_LIMIT * point.power_limit_watts:
+    if point.average_watts > _MOST_OVER_LIMIT * point.limit_watts_per_gpu:
         over = f"{_MOST_OVER_LIMIT - 1:.0%}"
-        limit = f"{row.column('power_limit')}, {point.power_limit_watts:g}"
+        limit = f"{row.column('power_limit')}, {point.limit_watts_per_gpu:g}"
         raise _LineError(
             f"{row.column('average_power')} is {point.average_watts:g}, more than {over} above its {limit}; "
             "both are in watts"

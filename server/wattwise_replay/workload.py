@@ -44,12 +44,12 @@ class PowerPoint:
     """Time and power of an epoch at one power limit.
 
     Attributes:
-        power_limit_watts: The limit of the GPU.
+        limit_watts_per_gpu: The limit of the GPU.
         epoch_seconds: Time of an epoch.
         average_watts: Average power during an epoch.
     """
 
-    power_limit_watts: float
+    limit_watts_per_gpu: float
     epoch_seconds: float
     average_watts: float
 
@@ -207,7 +207,7 @@ def cheapest(points: Sequence[PowerPoint], eta: float, max_power_watts: float) -
 
     The cost is `(η · average power + (1 − η) · P) · time`, with P the highest power limit (NSDI 2023, equation 7).
     """
-    return min(points, key=lambda point: (epoch_cost(point, eta, max_power_watts), point.power_limit_watts))
+    return min(points, key=lambda point: (epoch_cost(point, eta, max_power_watts), point.limit_watts_per_gpu))
 
 
 def epoch_cost(point: PowerPoint, eta: float, max_power_watts: float) -> float:

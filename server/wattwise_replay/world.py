@@ -21,14 +21,14 @@ class TrialCourse(NamedTuple):
         seconds: Time of an epoch.
         joules: Energy of an epoch.
         target_epoch: The epoch that reaches the target; None if none does.
-        power_limit_watts: The GPU's power limit.
+        limit_watts_per_gpu: The GPU's power limit.
         crash: How its trainer fails; None if it does not.
     """
 
     seconds: float
     joules: float
     target_epoch: int | None
-    power_limit_watts: float
+    limit_watts_per_gpu: float
     crash: Crash | None = None
 
 
@@ -76,7 +76,7 @@ class World:
 
 def course(run: RecordedRun, point: PowerPoint) -> TrialCourse:
     """A recorded run at a power limit."""
-    return TrialCourse(point.epoch_seconds, point.epoch_joules, run.target_epoch, point.power_limit_watts, run.crash)
+    return TrialCourse(point.epoch_seconds, point.epoch_joules, run.target_epoch, point.limit_watts_per_gpu, run.crash)
 
 
 def draws(seed: int, recurrences: int, max_tries: int = MAX_TRIES) -> np.ndarray:

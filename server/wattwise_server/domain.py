@@ -375,7 +375,7 @@ class Change(NamedTuple):
 class PowerSample(NamedTuple):
     """Time and energy of some training steps with every GPU at one power limit; the energy is that of all GPUs."""
 
-    power_limit_watts: float
+    limit_watts_per_gpu: float
     time_seconds: float
     energy_joules: float
     steps: int
@@ -404,18 +404,24 @@ class PowerLimitState(NamedTuple):
     highest: PowerSample | None = None
 
 
+class EnergyQuality(Enum):
+    """How much of an energy was measured."""
+
+    MEASURED = "MEASURED"
+    PARTLY_ESTIMATED = "PARTLY_ESTIMATED"
+    ESTIMATED = "ESTIMATED"
+
+
 class MonitorKinds(NamedTuple):
     """What energy comes from.
 
     Attributes:
         kinds: The kinds of monitor, in the order in which they were first used; empty while none is known.
-        estimated: Whether some of the energy is estimated rather than measured.
-        partly: Whether only part of it is estimated.
+        quality: How much of the energy was measured; MEASURED if no kind is known.
     """
 
     kinds: tuple[str, ...] = ()
-    estimated: bool = False
-    partly: bool = False
+    quality: EnergyQuality = EnergyQuality.MEASURED
 
     def __str__(self) -> str:
         return "+".join(self.kinds)
@@ -424,9 +430,8 @@ class MonitorKinds(NamedTuple):
         """The monitor of energy that comes from both."""
         if not self.kinds or not other.kinds:
             return self if self.kinds else other
-        wholly = self.estimated and other.estimated and not (self.partly or other.partly)
-        estimated = self.estimated or other.estimated
-        return MonitorKinds(tuple(dict.fromkeys(self.kinds + other.kinds)), estimated, estimated and not wholly)
+        quality = self.quality if self.quality is other.quality else EnergyQuality.PARTLY_ESTIMATED
+        return MonitorKinds(tuple(dict.fromkeys(self.kinds + other.kinds)), quality)
 
     def same_kinds(self, other: MonitorKinds) -> bool:
         """Whether both have the same kinds, in any order."""
@@ -680,7 +685,7 @@ class ComputedUsage(NamedTuple):
 
     time_seconds: float
     energy_joules: float
-    power_limit_watts: float
+    limit_watts_per_gpu: float
 
 
 class Measurement(NamedTuple):
@@ -758,7 +763,7 @@ class Trial(NamedTuple):
         end_event: Number of the event of its end; None while it runs.
         cost: Of its newest measurement, like `cost_bound`, `converged` and `target_reached`. Stored once it has ended;
             while it runs they depend on other trials' costs, and `policy.stopping.with_cost` computes them.
-        power_limit_watts: The GPU power limit of its newest report that had one.
+        limit_watts_per_gpu: The GPU power limit of its newest report that had one.
         warnings: What looks wrong about it, without the warning that follows from `other_monitor`.
         profile: Of the power limits that it has profiled.
         launch: Of its launch; stored with the trial's creation, and never changed.
@@ -787,7 +792,7 @@ class Trial(NamedTuple):
     excluded: bool = False
     dispatch_event: int = 0
     end_event: int | None = None
-    power_limit_watts: float | None = None
+    limit_watts_per_gpu: float | None = None
     warnings: tuple[TrialWarning, ...] = ()
     profile: PowerProfile | None = None
     launch: Launch = Launch()
@@ -813,7 +818,7 @@ class Trial(NamedTuple):
             other_monitor=self.other_monitor,
             excluded=self.excluded,
             dispatch_event=self.dispatch_event,
-            power_limit_watts=self.power_limit_watts,
+            limit_watts_per_gpu=self.limit_watts_per_gpu,
             warnings=self.warnings,
             profile=self.profile,
             launch=self.launch,

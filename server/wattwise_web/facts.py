@@ -239,10 +239,10 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
         )
         facts.append(("Cost", f"{amounts.cost(trial.cost)}{bound}"))
     if trial.HasField("computed"):
-        watts = f"{trial.computed.power_limit_watts:g} W"
+        watts = f"{trial.computed.power_setting.limit_watts_per_gpu:g} W"
         facts.append(("Computed", f"the cost is computed for the power limit of {watts}, not measured"))
-    if trial.HasField("power_limit_watts"):
-        facts.append(("Power limit", f"{trial.power_limit_watts:g} W per GPU"))
+    if trial.power_setting.HasField("limit_watts_per_gpu"):
+        facts.append(("Power limit", f"{trial.power_setting.limit_watts_per_gpu:g} W per GPU"))
     if trial.monitor.kinds:
         facts.append(("Monitor", monitor_text(trial.monitor)))
     if trial.recurrence:

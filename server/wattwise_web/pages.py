@@ -25,7 +25,7 @@ from wattwise.commands.humanize import percent
 from wattwise.commands.savings import by_batch_size
 from wattwise.commands.tables import JobTrial, uncounted
 from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
-from wattwise.monitor.kind import monitor_text
+from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
 from wattwise.rpc.answers import Pages
 from wattwise.spec import enum_name
 
@@ -544,7 +544,7 @@ def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
         "deliveries": summary.num_deliveries,
         "saved": dict(zip(("text", "kind", "amount"), saved, strict=True)),
         "since": since_trial(found).strip(),
-        "estimated": job.monitor.estimated,
+        "estimated": energy_quality(job.monitor) is not EnergyQuality.MEASURED,
         "activity": amounts.moment(summary.last_activity_time if has_activity else job.create_time),
         "active": has_activity,
     }
@@ -591,7 +591,7 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
         "time": amounts.span(trial.time_seconds) if has_cost else amounts.unknown(),
         "energy": amounts.energy(trial.energy_joules) if trial.energy_joules > 0 else amounts.unknown(),
         "cost": amounts.cost(trial.cost) if has_cost else amounts.unknown(),
-        "estimated": trial.monitor.estimated,
+        "estimated": energy_quality(trial.monitor) is not EnergyQuality.MEASURED,
         "computed": trial.HasField("computed"),
         "started": amounts.moment(trial.start_time) if trial.HasField("start_time") else None,
         "reported": amounts.moment(trial.last_report_time) if reported else None,

@@ -15,7 +15,7 @@ from wattwise.commands.answer import (
     spent_by_month,
     spent_per_model,
 )
-from wattwise.monitor.kind import monitor_text
+from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
 
 from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, plural, span
 
@@ -149,7 +149,8 @@ def _facts(job: v1.Job, savings: v1.Savings, factors: v1.Factors) -> list[str]:
         of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
         facts.append(f"Broke even at trial {savings.break_even_trial}, by today's lower bound{of_cost}")
     if job.monitor.kinds:
-        mark = ", an estimate rather than a measurement" if job.monitor.estimated and not job.monitor.partly else ""
+        estimated = energy_quality(job.monitor) is EnergyQuality.ESTIMATED
+        mark = ", an estimate rather than a measurement" if estimated else ""
         facts.append(f"Energy by the monitor {monitor_text(job.monitor)}{mark}")
     elif job.num_trials:
         facts.append("No trial has named its energy monitor")

@@ -19,7 +19,7 @@ TIMEOUT = 10.0
 
 _SCENARIO_KEYS = {"name", "job", "walk", "steps", "job_then"}
 _EXPECTATIONS = {"then", "error", "status", "fields", "metadata"}
-_RESULT = {"trial", "epoch", "cost", "metric", "time", "monitor", "computed", "power_limit_watts"}
+_RESULT = {"trial", "epoch", "cost", "metric", "time", "monitor", "computed", "power_setting"}
 _ARGUMENTS = {
     "next": {"trial", "launch_id", "job_id", "resume"},
     "report": _RESULT,
@@ -34,7 +34,7 @@ _ARGUMENTS = {
         "batch_size",
         "measurements",
         "end_reason",
-        "power_limit_watts",
+        "power_setting",
         "monitor",
         "job_id",
     },
@@ -170,7 +170,7 @@ class Replay:
             energy_joules=args["cost"],
             metric=args.get("metric"),
             current_epoch=args["epoch"],
-            **{name: args[name] for name in ("monitor", "computed", "power_limit_watts") if name in args},
+            **{name: args[name] for name in ("monitor", "computed", "power_setting") if name in args},
         )
 
     async def _do_report(self, args: Mapping[str, Any]) -> Message:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from wattwise.monitor import gpu_config, monitor_kinds
+from wattwise.monitor import EnergyQuality, gpu_config, monitor_kinds
 
 from examples.digits.monitor import ProcessorTimeMonitor
 
@@ -25,5 +25,5 @@ def test_waiting_costs_nothing() -> None:
 def test_it_is_an_estimate() -> None:
     """Its energy is marked as an estimate, and its device says what it is."""
     monitor = ProcessorTimeMonitor(65)
-    assert monitor_kinds(monitor).estimated
+    assert monitor_kinds(monitor).quality is EnergyQuality.ESTIMATED
     assert gpu_config(monitor).gpu_model == "estimate (65 W times processor time)"

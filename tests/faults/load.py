@@ -26,8 +26,8 @@ from tests.people import PeopleStub
 T = TypeVar("T")
 
 REASONS = (v1.END_REASON_COMPLETED, v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_PREEMPTED)
-NVML = v1.Monitor(kinds=["nvml"])
-MONITORS = (NVML, NVML, None, v1.Monitor(kinds=["estimate"], estimated=True))
+NVML = v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_MEASURED)
+MONITORS = (NVML, NVML, None, v1.Monitor(kinds=["estimate"], quality=v1.ENERGY_QUALITY_ESTIMATED))
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _PAUSE_SECONDS = 0.01
 """After a call that failed, so that trainers of a server that is away leave the processors to the others."""
@@ -186,9 +186,9 @@ class Worker:
     def _profile(self, job: JobBook, book: TrialBook) -> None:
         """Asks for a power limit, and reports a profile if there is none."""
         rng, trainer, trial = self._random, self._load.server.trainer, book.trial.id
-        ask = v1.GetPowerLimitRequest(job_id=trial.job_id, batch_size=trial.batch_size, trial_number=trial.trial_number)
-        limit = self._call(job, lambda: trainer.GetPowerLimit(ask, timeout=60))
-        if limit.HasField("power_limit_watts") or limit.profiled_by_another:
+        ask = v1.AcquirePowerLimitRequest(trial=trial)
+        acquired = self._call(job, lambda: trainer.AcquirePowerLimit(ask, timeout=60))
+        if acquired.action != v1.POWER_ACTION_PROFILE:
             return
         samples = [power_sample(watts, rng.randint(100, 200)) for watts in (100.0, 150.0, 200.0)]
         energy = min(sample.energy_joules / sample.steps for sample in samples)

@@ -188,6 +188,7 @@ def test_two_thousand_that_wait(tmp_path: Path, kind: str) -> None:
         server.start("--max-streams", str(count))
         trials = Trainer(server.trainer, max_epochs=10**6, trial_lease_seconds=0)
         pid, beside = server.process.pid, Trainer(server.trainer)
+        asking = v1.AcquirePowerLimitRequest(trial=beside.next().id)
         ids = [trials.next().id for _ in range(100)]
         before, files = resident(pid), open_files(pid)
         with streaming(server.address, kind, count, ids, each=1) as codes:
@@ -195,7 +196,7 @@ def test_two_thousand_that_wait(tmp_path: Path, kind: str) -> None:
             held, opened, begun = resident(pid) - before, open_files(pid) - files, processor_seconds(pid)
             time.sleep(seconds)
             used = processor_seconds(pid) - begun
-            with Victim(lambda: beside.stub.GetPowerLimit(_power_limit(beside))) as victim:
+            with Victim(lambda: beside.stub.AcquirePowerLimit(asking)) as victim:
                 wait_until(lambda: len(victim.seconds) > 200, 60)
             with refused() as refusal:
                 next(server.admin.WatchJob(v1.WatchJobRequest(job_id=beside.job_id)))
@@ -208,10 +209,6 @@ def test_two_thousand_that_wait(tmp_path: Path, kind: str) -> None:
         assert held < CONNECTION_KILOBYTES * count / 1e3
         assert opened == count
         assert used < 0.1 * seconds or not quiet()
-
-
-def _power_limit(job: Trainer) -> v1.GetPowerLimitRequest:
-    return v1.GetPowerLimitRequest(job_id=job.job_id, batch_size=16)
 
 
 async def open_and_cancel(address: str, trial: v1.TrialId, number: int) -> None:

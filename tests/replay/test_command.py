@@ -116,10 +116,10 @@ def test_every_option_reaches_the_replay(
     (setting,) = json.loads(capsys.readouterr().out)
     contender, ledger = setting["contenders"]["POLICY_GTS"], settings.played()
     choices = [
-        (choice["recurrence"] - 1, choice["try"] - 1, choice["batch_size"], choice["power_limit_watts"])
+        (choice["recurrence"] - 1, choice["try"] - 1, choice["batch_size"], choice["limit_watts_per_gpu"])
         for choice in contender["choices"][0]
     ]
-    assert choices == [(one.recurrence, one.attempt, one.batch_size, one.power_limit_watts) for one in ledger.trials]
+    assert choices == [(one.recurrence, one.attempt, one.batch_size, one.limit_watts_per_gpu) for one in ledger.trials]
     assert [choice["cost_joules"] for choice in contender["choices"][0]] == [trial.cost for trial in ledger.trials]
     assert (setting["eta"], setting["drift_at"]) == (settings.eta, settings.drift_at)
     assert (ledger.trials == ReplayOptions().played().trials) == (settings == ReplayOptions())

@@ -64,8 +64,8 @@ def test_each_power_limit_has_its_own_epoch(tmp_path: Path) -> None:
     """Trials at 150 W and at 250 W are two points; a trial without a limit ran at the highest."""
     path = _history(
         tmp_path,
-        replace(_REACHED, power_limit_watts=250.0),
-        replace(_REACHED, power_limit_watts=150.0, time_seconds=20.0, energy_joules=1000.0, cost=3500.0),
+        replace(_REACHED, limit_watts_per_gpu=250.0),
+        replace(_REACHED, limit_watts_per_gpu=150.0, time_seconds=20.0, energy_joules=1000.0, cost=3500.0),
         _REACHED,
     )
     points = own_trials.from_history(path, 0.5).of(16).points
@@ -76,11 +76,11 @@ def test_observer_mode_counts_what_was_computed(tmp_path: Path) -> None:
     """Of a trial in observer mode the computed usage counts, at the limit that it was computed for, as in its cost."""
     observed = replace(
         _REACHED,
-        power_limit_watts=300.0,
+        limit_watts_per_gpu=300.0,
         cost=3000.0,
         computed_time_seconds=15.0,
         computed_energy_joules=1500.0,
-        computed_power_limit_watts=175.0,
+        computed_limit_watts_per_gpu=175.0,
     )
     path = _history(tmp_path, observed)
     read = own_trials.from_history(path, 0.5)
@@ -99,7 +99,7 @@ def test_where_energy_alone_counts_the_highest_power_does_not_matter(tmp_path: P
     """With eta 1 the costs say nothing about it: the highest known limit, else the mean power."""
     path = _history(tmp_path, replace(_REACHED, cost=2000.0))
     assert own_trials.from_history(path, 1.0).max_power_watts == 200
-    path = _history(tmp_path, replace(_REACHED, cost=2000.0, power_limit_watts=250.0))
+    path = _history(tmp_path, replace(_REACHED, cost=2000.0, limit_watts_per_gpu=250.0))
     assert own_trials.from_history(path, 1.0).max_power_watts == 250
 
 

@@ -30,7 +30,7 @@ def test_a_limit_is_cheapest_by_energy_and_time_together() -> None:
 def test_of_equal_limits_the_lower_one_is_taken() -> None:
     """Two limits at which an epoch costs the same: the tie goes to the lower."""
     equal = (PowerPoint(200.0, 1.0, 100.0), PowerPoint(100.0, 1.0, 100.0))
-    assert cheapest(equal, 0.5, 200.0).power_limit_watts == 100.0
+    assert cheapest(equal, 0.5, 200.0).limit_watts_per_gpu == 100.0
 
 
 def test_the_horizon_is_the_papers() -> None:
@@ -43,7 +43,7 @@ def test_traces_are_read_by_workload(folder: Path) -> None:
     read = traces.load(folder, "squad", "t4")
     assert read.sizes == [32]
     assert read.of(32).runs == (RecordedRun(3), RecordedRun(None), RecordedRun(None))
-    assert [point.power_limit_watts for point in read.of(32).points] == [100, 250]
+    assert [point.limit_watts_per_gpu for point in read.of(32).points] == [100, 250]
     assert (read.max_power_watts, read.default_batch_size, read.max_epochs) == (250, 32, 6)
     assert read.unmeasured_default is None
 

@@ -103,7 +103,7 @@ def _walk(
     epochs = {16: 6, 32: 7, 64: 9, 128: 13, 256: 24}
     if flat:
         epochs = {16: 30, 32: 26, 64: 22, 128: 18, 256: 8}
-    monitor = v1.Monitor(kinds=["nvml"])
+    monitor = v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_MEASURED)
     admin = PeopleStub(channel)
     for number in range(count):
         if number in ((2, 3, 4) if flat else (2, 6, 14, 22, 30)):

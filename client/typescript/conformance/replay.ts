@@ -39,8 +39,8 @@ const TIMEOUT_MS = 10_000;
 
 const SCENARIO_KEYS = ["name", "job", "walk", "steps", "job_then"];
 const EXPECTATIONS = ["then", "error", "status", "fields", "metadata"];
-const RESULT = ["trial", "epoch", "cost", "metric", "time", "monitor", "computed", "power_limit_watts"];
-const IMPORT = ["launch_id", "batch_size", "measurements", "end_reason", "power_limit_watts", "monitor"];
+const RESULT = ["trial", "epoch", "cost", "metric", "time", "monitor", "computed", "power_setting"];
+const IMPORT = ["launch_id", "batch_size", "measurements", "end_reason", "power_setting", "monitor"];
 
 /** The arguments that each step takes. */
 const ARGUMENTS: Record<string, string[]> = {

@@ -13,6 +13,7 @@ import {
   type Decision,
   EndReason,
   type EpochReport,
+  EnergyQuality,
   Monitor,
   ServerUnavailableError,
   type TrialSession,
@@ -24,7 +25,7 @@ const DEFAULT_BATCH_SIZE = 32;
 
 const [address = "localhost:50051", pace = "0", lease = "300"] = process.argv.slice(2);
 /** What measures the energy: here it is estimated. */
-const MONITOR = Monitor.fromPartial({ kinds: ["estimate"], estimated: true });
+const MONITOR = Monitor.fromPartial({ kinds: ["estimate"], quality: EnergyQuality.ENERGY_QUALITY_ESTIMATED });
 
 const interrupted = new AbortController();
 process.once("SIGTERM", () => interrupted.abort());

@@ -94,7 +94,7 @@ def _log(event: Event) -> None:
         case JobChanged() | BatchSizeStatusChanged() | BestKnownChanged() | ChangeDetected():
             _log_change(event)
         case PowerProfiled(trial, limits, cheapest):
-            _log_trial(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
+            _log_trial(trial, "power profiled", limits=limits, cheapest_watts=cheapest.limit_watts_per_gpu)
 
 
 def _log_change(event: JobChanged | BatchSizeStatusChanged | BestKnownChanged | ChangeDetected) -> None:

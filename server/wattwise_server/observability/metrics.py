@@ -19,7 +19,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from wattwise_server.domain import EndReason, MonitorKinds, Quantity, Trial, TrialType
+from wattwise_server.domain import EndReason, EnergyQuality, MonitorKinds, Quantity, Trial, TrialType
 from wattwise_server.observability.call import Call
 from wattwise_server.observability.events import (
     ChangeDetected,
@@ -43,7 +43,7 @@ _GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
 # By what they are labelled. Whatever else is measured, or estimated in part, is "other".
 _MONITORS = {
     MonitorKinds(): "unknown",
-    MonitorKinds(("estimate",), estimated=True): "estimate",
+    MonitorKinds(("estimate",), EnergyQuality.ESTIMATED): "estimate",
     **{MonitorKinds((kind,)): kind for kind in (*_GPUS, "rapl", "zeus", "custom")},
     **{MonitorKinds((kind, "rapl")): f"{kind}+rapl" for kind in _GPUS},
     **{MonitorKinds(("rapl", kind)): f"{kind}+rapl" for kind in _GPUS},

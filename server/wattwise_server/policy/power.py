@@ -22,4 +22,4 @@ def cost_per_step(spec: JobSpec, sample: PowerSample) -> float:
 
 def cheapest(spec: JobSpec, samples: Iterable[PowerSample]) -> PowerSample:
     """The sample with the cheapest step; among equals the lowest limit. There is at least one sample."""
-    return min(samples, key=lambda sample: (cost_per_step(spec, sample), sample.power_limit_watts))
+    return min(samples, key=lambda sample: (cost_per_step(spec, sample), sample.limit_watts_per_gpu))

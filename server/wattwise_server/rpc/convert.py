@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from typing import Any
@@ -20,6 +20,7 @@ from wattwise_server.domain import (
     ComputedUsage,
     Decision,
     EndReason,
+    EnergyQuality,
     GpuConfig,
     HistoryEntry,
     HistoryKind,
@@ -59,7 +60,7 @@ from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, Imp
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.labels import label_faults
 from wattwise_server.usecases.monitors import warnings_of
-from wattwise_server.usecases.power_limits import MAX_SAMPLES, KnownLimit
+from wattwise_server.usecases.power_limits import MAX_SAMPLES, AcquiredLimit
 from wattwise_server.usecases.report import NO_METRIC, Report
 from wattwise_server.usecases.statistics import (
     MAX_BUCKETS,
@@ -91,7 +92,9 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
     return draft
 
 
-def trial_key(request: v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPowerProfileRequest) -> TrialKey:
+def trial_key(
+    request: v1.HeartbeatRequest | v1.EndTrialRequest | v1.AcquirePowerLimitRequest | v1.ReportPowerProfileRequest,
+) -> TrialKey:
     """The trial of a trainer's request.
 
     Raises:
@@ -138,16 +141,34 @@ def result(measured: v1.TrainingResult) -> Report:
         measured.metric if measured.HasField("metric") else None,
         _monitor_kinds(measured.monitor) if measured.HasField("monitor") else None,
         _computed_usage(measured.computed) if measured.HasField("computed") else None,
-        measured.power_limit_watts if measured.HasField("power_limit_watts") else None,
+        _limit(measured.power_setting),
     )
 
 
+_QUALITIES: Mapping[int, EnergyQuality] = {
+    v1.EnergyQuality.Value(f"ENERGY_QUALITY_{quality.value}"): quality for quality in EnergyQuality
+}
+"""Any other value counts as ESTIMATED: an unset one, and one of a newer contract."""
+
+
 def _monitor_kinds(monitor: v1.Monitor) -> MonitorKinds:
-    return MonitorKinds(tuple(dict.fromkeys(monitor.kinds)), monitor.estimated, monitor.partly)
+    kinds = tuple(dict.fromkeys(monitor.kinds))
+    if not kinds and not monitor.quality:
+        return MonitorKinds()
+    return MonitorKinds(kinds, _QUALITIES.get(monitor.quality, EnergyQuality.ESTIMATED))
+
+
+def _limit(setting: v1.PowerSetting) -> float | None:
+    return setting.limit_watts_per_gpu if setting.HasField("limit_watts_per_gpu") else None
+
+
+def power_setting(limit_watts_per_gpu: float | None) -> v1.PowerSetting | None:
+    """A power limit as a message; None if it is unknown."""
+    return None if limit_watts_per_gpu is None else v1.PowerSetting(limit_watts_per_gpu=limit_watts_per_gpu)
 
 
 def _computed_usage(computed: v1.ComputedUsage) -> ComputedUsage:
-    return ComputedUsage(computed.time_seconds, computed.energy_joules, computed.power_limit_watts)
+    return ComputedUsage(computed.time_seconds, computed.energy_joules, computed.power_setting.limit_watts_per_gpu)
 
 
 def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
@@ -179,7 +200,7 @@ def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
         request.batch_size,
         measured,
         end_reason(request.end_reason),
-        request.power_limit_watts if request.HasField("power_limit_watts") else None,
+        _limit(request.power_setting),
         start,
         _monitor_kinds(request.monitor) if request.HasField("monitor") else None,
         tuple(faults),
@@ -196,11 +217,18 @@ def _time(stamp: Timestamp, field: str, faults: list[Violation]) -> datetime:
 
 
 def _monitor(known: MonitorKinds) -> v1.Monitor | None:
-    return v1.Monitor(kinds=known.kinds, estimated=known.estimated, partly=known.partly) if known.kinds else None
+    if not known.kinds:
+        return None
+    return v1.Monitor(kinds=known.kinds, quality=v1.EnergyQuality.Value(f"ENERGY_QUALITY_{known.quality.value}"))
 
 
 def _trainers_trial(
-    holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPowerProfileRequest, where: str
+    holder: v1.TrainingResult
+    | v1.HeartbeatRequest
+    | v1.EndTrialRequest
+    | v1.AcquirePowerLimitRequest
+    | v1.ReportPowerProfileRequest,
+    where: str,
 ) -> TrialKey:
     trial = holder.trial
     size = trial.batch_size
@@ -214,6 +242,7 @@ def _check_named(
     holder: v1.TrainingResult
     | v1.HeartbeatRequest
     | v1.EndTrialRequest
+    | v1.AcquirePowerLimitRequest
     | v1.ReportPowerProfileRequest
     | v1.GetTrialRequest
     | v1.SetTrialExcludedRequest,
@@ -538,7 +567,7 @@ def power_profile(spec: JobSpec, known: Trial, samples: Sequence[PowerSample]) -
 def _power_profile(spec: JobSpec, number: int, batch_size: int, samples: Sequence[PowerSample]) -> v1.PowerProfile:
     limits = [
         v1.ProfiledLimit(
-            power_limit_watts=sample.power_limit_watts,
+            power_setting=power_setting(sample.limit_watts_per_gpu),
             time_seconds_per_step=sample.time_seconds / sample.steps,
             energy_joules_per_step=sample.energy_joules / sample.steps,
             cost_per_step=cost_per_step(spec, sample),
@@ -749,7 +778,7 @@ def trial(known: Trial) -> v1.Trial:
         other_monitor=_monitor(known.other_monitor),
         excluded=known.excluded,
         computed=_computed(last),
-        power_limit_watts=known.power_limit_watts,
+        power_setting=power_setting(known.limit_watts_per_gpu),
         warnings=map(_warning, warnings_of(known)),
         reason=known.launch.reason,
         cost_bound=known.cost_bound,
@@ -762,7 +791,14 @@ def trial(known: Trial) -> v1.Trial:
 
 
 def _computed(measured: Measurement | None) -> v1.ComputedUsage | None:
-    return v1.ComputedUsage(**measured.computed._asdict()) if measured and measured.computed else None
+    if measured is None or measured.computed is None:
+        return None
+    used = measured.computed
+    return v1.ComputedUsage(
+        time_seconds=used.time_seconds,
+        energy_joules=used.energy_joules,
+        power_setting=power_setting(used.limit_watts_per_gpu),
+    )
 
 
 def measurement(known: Measurement) -> v1.Measurement:
@@ -786,29 +822,31 @@ def timestamp(time: datetime | None) -> Timestamp | None:
     return stamp
 
 
-def power_limit_key(request: v1.GetPowerLimitRequest) -> TrialKey:
-    """The trial that asks; trial number 0 if the request names none."""
-    return TrialKey(request.job_id, request.batch_size, request.trial_number, request.launch_id)
-
-
 def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:
     """The samples of a profile, no more than it takes to refuse them."""
     sent = request.samples[: MAX_SAMPLES + 1]
-    return [PowerSample(s.power_limit_watts, s.time_seconds, s.energy_joules, s.steps) for s in sent]
+    return [PowerSample(s.power_setting.limit_watts_per_gpu, s.time_seconds, s.energy_joules, s.steps) for s in sent]
 
 
-def power_limit(limit: KnownLimit) -> v1.GetPowerLimitResponse:
-    """The cheapest known limit."""
-    return v1.GetPowerLimitResponse(
-        power_limit_watts=limit.cheapest.power_limit_watts if limit.cheapest else None,
-        profiled_by_another=limit.profiled_by_another,
-        cheapest=_power_sample(limit.cheapest),
-        highest=_power_sample(limit.highest),
+def acquired_limit(acquired: AcquiredLimit) -> v1.AcquirePowerLimitResponse:
+    """What a trial does about the power limit."""
+    return v1.AcquirePowerLimitResponse(
+        action=v1.PowerAction.Value(f"POWER_ACTION_{acquired.action.value}"),
+        power_setting=power_setting(acquired.cheapest.limit_watts_per_gpu) if acquired.cheapest else None,
+        cheapest=_power_sample(acquired.cheapest),
+        highest=_power_sample(acquired.highest),
     )
 
 
 def _power_sample(sample: PowerSample | None) -> v1.PowerSample | None:
-    return v1.PowerSample(**sample._asdict()) if sample else None
+    if sample is None:
+        return None
+    return v1.PowerSample(
+        power_setting=power_setting(sample.limit_watts_per_gpu),
+        time_seconds=sample.time_seconds,
+        energy_joules=sample.energy_joules,
+        steps=sample.steps,
+    )
 
 
 def _power_limits(known: Job) -> list[v1.PowerLimit]:
@@ -816,7 +854,7 @@ def _power_limits(known: Job) -> list[v1.PowerLimit]:
     return [
         v1.PowerLimit(
             batch_size=state.batch_size,
-            power_limit_watts=state.cheapest.power_limit_watts,
+            power_setting=power_setting(state.cheapest.limit_watts_per_gpu),
             cost_per_step=cost_per_step(known.spec, state.cheapest),
             time_seconds_per_step=state.cheapest.time_seconds / state.cheapest.steps,
             energy_joules_per_step=state.cheapest.energy_joules / state.cheapest.steps,

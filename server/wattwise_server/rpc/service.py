@@ -87,16 +87,18 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         trial, created = await self._importer.import_trial(convert.imported_trial(request))
         return v1.ImportTrialResponse(trial=convert.trial(trial), created=created)
 
-    async def GetPowerLimit(self, request: v1.GetPowerLimitRequest, context: Context) -> v1.GetPowerLimitResponse:
-        """The cheapest power limit of a batch size."""
-        return convert.power_limit(await self._power_limits.limit(convert.power_limit_key(request)))
+    async def AcquirePowerLimit(
+        self, request: v1.AcquirePowerLimitRequest, context: Context
+    ) -> v1.AcquirePowerLimitResponse:
+        """What a trial does about the power limit of its batch size."""
+        return convert.acquired_limit(await self._power_limits.acquire(convert.trial_key(request)))
 
     async def ReportPowerProfile(
         self, request: v1.ReportPowerProfileRequest, context: Context
     ) -> v1.ReportPowerProfileResponse:
         """Records a profile of power limits."""
         limit = await self._power_limits.report(convert.trial_key(request), convert.power_samples(request))
-        return v1.ReportPowerProfileResponse(power_limit_watts=limit)
+        return v1.ReportPowerProfileResponse(power_setting=convert.power_setting(limit))
 
 
 class JobReaderService(v1.JobReaderServicer):

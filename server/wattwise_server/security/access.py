@@ -117,7 +117,7 @@ ACCESS: Mapping[str, Access] = {
             "Heartbeat": _trial,
             "EndTrial": _trial,
             "ImportTrial": _job,
-            "GetPowerLimit": _job,
+            "AcquirePowerLimit": _trial,
             "ReportPowerProfile": _trial,
         },
     ),

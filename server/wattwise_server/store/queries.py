@@ -65,10 +65,10 @@ TRIALS, OF_TRIALS = (
     SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.launch_id,
            t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
            t.best_known,
-           t.monitor_kinds, t.monitor_estimated, t.monitor_partly,
-           t.other_monitor_kinds, t.other_monitor_estimated, t.other_monitor_partly,
+           t.monitor_kinds, t.monitor_quality,
+           t.other_monitor_kinds, t.other_monitor_quality,
            t.excluded, t.dispatch_event, t.end_event,
-           t.power_limit_watts, t.warnings, t.start_known, t.profile,
+           t.limit_watts_per_gpu, t.warnings, t.start_known, t.profile,
            l.reason, l.labels, l.token_id,
            coalesce(t.last_epoch, m.epoch) AS last_epoch,
            coalesce(t.last_time_seconds, m.time_seconds) AS last_time_seconds,
@@ -77,8 +77,8 @@ TRIALS, OF_TRIALS = (
            coalesce(t.last_report_time, m.report_time) AS last_report_time,
            coalesce(t.last_computed_time_seconds, m.computed_time_seconds) AS last_computed_time_seconds,
            coalesce(t.last_computed_energy_joules, m.computed_energy_joules) AS last_computed_energy_joules,
-           coalesce(t.last_computed_power_limit_watts, m.computed_power_limit_watts)
-               AS last_computed_power_limit_watts""",
+           coalesce(t.last_computed_limit_watts_per_gpu, m.computed_limit_watts_per_gpu)
+               AS last_computed_limit_watts_per_gpu""",
     """
     FROM trials t LEFT JOIN launches l ON l.job_key = t.job_key AND l.trial_number = t.trial_number
     LEFT JOIN measurements m

@@ -15,6 +15,7 @@ from wattwise_server.domain import (
     Arm,
     ComputedUsage,
     EndReason,
+    EnergyQuality,
     EventKind,
     GpuConfig,
     HistoryEntry,
@@ -77,7 +78,7 @@ _LISTS = frozenset({"prior_job_ids"})
 _BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.name in _SPEC and field.type == "bool")
 _GPU = tuple(field.name for field in fields(GpuConfig))
 _JOB_ONCE = (*_SPEC, *_GPU, "create_time")
-_MONITOR = ("monitor_kinds", "monitor_estimated", "monitor_partly")
+_MONITOR = ("monitor_kinds", "monitor_quality")
 _MONITORS = (*_MONITOR, *(f"other_{column}" for column in _MONITOR))
 _JOB_STATE = (
     "stage",
@@ -136,9 +137,9 @@ _ARM = (
     "cheapest",
     *(f"{name}_{part}" for name in _SUMS for part in _MOMENTS),
 )
-_SAMPLE = ("power_limit_watts", "time_seconds", "energy_joules", "steps")
+_SAMPLE = ("limit_watts_per_gpu", "time_seconds", "energy_joules", "steps")
 _HIGHEST = tuple(f"highest_{column}" for column in _SAMPLE)
-_COMPUTED = ("computed_time_seconds", "computed_energy_joules", "computed_power_limit_watts")
+_COMPUTED = ("computed_time_seconds", "computed_energy_joules", "computed_limit_watts_per_gpu")
 _LAST = (
     "last_epoch",
     "last_time_seconds",
@@ -168,7 +169,7 @@ _TRIAL = (
     "excluded",
     "dispatch_event",
     "end_event",
-    "power_limit_watts",
+    "limit_watts_per_gpu",
     "warnings",
     "profile",
 )
@@ -395,7 +396,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
         trial.excluded,
         trial.dispatch_event,
         trial.end_event,
-        trial.power_limit_watts,
+        trial.limit_watts_per_gpu,
         _warnings(trial.warnings),
         # One JSON column, like the warnings.
         json.dumps(trial.profile) if trial.profile else "",
@@ -535,12 +536,12 @@ def _read_warnings(row: Row) -> tuple[TrialWarning, ...]:
 
 def _monitor(monitor: MonitorKinds) -> tuple[object, ...]:
     # The kinds are one JSON column: they are only ever read with their row.
-    return json.dumps(monitor.kinds), monitor.estimated, monitor.partly
+    return json.dumps(monitor.kinds), monitor.quality.value
 
 
 def _read_monitor(row: Row, prefix: str = "") -> MonitorKinds:
-    kinds, estimated, partly = (row[f"{prefix}{column}"] for column in _MONITOR)
-    return MonitorKinds(tuple(json.loads(kinds)) if kinds else (), bool(estimated), bool(partly))
+    kinds, quality = (row[f"{prefix}{column}"] for column in _MONITOR)
+    return MonitorKinds(tuple(json.loads(kinds)) if kinds else (), EnergyQuality(quality))
 
 
 def read_arm(row: Row) -> Arm:
@@ -591,7 +592,7 @@ def read_trial(row: Row, job_id: str) -> Trial:
         excluded=bool(row["excluded"]),
         dispatch_event=row["dispatch_event"],
         end_event=row["end_event"],
-        power_limit_watts=row["power_limit_watts"],
+        limit_watts_per_gpu=row["limit_watts_per_gpu"],
         warnings=_read_warnings(row),
         profile=_read_profile(row["profile"]),
         launch=_read_launch(row),

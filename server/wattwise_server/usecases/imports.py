@@ -56,7 +56,7 @@ class ImportedTrial(NamedTuple):
         batch_size: Its batch size.
         measurements: By epoch; a `report_time` may be `UNKNOWN_TIME`.
         end_reason: How it ended unless its measurements decide it; None if unspecified.
-        power_limit_watts: The GPU power limit; None if unknown.
+        limit_watts_per_gpu: The GPU power limit; None if unknown.
         start_time: When it started; None if unknown. One from before the job's reset is excluded.
         monitor: What the energy comes from; None if unknown.
         malformed: Faults of the message itself.
@@ -68,7 +68,7 @@ class ImportedTrial(NamedTuple):
     batch_size: int
     measurements: Sequence[Measurement]
     end_reason: EndReason | UnknownEndReason | None
-    power_limit_watts: float | None = None
+    limit_watts_per_gpu: float | None = None
     start_time: datetime | None = None
     monitor: MonitorKinds | None = None
     malformed: tuple[Violation, ...] = ()
@@ -179,7 +179,7 @@ class Importer:
             job.search.pruning_round,
             start,
             imported.launch_id,
-            power_limit_watts=imported.power_limit_watts,
+            limit_watts_per_gpu=imported.limit_watts_per_gpu,
             excluded=start is not None and job.reset_time is not None and start < job.reset_time,
             dispatch_event=job.num_events + 1,
             launch=Launch(token_id=caller_token()),
@@ -198,8 +198,8 @@ class Importer:
         """Adds measurements to a trial."""
         if imported.monitor and imported.monitor.kinds:
             job, trial = self._lifecycle.monitor(tx, job, trial, imported.monitor)
-        if imported.power_limit_watts is not None:
-            trial = trial._replace(power_limit_watts=imported.power_limit_watts)
+        if imported.limit_watts_per_gpu is not None:
+            trial = trial._replace(limit_watts_per_gpu=imported.limit_watts_per_gpu)
         before, now = trial.last, self._clock()
         previous = before
         for measurement in measured:
@@ -235,8 +235,8 @@ def _request_faults(job: Job, imported: ImportedTrial) -> list[Violation]:
         faults.append(("launch_id", fault))
     if fault := batch_size_fault(job, imported.batch_size):
         faults.append(("batch_size", fault))
-    if imported.power_limit_watts is not None and (fault := power_limit_fault(imported.power_limit_watts)):
-        faults.append(("power_limit_watts", fault))
+    if imported.limit_watts_per_gpu is not None and (fault := power_limit_fault(imported.limit_watts_per_gpu)):
+        faults.append(("power_setting.limit_watts_per_gpu", fault))
     if imported.monitor is not None and (fault := monitor_fault(imported.monitor)):
         faults.append(("monitor", fault))
     return [*imported.malformed, *(Violation(name, fault) for name, fault in faults)]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import Decision, Job, MonitorKinds, Trial, TrialStatus, TrialWarning, WarningReason
+from wattwise_server.domain import (
+    Decision,
+    EnergyQuality,
+    Job,
+    MonitorKinds,
+    Trial,
+    TrialStatus,
+    TrialWarning,
+    WarningReason,
+)
 
 LONGEST_KIND = 50
 """Characters in the name of a kind."""
@@ -14,16 +23,17 @@ MOST_KINDS = 8
 """Kinds that are kept of one trial or job, so that no row grows without end."""
 
 
+_HOW_FAR = {EnergyQuality.PARTLY_ESTIMATED: "partly an estimate", EnergyQuality.ESTIMATED: "an estimate"}
+
+
 def monitor_fault(monitor: MonitorKinds) -> str | None:
     """What is wrong with a reported monitor; None if nothing is."""
     if not all(kind.isprintable() and 0 < len(kind) <= LONGEST_KIND for kind in monitor.kinds):
         return f"has an invalid kind; use 1 to {LONGEST_KIND} printable characters, such as 'nvml'"
     if len(monitor.kinds) > MOST_KINDS:
         return f"has {len(monitor.kinds)} kinds; use at most {MOST_KINDS}"
-    if monitor.estimated and not monitor.kinds:
-        return "is estimated but has no kinds; use at least one, such as 'estimate'"
-    if monitor.partly and not monitor.estimated:
-        return "is partly estimated but not estimated; set both fields or neither"
+    if monitor.quality is not EnergyQuality.MEASURED and not monitor.kinds:
+        return f"has the quality {monitor.quality.value} but no kinds; use at least one, such as 'estimate'"
     return None
 
 
@@ -68,8 +78,8 @@ def _marked(known: MonitorKinds, failed: MonitorKinds) -> MonitorKinds:
 
 def with_monitor_notes(trial: Trial, decision: Decision) -> Decision:
     """The decision, completed by whether its energy is an estimate."""
-    if trial.monitor.estimated and trial.status is not TrialStatus.FAILED:
-        how_far = "partly an estimate" if trial.monitor.partly else "an estimate"
+    how_far = _HOW_FAR.get(trial.monitor.quality)
+    if how_far and trial.status is not TrialStatus.FAILED:
         decision = decision._replace(message=f"{decision.message}; the energy is {how_far}")
     return decision
 

@@ -255,8 +255,8 @@ class Optimizer:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             if report.monitor and report.monitor.kinds and report.monitor != trial.monitor:
                 job, trial = self._lifecycle.monitor(tx, job, trial, report.monitor)
-            if report.power_limit_watts not in (None, trial.power_limit_watts):
-                trial = trial._replace(power_limit_watts=report.power_limit_watts)
+            if report.limit_watts_per_gpu not in (None, trial.limit_watts_per_gpu):
+                trial = trial._replace(limit_watts_per_gpu=report.limit_watts_per_gpu)
                 tx.save_trial(trial)
             decision = await self._record(tx, job, trial, measurement)
         await self._lifecycle.stop_others(self._store, report.trial.job_id)

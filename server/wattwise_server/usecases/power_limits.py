@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from wattwise_server.clock import Clock
@@ -12,7 +13,7 @@ from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, Observer, PowerProfiled
 from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.base import Store, Transaction
-from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial
+from wattwise_server.usecases.lookup import find_trial
 from wattwise_server.usecases.publishing import Publisher
 from wattwise_server.usecases.report import LARGEST_COST
 from wattwise_server.usecases.retries import retried
@@ -21,18 +22,26 @@ MAX_SAMPLES = 1000
 """Far more than the distinct power limits of any GPU."""
 
 
-class KnownLimit(NamedTuple):
-    """What is known about the limits of a batch size, and whether another trial profiles.
+class PowerAction(Enum):
+    """What a trial does about the power limit of its batch size."""
+
+    USE_LIMIT = "USE_LIMIT"
+    PROFILE = "PROFILE"
+    WAIT = "WAIT"
+
+
+class AcquiredLimit(NamedTuple):
+    """The answer to a trial that asks for a power limit.
 
     Attributes:
-        cheapest: The sample of the cheapest limit; None if no trial has profiled.
-        highest: The sample of the highest limit of the same profile; None if it is unknown.
-        profiled_by_another: Whether another trial profiles.
+        action: What the trial does.
+        cheapest: The sample of the cheapest limit; None unless the action is USE_LIMIT.
+        highest: The sample of the highest limit of the same profile; None unless the action is USE_LIMIT.
     """
 
-    cheapest: PowerSample | None
-    highest: PowerSample | None
-    profiled_by_another: bool
+    action: PowerAction
+    cheapest: PowerSample | None = None
+    highest: PowerSample | None = None
 
 
 class PowerLimitProfiler:
@@ -48,31 +57,27 @@ class PowerLimitProfiler:
         self._publisher = Publisher(clock, observer)
 
     @retried
-    async def limit(self, key: TrialKey) -> KnownLimit:
-        """The cheapest limit of a batch size. If none is known and no trial profiles, the asking trial now does.
+    async def acquire(self, key: TrialKey) -> AcquiredLimit:
+        """Says what a trial does about the limit of its batch size.
 
-        Args:
-            key: The job, the batch size and the asking trial; trial 0 only looks.
+        If no limit is known and no trial profiles, the asking trial now does.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
-            InvalidRequestError: the job has no such batch size.
         """
         async with self._store.transaction(key.job_id) as tx:
-            job = find_job(tx, key.job_id)
-            if fault := batch_size_fault(job, key.batch_size):
-                raise InvalidRequestError(Violation("batch_size", fault))
-            asking = (await find_trial(tx, key))[1] if key.trial_number else None
-            state = job.power_limit(key.batch_size)
+            job, asking = await find_trial(tx, key)
+            state = job.power_limit(asking.batch_size)
+            if state.cheapest is not None:
+                return AcquiredLimit(PowerAction.USE_LIMIT, state.cheapest, state.highest)
             profiling = await self._profiling(tx, state)
-            if state.cheapest is None and profiling is None and asking is not None:
-                if not asking.running or asking.excluded:
-                    # Lost or ended: it may ask again after it was revived. An excluded one does not count.
-                    return KnownLimit(None, None, profiled_by_another=True)
-                tx.save_job(job.with_power_limit(state._replace(profiling=asking.number)))
-                return KnownLimit(None, None, profiled_by_another=False)
-            by_another = profiling is not None and (asking is None or profiling.number != asking.number)
-            return KnownLimit(state.cheapest, state.highest, by_another)
+            if profiling is not None:
+                return AcquiredLimit(PowerAction.PROFILE if profiling.number == asking.number else PowerAction.WAIT)
+            if not asking.running or asking.excluded:
+                # Lost or ended: it may ask again after it was revived. An excluded one does not count.
+                return AcquiredLimit(PowerAction.WAIT)
+            tx.save_job(job.with_power_limit(state._replace(profiling=asking.number)))
+            return AcquiredLimit(PowerAction.PROFILE)
 
     @retried
     async def report(self, key: TrialKey, samples: Sequence[PowerSample]) -> float:
@@ -98,7 +103,7 @@ class PowerLimitProfiler:
             if profile != trial.profile:
                 tx.save_trial(trial._replace(profile=profile))
                 tx.save_samples(trial, samples)
-            return best.power_limit_watts
+            return best.limit_watts_per_gpu
 
     async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:
         trial = await tx.trial(state.profiling) if state.profiling is not None else None
@@ -138,9 +143,9 @@ def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:
     seen: set[float] = set()
     for place, sample in enumerate(samples):
         found = _sample_faults(spec, sample)
-        limit = sample.power_limit_watts
+        limit = sample.limit_watts_per_gpu
         if limit in seen:
-            found.append(("power_limit_watts", f"{limit:g} is listed twice; report every limit once"))
+            found.append(("power_setting.limit_watts_per_gpu", f"{limit:g} is listed twice; report every limit once"))
         seen.add(limit)
         faults += [Violation(f"samples[{place}].{name}", fault) for name, fault in found]
     if faults:
@@ -151,7 +156,12 @@ def _sample_faults(spec: JobSpec, sample: PowerSample) -> list[tuple[str, str]]:
     limit, seconds, joules, steps = sample
     faults = []
     if not 0 < limit < math.inf:
-        faults.append(("power_limit_watts", f"is {limit}; report the limit of one GPU in watts, above 0 and finite"))
+        faults.append(
+            (
+                "power_setting.limit_watts_per_gpu",
+                f"is {limit}; report the limit of one GPU in watts, above 0 and finite",
+            )
+        )
     if not 0 < seconds < math.inf:
         faults.append(("time_seconds", f"is {seconds}; report the seconds that the steps took, above 0 and finite"))
     if not 0 <= joules < math.inf:

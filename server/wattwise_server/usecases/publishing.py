@@ -118,7 +118,7 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
         case TrialWarned(trial, warning):
             found = _of(trial, HistoryKind.TRIAL_WARNED, warning.message, subject=False)
         case PowerProfiled(trial, limits, cheapest):
-            what = f"profiled {limits} power limits; the cheapest known is {cheapest.power_limit_watts:g} W"
+            what = f"profiled {limits} power limits; the cheapest known is {cheapest.limit_watts_per_gpu:g} W"
             found = _of(trial, HistoryKind.POWER_PROFILED, what)
         case BatchSizeStatusChanged(job, batch_size, status, reason):
             message = f"batch size {batch_size} is now {status.lower().replace('_', ' ')}: {reason}"

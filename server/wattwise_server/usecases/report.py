@@ -32,7 +32,7 @@ class Report(NamedTuple):
         metric: None if it is missing, which is a fault.
         monitor: What the energy comes from; None if the trainer did not say.
         computed: The sums at the cheapest power limit, in observer mode.
-        power_limit_watts: The GPU power limit; None if the trainer did not say.
+        limit_watts_per_gpu: The GPU power limit; None if the trainer did not say.
     """
 
     trial: TrialKey
@@ -42,7 +42,7 @@ class Report(NamedTuple):
     metric: float | None
     monitor: MonitorKinds | None = None
     computed: ComputedUsage | None = None
-    power_limit_watts: float | None = None
+    limit_watts_per_gpu: float | None = None
 
 
 def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now: datetime) -> Measurement:
@@ -61,8 +61,8 @@ def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now:
         faults += _order_faults(last, measurement)
     if report.monitor is not None and (fault := monitor_fault(report.monitor)):
         faults.append(("monitor", fault))
-    if report.power_limit_watts is not None and (fault := power_limit_fault(report.power_limit_watts)):
-        faults.append(("power_limit_watts", fault))
+    if report.limit_watts_per_gpu is not None and (fault := power_limit_fault(report.limit_watts_per_gpu)):
+        faults.append(("power_setting.limit_watts_per_gpu", fault))
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
     return measurement
@@ -90,8 +90,8 @@ def number_faults(spec: JobSpec, measurement: Measurement) -> Faults:
         faults.append(("current_epoch", f"is {epoch}; count epochs from 1"))
     if computed is not None:
         faults += _sum_faults("computed.", computed.time_seconds, computed.energy_joules)
-        if fault := power_limit_fault(computed.power_limit_watts):
-            faults.append(("computed.power_limit_watts", fault))
+        if fault := power_limit_fault(computed.limit_watts_per_gpu):
+            faults.append(("computed.power_setting.limit_watts_per_gpu", fault))
     if not faults:
         if cost(spec, energy_joules, time_seconds) > LARGEST_COST:
             faults.append(("energy_joules", _TOO_LARGE))

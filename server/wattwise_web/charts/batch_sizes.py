@@ -220,7 +220,7 @@ def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
     name, title = "power", "Power limits"
     if not profiles:
         return Chart(name, title)
-    chosen = {limit.batch_size: limit.power_limit_watts for limit in job.power_limits}
+    chosen = {limit.batch_size: limit.power_setting.limit_watts_per_gpu for limit in job.power_limits}
     found = [(profile, limit) for profile in profiles for limit in profile.limits]
     # Without energy, time alone tells something.
     measured = any(limit.energy_joules_per_step > 0 for _, limit in found)
@@ -273,10 +273,10 @@ def _limit_value(
     joules, seconds = limit.energy_joules_per_step, limit.time_seconds_per_step
     return {
         "batch": str(profile.batch_size),
-        "x": limit.power_limit_watts,
+        "x": limit.power_setting.limit_watts_per_gpu,
         "y": (rounded(joules) if joules > 0 else None) if measured else rounded(seconds),
-        "best": chosen.get(profile.batch_size) == limit.power_limit_watts,
-        "text": f"{limit.power_limit_watts:g} W",
+        "best": chosen.get(profile.batch_size) == limit.power_setting.limit_watts_per_gpu,
+        "text": f"{limit.power_setting.limit_watts_per_gpu:g} W",
         "energy": cost(joules) if joules > 0 else "–",
         "time": step_time(seconds),
         "cost": cost(limit.cost_per_step),
@@ -290,10 +290,10 @@ def _limit_row(
     joules = limit.energy_joules_per_step
     return (
         str(profile.batch_size),
-        f"{limit.power_limit_watts:g} W",
+        f"{limit.power_setting.limit_watts_per_gpu:g} W",
         step_time(limit.time_seconds_per_step),
         cost(joules) if joules > 0 else "–",
         cost(limit.cost_per_step),
-        "chosen" if chosen.get(profile.batch_size) == limit.power_limit_watts else "",
+        "chosen" if chosen.get(profile.batch_size) == limit.power_setting.limit_watts_per_gpu else "",
         Link(str(profile.trial_number), page("trial", job=job.spec.job_id, number=profile.trial_number)),
     )

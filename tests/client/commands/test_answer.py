@@ -156,8 +156,11 @@ def test_imported_trials_tell_what_a_model_costs() -> None:
 
 def test_estimates_are_marked() -> None:
     """Costs of a monitor that estimates are called so, also as money."""
-    for partly, mark in ((False, "(estimate)"), (True, "(partly estimate)")):
-        monitor = v1.Monitor(kinds=["estimate"], estimated=True, partly=partly)
+    for quality, mark in (
+        (v1.ENERGY_QUALITY_ESTIMATED, "(estimate)"),
+        (v1.ENERGY_QUALITY_PARTLY_ESTIMATED, "(partly estimate)"),
+    ):
+        monitor = v1.Monitor(kinds=["estimate"], quality=quality)
         found = said(SAVING, at_least=100.0, job={"monitor": monitor})
         assert found.now == f"A model costs 16.4 J now, 29.4 J with the default, 64: 44% less {mark}."
 

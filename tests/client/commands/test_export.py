@@ -43,7 +43,7 @@ def test_csv(ask: Ask, trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureF
     assert [row["metric"] for row in rows] == ["0.95", "nan", "", ""]
     assert [row["cost_joules"] for row in rows] == ["1000.5", "10.0", "", ""]
     assert rows[0]["start_time"].endswith("Z")
-    assert (rows[0]["monitor"], rows[0]["energy_estimated"], rows[0]["excluded"]) == ("nvml", "false", "false")
+    assert (rows[0]["monitor"], rows[0]["energy_quality"], rows[0]["excluded"]) == ("nvml", "measured", "false")
     assert [path.name for path in tmp_path.iterdir()] == ["trials.csv"]
     assert ask("jobs", "export", trainer.job_id, "--output", "-") == ask("jobs", "export", trainer.job_id)
 

@@ -12,7 +12,7 @@ from wattwise.spec import enum_name
 
 from tests.jobs import monitor_of
 
-FAILED = v1.Monitor(kinds=["nvml"], estimated=True, partly=True)
+FAILED = v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,8 @@ def test_enum_name() -> None:
         ((FAILED, monitor_of("estimate")), " (partly estimate)"),
         ((monitor_of("nvml", "rapl"), monitor_of("zeus")), ""),
         ((monitor_of("estimated by eye"),), ""),
+        ((v1.Monitor.FromString(b"\x0a\x04nvml\x10\x63"),), " (estimate)"),
+        ((v1.Monitor(kinds=["nvml"]), monitor_of("nvml")), " (partly estimate)"),
         ((v1.Monitor(),), ""),
         ((), ""),
     ],

@@ -19,7 +19,7 @@ from tests.jobs import Trainer, job_spec
 HEADING = "trial,batch_size,epoch,time_seconds,energy_joules,metric"
 REACHED = "ended by target reached"
 SPEC = job_spec(higher_is_better_metric=True)
-HISTORY = f"""{HEADING},end_reason,power_limit_watts,start_time
+HISTORY = f"""{HEADING},end_reason,limit_watts_per_gpu,start_time
 a,16,1,10,100,0.5,,250,2026-10-01 22:00
 a,16,2,20,200,0.95,,,
 b,32,3,30,150,0.93,,,
@@ -61,7 +61,10 @@ def test_history_is_imported(ask: Ask, trainer: Trainer, tmp_path: Path) -> None
     ends = ["TARGET_REACHED", "TARGET_REACHED", "OUT_OF_MEMORY", "MAX_EPOCHS", "ERROR"]
     assert [trial["end_reason"] for trial in trials] == [f"END_REASON_{end}" for end in ends]
     assert [trial.get("last_epoch") for trial in trials] == [2, 3, 0, 10, 2]
-    assert (trials[0]["start_time"], trials[0]["power_limit_watts"]) == ("2026-10-01T22:00:00Z", 250.0)
+    assert (trials[0]["start_time"], trials[0]["power_setting"]) == (
+        "2026-10-01T22:00:00Z",
+        {"limit_watts_per_gpu": 250.0},
+    )
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "cost")[1].startswith("A model costs 150 J now")
     assert row(shown, "imported trials") == ["imported trials", "1-5"]
@@ -248,7 +251,7 @@ def test_faults(tmp_path: Path, lines: list[str], found: list[str]) -> None:
         ("end_reason", "cost_bound"),
         ("end_reason", "target_reached"),
         ("end_reason", "max_epochs"),
-        ("power_limit_watts", "0"),
+        ("limit_watts_per_gpu", "0"),
         ("start_time", "10/01/2026"),
     ],
 )

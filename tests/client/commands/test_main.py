@@ -274,8 +274,7 @@ def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.Batch
     assert trials.splitlines()[-1] == "Energies and costs are estimates."
     assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["monitor"] == {
         "kinds": ["estimate"],
-        "estimated": True,
-        "partly": False,
+        "quality": "ENERGY_QUALITY_ESTIMATED",
     }
     documents = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
     assert [trial["monitor"]["kinds"] for trial in documents] == [["estimate"], ["estimate"]]

@@ -96,7 +96,8 @@ def test_power_profile_of_a_trial(ask: Ask, trainer: Trainer) -> None:
     samples = [power_sample(225, energy=90, time=2), power_sample(250, energy=100)]
     trainer.stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
     measured = result(trial, 100, metric=0.5)
-    measured.computed.CopyFrom(v1.ComputedUsage(time_seconds=1.5, energy_joules=80, power_limit_watts=225))
+    setting = v1.PowerSetting(limit_watts_per_gpu=225)
+    measured.computed.CopyFrom(v1.ComputedUsage(time_seconds=1.5, energy_joules=80, power_setting=setting))
     trainer.stub.ReportResult(v1.ReportResultRequest(result=measured))
     shown = ask("jobs", "trial", trainer.job_id, str(trial.id.trial_number))
     assert row(shown, "225 W per GPU", "cost of a step")[1:] == ["9.00 J", "0.2 s", "9.00 J"]

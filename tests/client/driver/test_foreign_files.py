@@ -149,11 +149,11 @@ if os.path.lexists(path):
         ("client.json", "[" * 200_000),
         ("client.json", "[1]"),
         ("client.json", '{"joined": [1]}'),
-        ("client.json", '{"power_limit_watts": {}}'),
+        ("client.json", '{"limit_watts_per_gpu": {}}'),
         ("client.json", " " * 100_000),
-        ("result.json", GOOD.replace("}", ', "power_limit_watts": "x"}')),
-        ("result.json", GOOD.replace("}", ', "power_limit_watts": NaN}')),
-        ("result.json", GOOD.replace("}", f', "power_limit_watts": 1{"0" * 400}}}')),
+        ("result.json", GOOD.replace("}", ', "limit_watts_per_gpu": "x"}')),
+        ("result.json", GOOD.replace("}", ', "limit_watts_per_gpu": NaN}')),
+        ("result.json", GOOD.replace("}", f', "limit_watts_per_gpu": 1{"0" * 400}}}')),
     ],
 )
 def test_what_is_not_used_is_named_once(tmp_path: Path, name: str, content: str) -> None:
@@ -168,11 +168,11 @@ def test_what_is_not_used_is_named_once(tmp_path: Path, name: str, content: str)
 
 def test_run_with_a_power_limit_that_is_none(runs: Runs, server: LiveServer) -> None:
     """The line is among those of the trial, and the trial counts."""
-    content = GOOD.replace("}", ', "power_limit_watts": "x"}')
+    content = GOOD.replace("}", ', "limit_watts_per_gpu": "x"}')
     done = runs.run(job_of(runs, f"open(folder + '/result.json', 'w').write({content!r})"))
     assert (done.returncode, done.stderr) == (0, "")
     assert [trial.last_epoch for trial in trials(server)] == [2]
-    (line,) = [line for line in done.stdout.splitlines() if "power_limit_watts" in line]
+    (line,) = [line for line in done.stdout.splitlines() if "limit_watts_per_gpu" in line]
     assert line.startswith("trial 1: ")
 
 
@@ -419,7 +419,7 @@ def test_long_line_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_client_file_of_a_client(tmp_path: Path) -> None:
     """What a client writes is read, whatever has the name of its draft."""
     os.mkfifo(tmp_path / f"client.json.{os.getpid()}")
-    written: Any = ClientFile(joined=True, power_limit_watts=175.0)
+    written: Any = ClientFile(joined=True, limit_watts_per_gpu=175.0)
     written.write(tmp_path)
     assert ClientFile.read(tmp_path) == written
 

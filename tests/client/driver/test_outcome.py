@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from wattwise.driver.outcome import ENDED, RUNNING, LaunchOutcome, saved_outcome
-from wattwise.monitor import MonitorKinds
+from wattwise.monitor import EnergyQuality, MonitorKinds
 
 NVML = MonitorKinds(("nvml",))
 
@@ -28,7 +28,7 @@ def test_unmeasured_rest_is_estimated(
     LaunchOutcome(RUNNING, measured_seconds, measured_joules, monitor=NVML).save(tmp_path)
     ended(tmp_path, 3, seconds)
     assert saved_outcome(tmp_path, 300.0) == LaunchOutcome(
-        3, seconds, joules, monitor=MonitorKinds(("nvml",), estimated=True, partly=True)
+        3, seconds, joules, monitor=MonitorKinds(("nvml",), EnergyQuality.PARTLY_ESTIMATED)
     )
 
 

@@ -209,8 +209,8 @@ def test_monitor_of_the_command(runs: Runs) -> None:
 def test_estimate_is_marked(runs: Runs) -> None:
     """Estimated joules are marked in every row and sum."""
     done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
-    assert [(line["monitor"]["kinds"], line["monitor"]["estimated"]) for line in runs.history()] == [
-        (["estimate"], True)
+    assert [(line["monitor"]["kinds"], line["monitor"]["quality"]) for line in runs.history()] == [
+        (["estimate"], "estimated")
     ]
     (row,) = (line for line in done.stdout.splitlines() if line.startswith("recurrence 1, "))
     assert row.count("J (estimate)") == 2

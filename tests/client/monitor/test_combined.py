@@ -10,6 +10,7 @@ import pytest
 from wattwise.errors import MonitorError
 from wattwise.monitor import (
     CombinedMonitor,
+    EnergyQuality,
     EstimateMonitor,
     MonitorKinds,
     NvmlMonitor,
@@ -131,7 +132,10 @@ def test_window_of_one_monitor_is_already_open(root: Path) -> None:
 def test_without_gpus(root: Path) -> None:
     """Without a GPU, the configuration is that of the first monitor."""
     monitor = CombinedMonitor(RaplMonitor(root), EstimateMonitor(watts=20))
-    assert (monitor.kinds, monitor.gpu_indices) == (MonitorKinds(("rapl", "estimate"), estimated=True, partly=True), [])
+    assert (monitor.kinds, monitor.gpu_indices) == (
+        MonitorKinds(("rapl", "estimate"), EnergyQuality.PARTLY_ESTIMATED),
+        [],
+    )
     assert gpu_config(monitor).max_power_watts == 150.0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from wattwise.monitor import MonitorKinds
+from wattwise.monitor import EnergyQuality, MonitorKinds
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from wattwise.monitor import MonitorKinds
         (MonitorKinds.of(["nvml", "estimate"]), "nvml+estimate"),
         (MonitorKinds.of(["nvml"]).with_failure(), "nvml (partly estimated)"),
         (MonitorKinds.of(["estimate"]).with_failure(), "estimate"),
-        (MonitorKinds(("wall",), estimated=True), "wall (estimated)"),
+        (MonitorKinds(("wall",), EnergyQuality.ESTIMATED), "wall (estimated)"),
     ],
 )
 def test_text(monitor: MonitorKinds, text: str) -> None:

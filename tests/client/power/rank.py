@@ -20,7 +20,7 @@ def main(address: str, file: str, rank: str, port: str) -> None:
     if rank == "0":
         training = Training(machine, address)
         train(training.bso, training.plo, training.step)
-        sys.stdout.write(f"{training.plo.power_limit_watts} {visited(machine)}\n")
+        sys.stdout.write(f"{training.plo.limit_watts_per_gpu} {visited(machine)}\n")
     else:
         # Rank 0 simulates, sets and measures the GPUs, although this rank sees them too.
         bso = BatchSizeOptimizer(address, power_job(job_id_of(machine)), monitor=NvmlMonitor())
@@ -33,7 +33,7 @@ def main(address: str, file: str, rank: str, port: str) -> None:
             plo.on_step_end()
 
         train(bso, plo, step)
-        sys.stdout.write(f"{plo.power_limit_watts}\n")
+        sys.stdout.write(f"{plo.limit_watts_per_gpu}\n")
     dist.destroy_process_group()
 
 

@@ -36,10 +36,10 @@ def test_only_an_outage_is_claimed(old_server: str, caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.INFO, "wattwise"):
         rejected = PowerLimitCalls(lambda: Client(old_server, timeout=5), TRIAL, claim)
-        assert rejected.ask() is None
+        assert rejected.acquire() is None
         assert not claims
         unreachable = PowerLimitCalls(lambda: Client("127.0.0.1:1", timeout=0.2), TRIAL, claim)
-        assert unreachable.ask() is None
+        assert unreachable.acquire() is None
         assert len(claims) == 1
     ours = [record.levelno for record in caplog.records if "power limits" in record.getMessage()]
     assert ours == [logging.WARNING, logging.INFO]

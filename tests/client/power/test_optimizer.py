@@ -58,7 +58,7 @@ def case_walk(machine: Machine, address: str) -> tuple[list[float], list[v1.Powe
     """A whole walk: the visited limits, the server's limits, the present ones, and the optimizer's attribute."""
     training = Training(machine, address)
     training.steps(WALK_STEPS)
-    return visited(machine), training.known(), limits(machine), training.plo.power_limit_watts
+    return visited(machine), training.known(), limits(machine), training.plo.limit_watts_per_gpu
 
 
 def case_second_trial(machine: Machine, address: str) -> tuple[list[tuple[str, float]], list[float]]:
@@ -137,14 +137,16 @@ def case_another_profiles(machine: Machine, address: str) -> list[list[float]]:
     """The visited limits while another trial profiles, after an epoch, and after the other has reported."""
     with Client(address) as client:
         other = another(client, machine)
-        assert not client.get_power_limit(other).profiled_by_another
+        assert client.acquire_power_limit(other).action == v1.POWER_ACTION_PROFILE
         seen = []
         training = Training(machine, address)
         training.steps(20)
         seen.append(visited(machine))
         training.plo.on_epoch_end()
         seen.append(visited(machine))
-        sample = v1.PowerSample(power_limit_watts=125, time_seconds=1, energy_joules=1, steps=1)
+        sample = v1.PowerSample(
+            power_setting=v1.PowerSetting(limit_watts_per_gpu=125), time_seconds=1, energy_joules=1, steps=1
+        )
         client.report_power_profile(other, [sample])
         training.steps(20)
         seen.append(visited(machine))
@@ -156,7 +158,7 @@ def case_another_ends(machine: Machine, address: str) -> list[float]:
     """The visited limits after the profiling trial ended without a profile."""
     with Client(address) as client:
         other = another(client, machine)
-        client.get_power_limit(other)
+        client.acquire_power_limit(other)
         training = Training(machine, address)
         training.step()
         client.end_trial(other, v1.END_REASON_ERROR)
@@ -217,7 +219,9 @@ def case_reported_limits(machine: Machine, address: str) -> list[float | None]:
         training.bso.on_evaluate(0.1)
         with Client(address) as client:
             trial = client.get_trial(training.bso.trial.id).trial
-        seen.append(trial.power_limit_watts if trial.HasField("power_limit_watts") else None)
+        seen.append(
+            trial.power_setting.limit_watts_per_gpu if trial.power_setting.HasField("limit_watts_per_gpu") else None
+        )
         assert not trial.HasField("computed")
     return seen
 
@@ -259,7 +263,9 @@ def case_known_beyond_reach(machine: Machine, address: str) -> list[float]:
     """The known limit is below the lowest of these GPUs: the limits that are set."""
     training = Training(machine, address)
     with Client(address) as client:
-        sample = v1.PowerSample(power_limit_watts=60, time_seconds=1, energy_joules=1, steps=1)
+        sample = v1.PowerSample(
+            power_setting=v1.PowerSetting(limit_watts_per_gpu=60), time_seconds=1, energy_joules=1, steps=1
+        )
         client.report_power_profile(training.bso.trial.id, [sample])
     training.step()
     return limits(machine)
@@ -296,7 +302,7 @@ def case_any_table(machine: Machine, address: str) -> int:
             (chosen, other) = limits(machine)
             walked = visited(machine)[before:]
             walked = [watts for watts in dict.fromkeys(walked) if watts in table]
-            assert chosen == other == training.plo.power_limit_watts
+            assert chosen == other == training.plo.limit_watts_per_gpu
             cheapest = min(table[round(watts)] for watts in walked)
             assert chosen == min(watts for watts in walked if table[round(watts)] == cheapest)
             seen = [table[round(watts)] for watts in table if watts in walked]
@@ -316,7 +322,7 @@ def test_unknown_limit_is_profiled(machine: Machine, grpc_addr: str, run: Runner
     assert seen == [200.0, *VISITED, 175.0]
     assert (now, attribute) == ([175.0, 175.0], 175.0)
     (limit,) = known
-    assert (limit.batch_size, limit.power_limit_watts) == (16, 175)
+    assert (limit.batch_size, limit.power_setting.limit_watts_per_gpu) == (16, 175)
     assert limit.cost_per_step == pytest.approx(2 * VALLEY[175])
     assert limit.energy_joules_per_step == pytest.approx(2 * VALLEY[175])
 
@@ -345,7 +351,7 @@ def test_every_attempt_gets_its_limit(machine: Machine, grpc_addr: str, run: Run
 def test_only_training_steps_are_measured(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """Samples contain neither warm-up steps nor the time between epochs."""
     (limit,) = run(case_interrupted, machine, grpc_addr)
-    assert limit.power_limit_watts == 175
+    assert limit.power_setting.limit_watts_per_gpu == 175
     assert limit.energy_joules_per_step == pytest.approx(2 * VALLEY[175])
 
 
@@ -383,7 +389,7 @@ def test_observer_reports_without_profiling_again(machine: Machine, grpc_addr: s
     assert trial.energy_joules == pytest.approx(10 * 2 * VALLEY[250] + 1000)
     assert trial.computed.energy_joules == pytest.approx(trial.energy_joules - saved)
     assert trial.cost == trial.computed.energy_joules
-    assert (trial.computed.power_limit_watts, trial.power_limit_watts) == (175.0, 250.0)
+    assert (trial.computed.power_setting.limit_watts_per_gpu, trial.power_setting.limit_watts_per_gpu) == (175.0, 250.0)
     assert computed.energy_joules == pytest.approx(10 * 2 * VALLEY[175])
 
 
@@ -393,7 +399,7 @@ def test_observer_computes_from_the_profile_on(machine: Machine, grpc_addr: str,
     per_step = 2 * (VALLEY[250] - VALLEY[175])
     saved = [m.energy_joules - m.computed.energy_joules for m in measured]
     assert saved == [pytest.approx(each) for each in (0, 4 * per_step, 14 * per_step, 14 * per_step)]
-    assert [m.computed.power_limit_watts for m in measured] == [250.0, 175.0, 175.0, 175.0]
+    assert [m.computed.power_setting.limit_watts_per_gpu for m in measured] == [250.0, 175.0, 175.0, 175.0]
 
 
 def test_results_have_the_power_limit(machine: Machine, grpc_addr: str, run: Runner) -> None:
@@ -416,9 +422,9 @@ def test_observer_trains_at_the_highest_limit(machine: Machine, grpc_addr: str, 
     steps = WALK_STEPS + 10
     expected = {
         "steps": steps,
-        "power_limit_watts": 175.0,
+        "limit_watts_per_gpu": 175.0,
         "energy_joules": pytest.approx(steps * 2 * VALLEY[175]),
-        "highest_power_limit_watts": 250.0,
+        "highest_limit_watts_per_gpu": 250.0,
         "highest_energy_joules": pytest.approx(steps * 2 * VALLEY[250]),
     }
     assert {name: getattr(computed, name) for name in expected} == expected
@@ -461,7 +467,7 @@ def case_environment(
     while training.plo.profiling:
         training.step()
         steps += 1
-    return steps, visited(machine), training.plo.power_limit_watts
+    return steps, visited(machine), training.plo.limit_watts_per_gpu
 
 
 def test_settings_of_a_job_file(machine: Machine, grpc_addr: str, run: Runner) -> None:

@@ -61,9 +61,9 @@ def case_no_permission(machine: Machine, address: str) -> tuple[list[str], list[
         training.plo.on_epoch_end()
         training.bso.on_evaluate(0.1)
     with Client(address) as client:
-        answer = client.get_power_limit(client.get_next_batch_size(job_id_of(machine)).trial.id)
+        answer = client.acquire_power_limit(client.get_next_batch_size(job_id_of(machine)).trial.id)
     training.bso.close()
-    return lines, sets(machine), [answer.profiled_by_another]
+    return lines, sets(machine), [answer.action == v1.POWER_ACTION_WAIT]
 
 
 def case_lost_gpu(machine: Machine, address: str) -> tuple[list[str], float]:
@@ -151,7 +151,7 @@ def case_server_dies(machine: Machine, folder: Path, level: int) -> tuple[list[s
                 break
         wait_until(lambda: _is_back(infos))
         # A copy: the session also warns of the server that is killed at the end.
-        return list(lines), [*seen, limits(machine)], [limit.power_limit_watts for limit in known]
+        return list(lines), [*seen, limits(machine)], [limit.power_setting.limit_watts_per_gpu for limit in known]
 
 
 def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]], list[float], list[str]]:
@@ -326,12 +326,12 @@ def test_no_calls_for_a_while_after_a_timeout() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         trial = v1.TrialId(job_id="j", batch_size=8, trial_number=1)
         calls = PowerLimitCalls(lambda: Client(address, timeout=0.5, search_timeout=0.0), trial)
-        assert calls.ask() is None
+        assert calls.acquire() is None
         silent.accept()[0].close()
         with contextlib.suppress(BlockingIOError):
             while True:
                 silent.accept()[0].close()
-        assert calls.ask() is None
+        assert calls.acquire() is None
         with pytest.raises(BlockingIOError):
             silent.accept()
 
@@ -355,7 +355,7 @@ def test_without_gpus(grpc_addr: str, monitor: EstimateMonitor | StepMonitor, ca
             plo.on_step_end()
             plo.on_epoch_end()
         bso.on_evaluate(0.1)
-        assert plo.power_limit_watts is None
+        assert plo.limit_watts_per_gpu is None
     (record,) = (record for record in caplog.records if "power limit" in record.getMessage())
     assert "training continues" in record.getMessage()
 

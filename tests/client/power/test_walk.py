@@ -18,7 +18,11 @@ def walked(costs: list[float]) -> Walk:
     walk = Walk(limits, lambda sample: cost_per_step(SPEC, sample))
     while (limit := walk.limit) is not None:
         joules = costs[limits.index(limit)]
-        walk.take(v1.PowerSample(power_limit_watts=limit, time_seconds=1, energy_joules=joules, steps=1))
+        walk.take(
+            v1.PowerSample(
+                power_setting=v1.PowerSetting(limit_watts_per_gpu=limit), time_seconds=1, energy_joules=joules, steps=1
+            )
+        )
     return walk
 
 
@@ -30,8 +34,8 @@ def test_cheapest_limit_wins_and_the_walk_ends_early(costs: list[float]) -> None
     seen = costs[:count]
     assert [sample.energy_joules for sample in walk.samples] == seen
     assert walk.best is not None
-    assert walk.best.power_limit_watts == min(
-        sample.power_limit_watts for sample in walk.samples if sample.energy_joules == min(seen)
+    assert walk.best.power_setting.limit_watts_per_gpu == min(
+        sample.power_setting.limit_watts_per_gpu for sample in walk.samples if sample.energy_joules == min(seen)
     )
     # The rule, restated: after which visits the two newest both cost more than the best so far.
     stops = [n for n in range(3, len(costs) + 1) if min(costs[n - 2 : n]) > min(costs[:n])]
@@ -65,7 +69,9 @@ def test_limits_go_down_in_equal_steps() -> None:
 def test_cost_of_a_step() -> None:
     """(η·average power + (1−η)·P)·time per step, in joules."""
     spec = v1.JobSpec(eta_knob=0.25, gpu=v1.GpuConfig(max_power_watts=400))
-    sample = v1.PowerSample(power_limit_watts=100, time_seconds=2, energy_joules=300, steps=10)
+    sample = v1.PowerSample(
+        power_setting=v1.PowerSetting(limit_watts_per_gpu=100), time_seconds=2, energy_joules=300, steps=10
+    )
     assert cost_per_step(spec, sample) == pytest.approx((0.25 * 150 + 0.75 * 400) * 0.2)
 
 
@@ -119,5 +125,7 @@ def test_only_measured_steps_count(warmup: int, length: int, epochs: list[int]) 
     whole = steps // (warmup + length)
     assert done == [(number + 1) * (warmup + length) for number in range(whole)]
     assert set_limits == limits[: whole + 1]
-    samples = [(s.power_limit_watts, s.time_seconds, s.energy_joules, s.steps) for s in profile.walk.samples]
+    samples = [
+        (s.power_setting.limit_watts_per_gpu, s.time_seconds, s.energy_joules, s.steps) for s in profile.walk.samples
+    ]
     assert samples == [(watts, length, 10.0 * length, length) for watts in limits[:whole]]

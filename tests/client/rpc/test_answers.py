@@ -30,7 +30,9 @@ def answering(answer: Any) -> Answer:
 
 
 TRIAL = v1.TrialId(job_id="test-answers", batch_size=16, trial_number=1)
-SAMPLE = v1.PowerSample(power_limit_watts=200, time_seconds=1, energy_joules=100, steps=10)
+SAMPLE = v1.PowerSample(
+    power_setting=v1.PowerSetting(limit_watts_per_gpu=200), time_seconds=1, energy_joules=100, steps=10
+)
 CALLS: dict[str, Callable[[Client], object]] = {
     "RegisterJob": lambda client: client.register_job(job_spec()),
     "GetNextBatchSize": lambda client: client.get_next_batch_size("test-answers"),
@@ -63,24 +65,31 @@ def test_empty_answer(grpc_server: LiveServer, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "changed",
     [
-        v1.GetPowerLimitResponse(power_limit_watts=math.nan),
-        v1.GetPowerLimitResponse(power_limit_watts=-1),
-        v1.GetPowerLimitResponse(power_limit_watts=math.inf),
-        v1.GetPowerLimitResponse(cheapest=v1.PowerSample(power_limit_watts=200, time_seconds=1, energy_joules=1)),
-        v1.GetPowerLimitResponse(highest=v1.PowerSample(power_limit_watts=200, time_seconds=math.nan, steps=1)),
+        {"power_setting": None},
+        {"power_setting": v1.PowerSetting()},
+        {"power_setting": v1.PowerSetting(limit_watts_per_gpu=math.nan)},
+        {"power_setting": v1.PowerSetting(limit_watts_per_gpu=-1)},
+        {"power_setting": v1.PowerSetting(limit_watts_per_gpu=math.inf)},
+        {"cheapest": None},
+        {"cheapest": v1.PowerSample(time_seconds=1, energy_joules=1, steps=1)},
+        {"cheapest": v1.PowerSample(power_setting=SAMPLE.power_setting, time_seconds=1, energy_joules=1)},
+        {"highest": None},
+        {"highest": v1.PowerSample(power_setting=SAMPLE.power_setting, time_seconds=math.nan, steps=1)},
     ],
 )
-def test_power_limits(grpc_server: LiveServer, answer: v1.GetPowerLimitResponse) -> None:
-    """A limit or a sample that cannot be computed with is an invalid answer."""
-    behaviour = Behaviour("limits", answers={"GetPowerLimit": answering(answer)})
+def test_power_limits(grpc_server: LiveServer, changed: dict[str, Any]) -> None:
+    """A limit or a sample that is missing, or cannot be computed with, is an invalid answer."""
+    complete = {"power_setting": SAMPLE.power_setting, "cheapest": SAMPLE, "highest": SAMPLE}
+    answer = v1.AcquirePowerLimitResponse(action=v1.POWER_ACTION_USE_LIMIT, **(complete | changed))
+    behaviour = Behaviour("limits", answers={"AcquirePowerLimit": answering(answer)})
     with (
         HostileServer(behaviour, grpc_server.address) as server,
         Client(server.address) as client,
-        pytest.raises(InvalidAnswerError, match="GetPowerLimit"),
+        pytest.raises(InvalidAnswerError, match="AcquirePowerLimit"),
     ):
-        client.get_power_limit(TRIAL)
+        client.acquire_power_limit(TRIAL)
 
 
 def test_trial_of_a_registered_job(grpc_server: LiveServer) -> None:

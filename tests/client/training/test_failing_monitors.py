@@ -133,7 +133,7 @@ def test_third_party_monitors(grpc_addr: str, answer: Window | Exception, caplog
     with Client(grpc_addr) as client:
         trial, job = client.get_trial(bso.trial.id).trial, client.get_job(bso.trial.id.job_id)
     for monitor in (trial.monitor, job.monitor):
-        assert (list(monitor.kinds), monitor.estimated, monitor.partly) == (["custom"], True, True)
+        assert (list(monitor.kinds), monitor.quality) == (["custom"], v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
 
 
 def test_monitors_own_maximum(grpc_addr: str) -> None:

@@ -388,7 +388,7 @@ def test_power_limits_stay(stopped: LiveServer, caplog: pytest.LogCaptureFixture
     power.on_step_begin()
     power.on_step_end()
     power.on_epoch_end()
-    assert (power.profiling, power.power_limit_watts) == (False, None)
+    assert (power.profiling, power.limit_watts_per_gpu) == (False, None)
     bso.on_evaluate(0.95)
     power.close()
     bso.close()

@@ -34,7 +34,7 @@ def record(launch_id: str = "r", server: str = SERVER, job_id: str = "test-journ
 
 def result(epoch: int, metric: float = 0.5, joules: float = 10.0) -> v1.TrainingResult:
     """A measurement."""
-    monitor = v1.Monitor(kinds=["nvml"])
+    monitor = v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_MEASURED)
     return v1.TrainingResult(
         current_epoch=epoch, time_seconds=epoch, energy_joules=joules * epoch, metric=metric, monitor=monitor
     )
@@ -68,8 +68,9 @@ def test_file_has_all_that_the_request_needs(journal: Journal) -> None:
     """What is read back gives the same request as the record itself, NaN and optional fields included."""
     journal.add(result(1, math.nan))
     more = result(3)
-    more.power_limit_watts = 200.0
-    more.computed.CopyFrom(v1.ComputedUsage(time_seconds=1, energy_joules=2, power_limit_watts=100))
+    more.power_setting.limit_watts_per_gpu = 200.0
+    setting = v1.PowerSetting(limit_watts_per_gpu=100)
+    more.computed.CopyFrom(v1.ComputedUsage(time_seconds=1, energy_joules=2, power_setting=setting))
     journal.add(more)
     journal.end(v1.END_REASON_OUT_OF_MEMORY)
     request = read(path_of(journal)).request()
@@ -78,7 +79,7 @@ def test_file_has_all_that_the_request_needs(journal: Journal) -> None:
     assert [each.current_epoch for each in request.measurements] == [1, 3]
     assert math.isnan(request.measurements[0].metric)
     assert request.measurements[1].computed.energy_joules == 2
-    assert (request.power_limit_watts, list(request.monitor.kinds)) == (200.0, ["nvml"])
+    assert (request.power_setting.limit_watts_per_gpu, list(request.monitor.kinds)) == (200.0, ["nvml"])
     assert (request.end_reason, request.start_time.seconds) == (v1.END_REASON_OUT_OF_MEMORY, 1000)
 
 

@@ -117,7 +117,7 @@ def test_monitor_that_fails_for_one_window(grpc_addr: str, caplog: pytest.LogCap
     with Client(grpc_addr) as client:
         job, trials = client.get_job(bso.trial.job.spec.job_id), list(client.list_trials(bso.trial.job.spec.job_id))
     wall = monitor_of("wall-monitor")
-    partly = v1.Monitor(kinds=["wall-monitor"], estimated=True, partly=True)
+    partly = v1.Monitor(kinds=["wall-monitor"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
     assert job.monitor == partly
     assert not job.HasField("other_monitor")
     assert [trial.monitor for trial in trials] == [wall, partly, wall]

@@ -288,12 +288,12 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
         calls = PowerLimitCalls(
             lambda: Client(address, timeout=20.0, search_timeout=0.0), trial, session.claim_outage_warning
         )
-        answer = worker.submit(calls.ask)
+        answer = worker.submit(calls.acquire)
         held, _ = proxy.accept()
         # An empty SETTINGS frame of HTTP/2 opens the connection; the call is under way once its path has arrived.
         held.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
         received = b""
-        while b"GetPowerLimit" not in received:
+        while b"AcquirePowerLimit" not in received:
             received += held.recv(4096)
         server.start()
         wait_until(lambda: f"the Wattwise server at {server.address} is back" in caplog.messages)

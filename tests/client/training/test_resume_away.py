@@ -114,7 +114,7 @@ def test_sums_carry_on(server: LiveServer, caplog: pytest.LogCaptureFixture, *, 
     assert (trial.time_seconds, trial.energy_joules, trial.last_epoch) == (34, 34, 5)
     assert trial.HasField("computed") == observer
     if observer:
-        assert (trial.computed.time_seconds, trial.computed.power_limit_watts) == (34, 200)
+        assert (trial.computed.time_seconds, trial.computed.power_setting.limit_watts_per_gpu) == (34, 200)
     assert again.state_dict()["time_seconds"] == 34
     assert spooled() == []
     assert "the server refused" not in caplog.text

@@ -26,7 +26,7 @@ def test_cost_and_target_are_the_servers(grpc_addr: str, metric: float, higher: 
             energy_joules=1100.0,
             metric=metric,
             current_epoch=1,
-            monitor=v1.Monitor(kinds=["nvml"]),
+            monitor=v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_MEASURED),
         )
         decision = client.report_result(result)
     assert cost(spec, 7.0, 1100.0) == pytest.approx(0.25 * 1100 + 0.75 * 300 * 7)

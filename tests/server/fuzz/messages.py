@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import strategies as st
 from wattwise import v1
 
-from tests.jobs import job_spec, power_sample
+from tests.jobs import job_spec, monitor_of, power_sample
 from tests.server.fuzz.methods import OTHERS
 
 BASE, VICTIM = "fuzz-base", "fuzz-victim"
@@ -88,7 +88,12 @@ def messages(draw: st.DrawFn, kind: Descriptor) -> Message:
 def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
     """Valid requests by the full name of their type, from which malformed ones are made."""
     result = v1.TrainingResult(
-        trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1, monitor=v1.Monitor(kinds=["nvml"])
+        trial=trial,
+        time_seconds=1,
+        energy_joules=1,
+        metric=0.1,
+        current_epoch=1,
+        monitor=monitor_of("nvml"),
     )
     known: list[Message] = [
         v1.RegisterJobRequest(job=BASE_SPEC),
@@ -99,7 +104,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial)),
         v1.HeartbeatRequest(trial=trial),
         v1.EndTrialRequest(trial=trial, reason=v1.END_REASON_ERROR),
-        v1.GetPowerLimitRequest(job_id=BASE, batch_size=trial.batch_size, trial_number=trial.trial_number),
+        v1.AcquirePowerLimitRequest(trial=trial),
         v1.ReportPowerProfileRequest(trial=trial, samples=[power_sample(250), power_sample(225, energy=90)]),
         v1.GetJobRequest(job_id=BASE),
         v1.ListJobsRequest(page_size=3, job_id_prefix="fuzz"),
@@ -111,7 +116,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
             batch_size=16,
             measurements=[v1.Measurement(current_epoch=1, time_seconds=1, energy_joules=100, metric=0.95)],
             end_reason=v1.END_REASON_COMPLETED,
-            power_limit_watts=200,
+            power_setting=v1.PowerSetting(limit_watts_per_gpu=200),
         ),
         v1.GetNextBatchSizeRequest(job_id=BASE, labels={"host": "node-7"}),
         v1.ListJobsRequest(order=v1.JOB_ORDER_ATTENTION, state=v1.JOB_STATE_RUNNING, contains="u", with_summaries=True),

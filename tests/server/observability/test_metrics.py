@@ -172,7 +172,7 @@ def get_trials(server: WatchedServer, job: Trainer) -> list[v1.Trial]:
 
 def test_energy_is_counted_by_its_monitor(watched: WatchedServer) -> None:
     """Estimated and measured energy have separate labels; kinds without a label share one."""
-    failed = v1.Monitor(kinds=["rapl"], estimated=True, partly=True)
+    failed = v1.Monitor(kinds=["rapl"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
     both = monitor_of("rapl", "nvml")
     for monitor in (
         monitor_of("estimate"),

@@ -66,7 +66,7 @@ OF_TRAINERS: dict[str, Request] = {
     "ReportResult": lambda job_id: v1.ReportResultRequest(result=result(job_id)),
     "StreamResults": lambda job_id: v1.StreamResultsRequest(result=result(job_id)),
     "Heartbeat": lambda job_id: v1.HeartbeatRequest(trial=trial(job_id)),
-    "GetPowerLimit": lambda job_id: v1.GetPowerLimitRequest(job_id=job_id, batch_size=16),
+    "AcquirePowerLimit": lambda job_id: v1.AcquirePowerLimitRequest(trial=trial(job_id)),
     "ReportPowerProfile": lambda job_id: v1.ReportPowerProfileRequest(trial=trial(job_id), samples=[power_sample()]),
     "EndTrial": lambda job_id: v1.EndTrialRequest(trial=trial(job_id), reason=v1.END_REASON_COMPLETED),
     "ImportTrial": lambda job_id: v1.ImportTrialRequest(

@@ -14,6 +14,7 @@ import pytest
 from wattwise_server.domain import (
     ComputedUsage,
     EndReason,
+    EnergyQuality,
     EventKind,
     GpuConfig,
     Job,
@@ -136,7 +137,7 @@ class StoreConformance(FigureTests):
             "bound_stops": 5,
         }
         search = replace(job.search, arms=arms, **known)
-        nvml, mixed = MonitorKinds(("nvml",)), MonitorKinds(("rapl", '"wall" + ü'), estimated=True, partly=True)
+        nvml, mixed = MonitorKinds(("nvml",)), MonitorKinds(("rapl", '"wall" + ü'), EnergyQuality.PARTLY_ESTIMATED)
         changed: dict[str, Any] = {
             "num_events": 7,
             "num_observations": 5,
@@ -165,7 +166,7 @@ class StoreConformance(FigureTests):
             end_reason=EndReason.MAX_EPOCHS,
             end_time=NOW + timedelta(microseconds=1),
             last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5)),
-            power_limit_watts=300.1,
+            limit_watts_per_gpu=300.1,
             warnings=(energy, moves),
             cost=1 / 3,
             cost_bound=2 / 3,
@@ -359,7 +360,7 @@ class StoreConformance(FigureTests):
             await save_with_trial(store, "j")
             async with store.transaction("j") as tx:
                 assert (tx.running_trial(1), tx.running_trial(2)) == (begun, None)
-                for changed in (begun._replace(power_limit_watts=100.0), a_trial(2)):
+                for changed in (begun._replace(limit_watts_per_gpu=100.0), a_trial(2)):
                     tx.save_trial(changed)
                     assert tx.running_trial(changed.number) == await tx.trial(changed.number) == changed
                 tx.save_trial(ended)

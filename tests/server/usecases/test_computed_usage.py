@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from wattwise import v1
 
-from tests.jobs import Trainer, power_sample
+from tests.jobs import Trainer, power_sample, power_setting
 from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.usecases.test_imports import imported
@@ -16,12 +16,13 @@ from tests.server.usecases.test_leases import get
 from tests.server.usecases.test_monitors import job_of
 from tests.watched import WatchedServer
 
+LIMIT = "limit_watts_per_gpu"
 POLICIES = [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS, v1.POLICY_KNOWLEDGE_GRADIENT]
 
 
 def usage(energy: float, time: float = 1.0, watts: float = 175.0) -> v1.ComputedUsage:
     """Computed sums."""
-    return v1.ComputedUsage(time_seconds=time, energy_joules=energy, power_limit_watts=watts)
+    return v1.ComputedUsage(time_seconds=time, energy_joules=energy, power_setting=power_setting(watts))
 
 
 def report(
@@ -42,11 +43,11 @@ def test_search_uses_the_computed_cost(server: LiveServer, policy: v1.Policy.Val
     decision = report(trainer, trial, 100.0, computed=usage(60.0, 1.5))
     cost = 0.5 * 60.0 + 0.5 * 100 * 1.5
     assert decision.cost == cost
-    report(trainer, trial, 200.0, 0.95, 2, computed=usage(80.0, 2.5), power_limit_watts=300.0)
+    report(trainer, trial, 200.0, 0.95, 2, computed=usage(80.0, 2.5), power_setting=power_setting(300.0))
     server.kill()
     server.start()
     shown = get(server, trial)
-    assert (shown.time_seconds, shown.energy_joules, shown.power_limit_watts) == (2.0, 200.0, 300.0)
+    assert (shown.time_seconds, shown.energy_joules, shown.power_setting.limit_watts_per_gpu) == (2.0, 200.0, 300.0)
     assert shown.computed == usage(80.0, 2.5)
     assert shown.cost == job_of(server, trainer).min_cost == 0.5 * 80.0 + 0.5 * 100 * 2.5
     answer = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id))
@@ -71,23 +72,23 @@ def test_bound_compares_computed_costs(server: LiveServer) -> None:
     [
         ({"computed": usage(math.nan)}, {"result.computed.energy_joules"}),
         ({"computed": usage(-1.0, 0.0, 0.0)},
-         {f"result.computed.{name}" for name in ("energy_joules", "time_seconds", "power_limit_watts")}),
+         {f"result.computed.{name}" for name in ("energy_joules", "time_seconds", f"power_setting.{LIMIT}")}),
         ({"computed": usage(1e200)}, {"result.computed.energy_joules"}),
         ({"computed": usage(40.0, 0.5)}, {f"result.computed.{name}" for name in ("energy_joules", "time_seconds")}),
         ({}, {"result.computed"}),
         ({"computed": usage(70.0), "metric": math.inf}, {"result.metric"}),
         ({"computed": usage(70.0, watts=0.0), "metric": math.inf},
-         {"result.metric", "result.computed.power_limit_watts"}),
+         {"result.metric", "result.computed.power_setting.limit_watts_per_gpu"}),
         ({"computed": usage(math.inf), "metric": math.inf}, {"result.metric", "result.computed.energy_joules"}),
-        ({"computed": usage(70.0), "power_limit_watts": 0.0}, {"result.power_limit_watts"}),
-        ({"computed": usage(70.0), "power_limit_watts": math.inf}, {"result.power_limit_watts"}),
+        ({"computed": usage(70.0), "power_setting": power_setting(0.0)}, {"result.power_setting.limit_watts_per_gpu"}),
+        ({"computed": usage(70.0), "power_setting": power_setting(math.inf)}, {f"result.power_setting.{LIMIT}"}),
     ],
 )  # fmt: skip
 def test_invalid_computed_usage_is_refused(server: LiveServer, fields: dict[str, Any], faults: set[str]) -> None:
     """Computed sums are finite, never shrink and stay set; a limit is above 0. Nothing of a refused report is kept."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
-    report(trainer, trial, 100.0, computed=usage(60.0), power_limit_watts=250.0)
+    report(trainer, trial, 100.0, computed=usage(60.0), power_setting=power_setting(250.0))
     before = get(server, trial)
     with refused() as refusal:
         report(trainer, trial, 200.0, epoch=2, **fields)
@@ -140,29 +141,29 @@ def test_trial_shows_its_newest_power_limit(server: LiveServer) -> None:
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     report(trainer, trial, 100.0)
-    assert not get(server, trial).HasField("power_limit_watts")
-    report(trainer, trial, 200.0, epoch=2, power_limit_watts=250.0)
+    assert not get(server, trial).HasField("power_setting")
+    report(trainer, trial, 200.0, epoch=2, power_setting=power_setting(250.0))
     report(trainer, trial, 300.0, epoch=3)
-    assert get(server, trial).power_limit_watts == 250.0
-    report(trainer, trial, 400.0, epoch=4, power_limit_watts=0.5)
+    assert get(server, trial).power_setting.limit_watts_per_gpu == 250.0
+    report(trainer, trial, 400.0, epoch=4, power_setting=power_setting(0.5))
     server.kill()
     server.start()
-    assert get(server, trial).power_limit_watts == 0.5
+    assert get(server, trial).power_setting.limit_watts_per_gpu == 0.5
 
 
 def test_profile_keeps_the_highest_limit_beside_the_cheapest(server: LiveServer) -> None:
-    """GetPowerLimit returns two samples of one profile: the cheapest known limit, and the highest that came with it."""
+    """AcquirePowerLimit returns two samples of one profile: the cheapest known limit, and the highest."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
 
-    def profile(*samples: v1.PowerSample) -> v1.GetPowerLimitResponse:
+    def profile(*samples: v1.PowerSample) -> v1.AcquirePowerLimitResponse:
         server.trainer.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
-        request = v1.GetPowerLimitRequest(job_id=trainer.job_id, batch_size=trial.id.batch_size)
-        return server.trainer.GetPowerLimit(request)
+        return server.trainer.AcquirePowerLimit(v1.AcquirePowerLimitRequest(trial=trial.id))
 
     first = [power_sample(250.0, 100.0), power_sample(200.0, 80.0), power_sample(150.0, 90.0)]
     answer = profile(*first)
-    assert (answer.power_limit_watts, answer.cheapest, answer.highest) == (200.0, first[1], first[0])
+    assert (answer.action, answer.power_setting.limit_watts_per_gpu) == (v1.POWER_ACTION_USE_LIMIT, 200.0)
+    assert (answer.cheapest, answer.highest) == (first[1], first[0])
     worse = profile(power_sample(300.0, 95.0))
     assert (worse.cheapest, worse.highest) == (first[1], first[0])
     better = profile(power_sample(175.0, 70.0), power_sample(225.0, 90.0))

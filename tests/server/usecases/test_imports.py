@@ -18,7 +18,7 @@ from wattwise_server.domain import EndReason, Measurement
 from wattwise_server.store.statements import Sql, Statement
 from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial, Importer
 
-from tests.jobs import Trainer, monitor_of
+from tests.jobs import Trainer, monitor_of, power_setting
 from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.site import Site, draft
@@ -59,7 +59,7 @@ def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
         trainer,
         measurements=measured,
         end_reason=v1.END_REASON_COMPLETED,
-        power_limit_watts=225.5,
+        power_setting=power_setting(225.5),
         start_time=start,
         monitor=monitor_of("nvml"),
     )
@@ -70,7 +70,7 @@ def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
     assert (trial.time_seconds, trial.energy_joules, trial.cost, trial.last_epoch) == (3.0, 30.0, 30.0, 3)
     assert trial.start_time.ToDatetime(timezone.utc) == start
     assert trial.end_time.ToDatetime(timezone.utc) == start + timedelta(seconds=3)
-    assert (trial.power_limit_watts, trial.monitor) == (225.5, monitor_of("nvml"))
+    assert (trial.power_setting.limit_watts_per_gpu, trial.monitor) == (225.5, monitor_of("nvml"))
     assert get(server, trial) == trial
     kept = stored(server, trial)
     assert [m.metric for m in kept] == [0.1, 0.5, 0.95]
@@ -204,8 +204,8 @@ def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
         ({"launch_id": ""}, {"launch_id"}),
         ({"launch_id": "x" * 201}, {"launch_id"}),
         ({"batch_size": 17}, {"batch_size"}),
-        ({"power_limit_watts": 0.0}, {"power_limit_watts"}),
-        ({"monitor": v1.Monitor(partly=True)}, {"monitor"}),
+        ({"power_setting": power_setting(0.0)}, {"power_setting.limit_watts_per_gpu"}),
+        ({"monitor": v1.Monitor(quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)}, {"monitor"}),
         ({"end_reason": v1.END_REASON_UNSPECIFIED}, {"end_reason"}),
         ({"end_reason": v1.END_REASON_TARGET_REACHED}, {"end_reason"}),
         ({"end_reason": v1.END_REASON_MAX_EPOCHS}, {"end_reason"}),
@@ -220,8 +220,9 @@ def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
         ({"measurements": [v1.Measurement(current_epoch=1, time_seconds=float("nan"), energy_joules=-1,
                                           metric=float("inf"))]},
          {f"measurements[0].{name}" for name in ("time_seconds", "energy_joules", "metric")}),
-        ({"launch_id": "", "batch_size": 3, "power_limit_watts": -1.0, "end_reason": v1.END_REASON_JOB_DELETED},
-         {"launch_id", "batch_size", "power_limit_watts", "end_reason"}),
+        ({"launch_id": "", "batch_size": 3, "power_setting": power_setting(-1.0),
+          "end_reason": v1.END_REASON_JOB_DELETED},
+         {"launch_id", "batch_size", "power_setting.limit_watts_per_gpu", "end_reason"}),
     ],
 )  # fmt: skip
 def test_all_faults_at_once(server: LiveServer, fields: dict[str, Any], faults: set[str]) -> None:
@@ -306,18 +307,18 @@ def test_rest_of_a_running_trial_is_judged_with_its_bound(server: LiveServer, la
         trial.id.batch_size,
         measurements=epochs(0.1, 0.2, 0.3, 0.4, last),
         end_reason=v1.END_REASON_COMPLETED,
-        power_limit_watts=225.5,
+        power_setting=power_setting(225.5),
     ).trial
     assert (rest.status, rest.end_reason) == (v1.TRIAL_STATUS_DECIDED, v1.END_REASON_COST_BOUND)
-    assert rest.power_limit_watts == 225.5
+    assert rest.power_setting.limit_watts_per_gpu == 225.5
     assert (rest.converged, rest.last_epoch, rest.cost, rest.last_metric) == (False, 5, 50.0, last)
     assert trainer.heartbeat(trial).target_reached is (last == 0.95)
 
 
 def test_power_limit_is_known_without_epochs(server: LiveServer) -> None:
     """A trial of which nothing but its power limit and its end is known has both."""
-    trial = imported(Trainer(server.trainer), end_reason=v1.END_REASON_ERROR, power_limit_watts=225.5).trial
-    assert (trial.power_limit_watts, trial.end_reason) == (225.5, v1.END_REASON_ERROR)
+    trial = imported(Trainer(server.trainer), end_reason=v1.END_REASON_ERROR, power_setting=power_setting(225.5)).trial
+    assert (trial.power_setting.limit_watts_per_gpu, trial.end_reason) == (225.5, v1.END_REASON_ERROR)
 
 
 def test_rest_that_shrinks_is_refused(server: LiveServer) -> None:

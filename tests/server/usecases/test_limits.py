@@ -378,7 +378,7 @@ def test_long_trials_are_split_into_pages_that_fit(server: LiveServer) -> None:
     for number in range(1000):
         # Others than in the first trial are worth a warning.
         kinds = [chr(0x20000 + 8 * bool(number) + kind) * 50 for kind in range(8)]
-        request.monitor.CopyFrom(v1.Monitor(kinds=kinds))
+        request.monitor.CopyFrom(v1.Monitor(kinds=kinds, quality=v1.ENERGY_QUALITY_MEASURED))
         request.launch_id = "\U0001f680" * 190 + str(number)
         server.trainer.ImportTrial(request)
     seen: list[int] = []

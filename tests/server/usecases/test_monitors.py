@@ -17,6 +17,7 @@ from tests.refusals import refused
 from tests.server.usecases.test_leases import get, lose
 from tests.watched import WatchedServer
 
+PARTLY = v1.ENERGY_QUALITY_PARTLY_ESTIMATED
 NVML, RAPL, ESTIMATE = monitor_of("nvml"), monitor_of("rapl"), monitor_of("estimate")
 BOTH = monitor_of("nvml", "rapl")
 
@@ -59,7 +60,7 @@ def test_kind_named_twice_is_one(server: LiveServer) -> None:
     """A kind that a result repeats is stored once."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
-    trainer.report(trial, 10.0, metric=0.1, monitor=v1.Monitor(kinds=["nvml", "rapl", "nvml"]))
+    trainer.report(trial, 10.0, metric=0.1, monitor=monitor_of("nvml", "rapl", "nvml"))
     assert get(server, trial).monitor == BOTH
 
 
@@ -68,7 +69,7 @@ def test_kind_named_twice_is_one(server: LiveServer) -> None:
     [
         (ESTIMATE, "; the energy is an estimate"),
         (monitor_of("nvml", "estimate"), "; the energy is partly an estimate"),
-        (v1.Monitor(kinds=["nvml"], estimated=True, partly=True), "; the energy is partly an estimate"),
+        (v1.Monitor(kinds=["nvml"], quality=PARTLY), "; the energy is partly an estimate"),
         (monitor_of("estimated by eye"), "no cost bound yet"),
         (NVML, "no cost bound yet"),
         (None, "no cost bound yet"),
@@ -148,13 +149,23 @@ def test_streams_carry_it_too(server: LiveServer) -> None:
     assert get(server, trial).monitor == RAPL
 
 
+@pytest.mark.parametrize("quality", [v1.ENERGY_QUALITY_UNSPECIFIED, 99])
+def test_unknown_quality_counts_as_estimated(server: LiveServer, quality: v1.EnergyQuality.ValueType) -> None:
+    """A quality that is unset, or of a newer contract, is stored as an estimate."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    decision = trainer.report(trial, 10.0, metric=0.1, monitor=v1.Monitor(kinds=["nvml"], quality=quality))
+    assert decision.message.endswith("; the energy is an estimate")
+    assert get(server, trial).monitor == v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_ESTIMATED)
+
+
 @pytest.mark.parametrize(
     "monitor",
     [
-        *(v1.Monitor(kinds=[kind]) for kind in ("x" * 51, "nvml\n", "\u202eestimate", "")),
-        v1.Monitor(kinds=[f"monitor {n}" for n in range(9)]),
-        v1.Monitor(estimated=True),
-        v1.Monitor(kinds=["nvml"], partly=True),
+        *(monitor_of(kind) for kind in ("x" * 51, "nvml\n", "\u202eestimate", "")),
+        monitor_of(*(f"monitor {n}" for n in range(9))),
+        v1.Monitor(quality=v1.ENERGY_QUALITY_ESTIMATED),
+        v1.Monitor(quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED),
     ],
 )
 def test_malformed_monitor_is_refused(server: LiveServer, monitor: v1.Monitor) -> None:
@@ -174,7 +185,7 @@ def test_names_are_free(server: LiveServer) -> None:
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     names = ["wall or ups", "nvml then rapl", "a+b", 'quoted "\\', "or estimate", "x" * 50, "7", "8"]
-    monitor = v1.Monitor(kinds=names)
+    monitor = monitor_of(*names)
     trainer.report(trial, 10.0, metric=0.1, monitor=monitor)
     assert get(server, trial).monitor == monitor
 
@@ -247,17 +258,23 @@ def test_file_without_monitors_is_migrated(server: LiveServer) -> None:
     ("text", "monitor"),
     [
         ("", v1.Monitor()),
-        ("nvml-polled", v1.Monitor(kinds=["nvml-polled"])),
+        ("nvml-polled", monitor_of("nvml-polled")),
         ("nvml+rapl", BOTH),
         ("estimate", ESTIMATE),
         ("estimate or estimate", ESTIMATE),
         ("nvml+estimate", monitor_of("nvml", "estimate")),
         ("nvml then estimate", monitor_of("nvml", "estimate")),
-        ("nvml or estimate", v1.Monitor(kinds=["nvml"], estimated=True, partly=True)),
-        ("rapl then nvml or estimate then rapl", v1.Monitor(kinds=["rapl", "nvml"], estimated=True, partly=True)),
-        ("nvml or estimate then nvml+rapl", v1.Monitor(kinds=["nvml", "rapl"], estimated=True, partly=True)),
-        ('a "wall" \\ plug, ü', v1.Monitor(kinds=['a "wall" \\ plug, ü'])),
-        ("one or estimated by eye", v1.Monitor(kinds=["one or estimated by eye"])),
+        ("nvml or estimate", v1.Monitor(kinds=["nvml"], quality=PARTLY)),
+        (
+            "rapl then nvml or estimate then rapl",
+            v1.Monitor(kinds=["rapl", "nvml"], quality=PARTLY),
+        ),
+        (
+            "nvml or estimate then nvml+rapl",
+            v1.Monitor(kinds=["nvml", "rapl"], quality=PARTLY),
+        ),
+        ('a "wall" \\ plug, ü', monitor_of('a "wall" \\ plug, ü')),
+        ("one or estimated by eye", monitor_of("one or estimated by eye")),
     ],
 )
 def test_texts_of_older_files_become_fields(server: LiveServer, text: str, monitor: v1.Monitor) -> None:

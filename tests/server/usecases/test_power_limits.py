@@ -20,10 +20,10 @@ from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.optimizer import Optimizer
-from wattwise_server.usecases.power_limits import PowerLimitProfiler
+from wattwise_server.usecases.power_limits import PowerAction, PowerLimitProfiler
 from wattwise_server.usecases.report import LARGEST_COST
 
-from tests.jobs import Trainer, power_sample
+from tests.jobs import Trainer, power_sample, power_setting
 from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.site import Site, draft
@@ -32,28 +32,37 @@ from tests.server.site import report as report_epoch
 Stub = v1.BatchSizeOptimizerStub
 
 
-def ask(job: Trainer, trial: v1.Trial | None = None, batch_size: int = 16) -> v1.GetPowerLimitResponse:
-    """Gets the limit for a trial, or without one."""
-    number = trial.id.trial_number if trial else 0
-    request = v1.GetPowerLimitRequest(job_id=job.job_id, batch_size=batch_size, trial_number=number)
-    return job.stub.GetPowerLimit(request)
+PROFILE, WAIT, USE_LIMIT = v1.POWER_ACTION_PROFILE, v1.POWER_ACTION_WAIT, v1.POWER_ACTION_USE_LIMIT
+
+
+def ask(job: Trainer, trial: v1.Trial) -> v1.PowerAction.ValueType:
+    """What the trial does about the limit; the answer has a limit if it uses one."""
+    answer = job.stub.AcquirePowerLimit(v1.AcquirePowerLimitRequest(trial=trial.id))
+    parts = {answer.HasField("power_setting"), answer.HasField("cheapest"), answer.HasField("highest")}
+    assert parts == {answer.action == USE_LIMIT}
+    return answer.action
+
+
+def limit_of(job: Trainer, trial: v1.Trial) -> float:
+    """The known limit that a trial uses."""
+    return job.stub.AcquirePowerLimit(v1.AcquirePowerLimitRequest(trial=trial.id)).power_setting.limit_watts_per_gpu
 
 
 def report(job: Trainer, trial: v1.Trial, *samples: v1.PowerSample) -> float:
     """Reports a profile; returns the cheapest limit."""
     request = v1.ReportPowerProfileRequest(trial=trial.id, samples=samples)
-    return job.stub.ReportPowerProfile(request).power_limit_watts
+    return job.stub.ReportPowerProfile(request).power_setting.limit_watts_per_gpu
 
 
 def test_limit_is_unknown_before_the_first_profile(grpc_stub: Stub) -> None:
     """A batch size has no limit before its first profile; after it every trial gets the cheapest."""
     job = Trainer(grpc_stub)
     trial = job.next()
-    answer = ask(job, trial)
-    assert (answer.HasField("power_limit_watts"), answer.profiled_by_another) == (False, False)
+    assert ask(job, trial) == PROFILE
     assert report(job, trial, power_sample(250, 100), power_sample(225, 90), power_sample(200, 95)) == 225
-    assert (ask(job).power_limit_watts, ask(job, job.next()).power_limit_watts) == (225, 225)
-    assert not ask(job, batch_size=32).HasField("power_limit_watts")
+    other = job.next()
+    assert (ask(job, trial), ask(job, other)) == (USE_LIMIT, USE_LIMIT)
+    assert (limit_of(job, trial), limit_of(job, other)) == (225, 225)
 
 
 def test_cost_weighs_energy_against_time(grpc_stub: Stub) -> None:
@@ -84,27 +93,13 @@ def test_tie_goes_to_the_lower_limit(grpc_stub: Stub, turned: bool) -> None:
 
 
 def test_one_trial_profiles_at_a_time(grpc_stub: Stub) -> None:
-    """The first trial that asks profiles; asking again changes nothing; everyone else sees that another profiles."""
+    """The first trial that asks profiles, also if it asks again; the others wait, or use the limit that is known."""
     job = Trainer(grpc_stub)
     first, second = job.next(), job.next()
-    assert not ask(job).profiled_by_another
-    for _ in range(2):
-        assert not ask(job, first).profiled_by_another
-    assert ask(job, second).profiled_by_another
-    assert ask(job).profiled_by_another
-    assert not ask(job, batch_size=32).profiled_by_another
-    report(job, second, power_sample())
-    assert ask(job, second).profiled_by_another
-    report(job, first, power_sample())
-    assert not ask(job, second).profiled_by_another
-
-
-def test_request_without_a_trial_changes_nothing(grpc_stub: Stub) -> None:
-    """A request without a trial does not start a profile."""
-    job = Trainer(grpc_stub)
-    trial = job.next()
-    ask(job)
-    assert not ask(job, trial).profiled_by_another
+    assert [ask(job, first), ask(job, first)] == [PROFILE, PROFILE]
+    assert ask(job, second) == WAIT
+    assert job.stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=second.id, samples=[power_sample()]))
+    assert (ask(job, first), ask(job, second)) == (USE_LIMIT, USE_LIMIT)
 
 
 def test_trial_that_ends_lets_others_profile(grpc_stub: Stub) -> None:
@@ -113,19 +108,20 @@ def test_trial_that_ends_lets_others_profile(grpc_stub: Stub) -> None:
     first, second = job.next(), job.next()
     ask(job, first)
     job.end(first, v1.END_REASON_ERROR)
-    assert ask(job, first).profiled_by_another
-    assert not ask(job, second).profiled_by_another
-    assert ask(job, first).profiled_by_another
+    assert ask(job, first) == WAIT
+    assert ask(job, second) == PROFILE
+    assert ask(job, first) == WAIT
 
 
 def test_trial_of_another_launch_does_not_profile(grpc_stub: Stub) -> None:
     """Who asks for a trial that belongs to another launch is refused; its own launch is served."""
     job = Trainer(grpc_stub)
-    asks: dict[str, Any] = {"job_id": job.job_id, "batch_size": 16, "trial_number": job.next("a").id.trial_number}
+    trial, other = job.next("a"), job.next("a")
+    other.id.launch_id = "b"
     with refused() as refusal:
-        job.stub.GetPowerLimit(v1.GetPowerLimitRequest(**asks, launch_id="b"))
+        ask(job, other)
     assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
-    assert not job.stub.GetPowerLimit(v1.GetPowerLimitRequest(**asks, launch_id="a")).profiled_by_another
+    assert ask(job, trial) == PROFILE
 
 
 def test_lost_trial_lets_others_profile(grpc_stub: Stub) -> None:
@@ -135,9 +131,9 @@ def test_lost_trial_lets_others_profile(grpc_stub: Stub) -> None:
     ask(job, first)
     while True:
         second = job.next()
-        if not ask(job, second).profiled_by_another:
+        if ask(job, second) == PROFILE:
             break
-    assert ask(job).profiled_by_another
+    assert ask(job, job.next()) == WAIT
 
 
 async def test_expired_lease_ends_the_profiling(tmp_path: Path) -> None:
@@ -147,13 +143,13 @@ async def test_expired_lease_ends_the_profiling(tmp_path: Path) -> None:
         optimizer, limits = Optimizer(store, lambda: now), PowerLimitProfiler(store, lambda: now)
         await optimizer.register(draft(batch_sizes=(8,), default_batch_size=8, trial_lease_seconds=300.0))
         first, second = [(await optimizer.next_trial("j", name))[0].key for name in ("first", "second")]
-        await limits.limit(first)
+        assert (await limits.acquire(first)).action is PowerAction.PROFILE
         now += timedelta(seconds=200)
         await optimizer.heartbeat(second)
-        assert (await limits.limit(second)).profiled_by_another
+        assert (await limits.acquire(second)).action is PowerAction.WAIT
         now += timedelta(seconds=100)
-        assert not (await limits.limit(second)).profiled_by_another
-        assert (await limits.limit(first)).profiled_by_another
+        assert (await limits.acquire(second)).action is PowerAction.PROFILE
+        assert (await limits.acquire(first)).action is PowerAction.WAIT
 
 
 class Rebuilding(Gts):
@@ -175,7 +171,7 @@ async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, mon
     by_size = {key.batch_size: key for key in keys}
     profiler = PowerLimitProfiler(site.store, lambda: site.now)
     assert await profiler.report(by_size[8], [PowerSample(225.0, 1.0, 90.0, 10)]) == 225
-    assert not (await profiler.limit(by_size[16])).profiled_by_another
+    assert (await profiler.acquire(by_size[16])).action is PowerAction.PROFILE
     await report_epoch(site, by_size[8], 1, metric=0.95)
     for _ in range(2):
         job = await site.administration.job("j")
@@ -205,24 +201,23 @@ def test_restart_keeps_what_is_known_and_who_profiles(server: LiveServer) -> Non
     ask(second, first)
     server.kill()
     server.start()
-    assert ask(job, other).power_limit_watts == 225
+    assert limit_of(job, other) == 225
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.power_limits == known
-    assert ask(second, second.next()).profiled_by_another
-    assert not ask(second, first).profiled_by_another
+    assert ask(second, second.next()) == WAIT
+    assert ask(second, first) == PROFILE
 
 
 def test_deleted_job_leaves_nothing(grpc_stub: Stub, grpc_server: LiveServer) -> None:
     """A new job of the same id has no limits and no profiling trial of the deleted one."""
     job = Trainer(grpc_stub)
-    report(job, job.next(), power_sample())
-    ask(job, job.next(), batch_size=16)
+    trial = job.next()
+    report(job, trial, power_sample())
     grpc_server.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
     with refused() as refusal:
-        ask(job)
+        ask(job, trial)
     assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
     job.stub.RegisterJob(v1.RegisterJobRequest(job=job.spec))
-    answer = ask(job)
-    assert (answer.HasField("power_limit_watts"), answer.profiled_by_another) == (False, False)
+    assert ask(job, job.next()) == PROFILE
 
 
 def test_job_shows_its_limits(grpc_stub: Stub, grpc_server: LiveServer) -> None:
@@ -233,7 +228,7 @@ def test_job_shows_its_limits(grpc_stub: Stub, grpc_server: LiveServer) -> None:
     assert list(shown) == [
         v1.PowerLimit(
             batch_size=16,
-            power_limit_watts=250,
+            power_setting=power_setting(250),
             cost_per_step=0.5 * 10 + 0.5 * 100 * 0.2,
             time_seconds_per_step=0.2,
             energy_joules_per_step=10,
@@ -252,9 +247,7 @@ def test_unknown_job_and_trial_are_not_found(grpc_stub: Stub) -> None:
             grpc_stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial_id, samples=[power_sample()]))
         assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, f"ERROR_REASON_{reason}_NOT_FOUND")
         with refused() as refusal:
-            grpc_stub.GetPowerLimit(
-                v1.GetPowerLimitRequest(job_id=trial_id.job_id, batch_size=trial_id.batch_size, trial_number=1)
-            )
+            grpc_stub.AcquirePowerLimit(v1.AcquirePowerLimitRequest(trial=trial_id))
         assert refusal.reason == f"ERROR_REASON_{reason}_NOT_FOUND"
     trial.id.trial_number = 7
     with refused() as refusal:
@@ -262,17 +255,11 @@ def test_unknown_job_and_trial_are_not_found(grpc_stub: Stub) -> None:
     assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
 
 
-@pytest.mark.parametrize("size", [0, -1, 17])
-def test_unknown_batch_size_is_refused(grpc_stub: Stub, size: int) -> None:
-    """A batch size that the job does not have is INVALID_ARGUMENT, with the ones that it has."""
-    with refused() as refusal:
-        ask(Trainer(grpc_stub), batch_size=size)
-    assert (refusal.code, list(refusal.faults)) == (grpc.StatusCode.INVALID_ARGUMENT, ["batch_size"])
-    assert "8, 16, 32, 64" in refusal.faults["batch_size"]
-
-
 def test_missing_trial_is_named(grpc_stub: Stub) -> None:
-    """A profile without a trial, or without its batch size, has a violation of that field."""
+    """A request without a trial has a violation of that field."""
+    with refused() as refusal:
+        grpc_stub.AcquirePowerLimit(v1.AcquirePowerLimitRequest())
+    assert list(refusal.faults) == ["trial"]
     with refused() as refusal:
         grpc_stub.ReportPowerProfile(v1.ReportPowerProfileRequest(samples=[power_sample()]))
     assert list(refusal.faults) == ["trial"]
@@ -283,9 +270,9 @@ def test_missing_trial_is_named(grpc_stub: Stub) -> None:
     [
         ([], ["samples"]),
         ([{}] * 1001, ["samples"]),
-        ([{"watts": 0.0}], ["samples[0].power_limit_watts"]),
-        ([{"watts": math.nan}], ["samples[0].power_limit_watts"]),
-        ([{"watts": math.inf}], ["samples[0].power_limit_watts"]),
+        ([{"watts": 0.0}], ["samples[0].power_setting.limit_watts_per_gpu"]),
+        ([{"watts": math.nan}], ["samples[0].power_setting.limit_watts_per_gpu"]),
+        ([{"watts": math.inf}], ["samples[0].power_setting.limit_watts_per_gpu"]),
         ([{}, {"time": 0.0, "watts": 1.0}], ["samples[1].time_seconds"]),
         ([{"time": math.inf}], ["samples[0].time_seconds"]),
         ([{"energy": -1.0}], ["samples[0].energy_joules"]),
@@ -294,14 +281,14 @@ def test_missing_trial_is_named(grpc_stub: Stub) -> None:
         ([{"steps": -1}], ["samples[0].steps"]),
         ([{"energy": 1e300}], ["samples[0].energy_joules"]),
         ([{"energy": math.inf, "steps": 0}], ["samples[0].energy_joules", "samples[0].steps"]),
-        ([{}, {}], ["samples[1].power_limit_watts"]),
+        ([{}, {}], ["samples[1].power_setting.limit_watts_per_gpu"]),
         (
             [{"time": -1.0, "steps": 0}, {"energy": -5.0}],
             [
                 "samples[0].time_seconds",
                 "samples[0].steps",
                 "samples[1].energy_joules",
-                "samples[1].power_limit_watts",
+                "samples[1].power_setting.limit_watts_per_gpu",
             ],
         ),
     ],
@@ -317,8 +304,7 @@ def test_invalid_profile_is_refused_completely(
         report(job, trial, *(power_sample(**fields) for fields in samples))
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_REQUEST")
     assert sorted(refusal.faults) == sorted(faults)
-    answer = ask(job)
-    assert (answer.HasField("power_limit_watts"), answer.profiled_by_another) == (False, True)
+    assert (ask(job, trial), ask(job, job.next())) == (PROFILE, WAIT)
 
 
 def test_largest_profile_is_taken(grpc_stub: Stub) -> None:

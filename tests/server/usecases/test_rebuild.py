@@ -37,7 +37,7 @@ from wattwise_server.usecases.changes import changes
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import ImportedTrial, Importer
 from wattwise_server.usecases.optimizer import Optimizer
-from wattwise_server.usecases.power_limits import KnownLimit, PowerLimitProfiler
+from wattwise_server.usecases.power_limits import AcquiredLimit, PowerAction, PowerLimitProfiler
 from wattwise_server.usecases.rebuild import rebuilt
 from wattwise_server.usecases.report import Report
 
@@ -251,27 +251,27 @@ def test_profile_goes_with_its_trial(tmp_path: Path) -> None:
             bogus = await site.next()
             await profiler.report(bogus.key, [PowerSample(100.0, 1.0, 0.1, 10), PowerSample(200.0, 1.0, 0.2, 10)])
             await site.finish(bogus, 10.0)
-            known = await profiler.limit(bogus.key._replace(trial_number=0))
+            known = await profiler.acquire(bogus.key)
             await site.control.set_trial_excluded(bogus.key, excluded=True)
-            assert await profiler.limit(bogus.key._replace(trial_number=0)) == KnownLimit(None, None, False)
+            assert await profiler.acquire(bogus.key) == AcquiredLimit(PowerAction.WAIT)
         async with site.opened():
             profiler = PowerLimitProfiler(site.store, lambda: site.now)
-            assert await profiler.limit(bogus.key._replace(trial_number=0)) == KnownLimit(None, None, False)
+            assert await profiler.acquire(bogus.key) == AcquiredLimit(PowerAction.WAIT)
             await site.control.pin("j", bogus.batch_size)
             again = await site.next()
-            assert await profiler.limit(again.key) == KnownLimit(None, None, False)
+            assert await profiler.acquire(again.key) == AcquiredLimit(PowerAction.PROFILE)
             await profiler.report(again.key, [PowerSample(300.0, 1.0, 30.0, 10)])
-            best = await profiler.limit(again.key)
+            best = await profiler.acquire(again.key)
             assert best.cheapest == best.highest == PowerSample(300.0, 1.0, 30.0, 10)
             for excluded in (False, True):
                 await site.control.set_trial_excluded(bogus.key, excluded=excluded)
-            assert await profiler.limit(again.key) == best, "of a trial that still runs"
+            assert await profiler.acquire(again.key) == best, "of a trial that still runs"
             await site.control.set_trial_excluded(bogus.key, excluded=False)
-            assert await profiler.limit(again.key) == known
+            assert await profiler.acquire(again.key) == known
             await site.control.set_trial_excluded(again.key, excluded=True)
-            assert await profiler.limit(again.key) == known
+            assert await profiler.acquire(again.key) == known
             await profiler.report(again.key, [PowerSample(50.0, 1.0, 0.0, 10)])
-            assert await profiler.limit(again.key) == known
+            assert await profiler.acquire(again.key) == known
 
     asyncio.run(run())
 

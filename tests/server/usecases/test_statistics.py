@@ -521,7 +521,7 @@ def test_whole_profile_is_kept(server: LiveServer) -> None:
     samples = [power_sample(300, energy=120), power_sample(250, energy=90), power_sample(200, energy=100)]
     server.trainer.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
     profile = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).power_profile
-    assert [limit.power_limit_watts for limit in profile.limits] == [200.0, 250.0, 300.0]
+    assert [limit.power_setting.limit_watts_per_gpu for limit in profile.limits] == [200.0, 250.0, 300.0]
     assert [limit.cost_per_step for limit in profile.limits] == [10.0, 9.0, 12.0]
     assert list(figures(server, job.job_id).power_profiles) == [profile]
 

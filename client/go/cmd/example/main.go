@@ -75,7 +75,7 @@ func launch(address string, pace time.Duration, lease float64) (bool, error) {
 // train returns once training must stop. Attempts then ends the trial: as preempted if SIGTERM, SIGHUP or Ctrl-C has cancelled ctx.
 func train(ctx context.Context, session *wattwise.TrialSession, pace time.Duration) error {
 	fmt.Println(session.Reason)
-	session.Monitor = &v1.Monitor{Kinds: []string{"estimate"}, Estimated: true}
+	session.Monitor = &v1.Monitor{Kinds: []string{"estimate"}, Quality: v1.EnergyQuality_ENERGY_QUALITY_ESTIMATED}
 	seconds, joules := 0.0, 0.0
 	for epoch := 1; ; epoch++ {
 		select {

@@ -26,7 +26,7 @@ from wattwise.commands.humanize import instant
 from wattwise.commands.main import complain
 from wattwise.commands.tables import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.errors import JobNotFoundError, WattwiseError
-from wattwise.monitor.kind import monitor_text
+from wattwise.monitor.kind import energy_quality, monitor_text
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
 from wattwise.streams import MISUSED, printable
@@ -245,6 +245,10 @@ def _status(row: JobTrial) -> str | None:
     return "running" if status == v1.TRIAL_STATUS_RUNNING else _enum(v1.TrialStatus, status)
 
 
+def _limit(setting: v1.PowerSetting) -> float | None:
+    return setting.limit_watts_per_gpu if setting.HasField("limit_watts_per_gpu") else None
+
+
 FIELDS: Mapping[str, Field] = {
     "job": lambda row: row.job.spec.job_id,
     "trial": lambda row: row.trial.id.trial_number,
@@ -261,12 +265,12 @@ FIELDS: Mapping[str, Field] = {
     "energy_joules": _report_field("energy_joules"),
     "cost_joules": _trial("cost"),
     "cost_bound_joules": _trial("cost_bound"),
-    "power_limit_watts": _trial("power_limit_watts"),
+    "limit_watts_per_gpu": lambda row: _limit(row.trial.power_setting),
     "computed_time_seconds": _computed_field("time_seconds"),
     "computed_energy_joules": _computed_field("energy_joules"),
-    "computed_power_limit_watts": _computed_field("power_limit_watts"),
+    "computed_limit_watts_per_gpu": lambda row: _limit(row.trial.computed.power_setting),
     "monitor": lambda row: monitor_text(row.trial.monitor) or None,
-    "energy_estimated": lambda row: row.trial.monitor.estimated if row.trial.monitor.kinds else None,
+    "energy_quality": lambda row: energy_quality(row.trial.monitor).name.lower() if row.trial.monitor.kinds else None,
     "start_time": _time("start_time"),
     "end_time": _time("end_time"),
     "last_report_time": _time("last_report_time"),

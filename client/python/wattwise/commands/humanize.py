@@ -7,12 +7,12 @@ from datetime import timezone
 from typing import TYPE_CHECKING
 
 from wattwise import v1
+from wattwise.monitor.kind import EnergyQuality, EnergySource, energy_quality
 from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from wattwise.monitor.kind import EnergySource
 
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
@@ -165,8 +165,7 @@ def estimate_mark(*sources: EnergySource) -> str:
 
     Sources without a kind do not count.
     """
-    known = [source for source in sources if source.kinds]
-    if not any(source.estimated for source in known):
+    known = {energy_quality(source) for source in sources if source.kinds}
+    if known <= {EnergyQuality.MEASURED}:
         return ""
-    wholly = all(source.estimated and not source.partly for source in known)
-    return " (estimate)" if wholly else " (partly estimate)"
+    return " (estimate)" if known == {EnergyQuality.ESTIMATED} else " (partly estimate)"

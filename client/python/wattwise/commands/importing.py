@@ -29,7 +29,7 @@ FORMAT = """The file has a line of column names, then one for each epoch of a tr
   2026-10-02,256,3,140.1,42000,0.98
 
 time_seconds and energy_joules are sums since the start of the trial. Optional columns are end_reason,
-power_limit_watts and start_time. A trial is known by its name: importing a file again changes nothing.
+limit_watts_per_gpu and start_time. A trial is known by its name: importing a file again changes nothing.
 A trial has at most 5,000 lines; if it has more, leave out some of its earlier epochs.
 """
 
@@ -147,7 +147,11 @@ def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialReques
         batch_size=trial.batch_size,
         measurements=trial.measurements,
         end_reason=trial.end_reason,
-        power_limit_watts=trial.power_limit_watts,
+        power_setting=(
+            None
+            if trial.limit_watts_per_gpu is None
+            else v1.PowerSetting(limit_watts_per_gpu=trial.limit_watts_per_gpu)
+        ),
         validate_only=args.dry_run,
     )
     if trial.start_time is not None:

@@ -164,9 +164,12 @@ def _measured(spec: v1.JobSpec, trial: v1.Trial) -> Iterator[tuple[str, str]]:
         yield "time", duration(trial.time_seconds)
         yield "energy", f"{joules(trial.energy_joules)}{mark}" if trial.energy_joules > 0 else "not measured"
     if trial.HasField("computed"):
-        yield "computed", f"the cost is {COMPUTED_NOTE}: {watts_per_gpu(trial.computed.power_limit_watts)}"
-    if trial.HasField("power_limit_watts"):
-        yield "power limit", watts_per_gpu(trial.power_limit_watts)
+        yield (
+            "computed",
+            f"the cost is {COMPUTED_NOTE}: {watts_per_gpu(trial.computed.power_setting.limit_watts_per_gpu)}",
+        )
+    if trial.power_setting.HasField("limit_watts_per_gpu"):
+        yield "power limit", watts_per_gpu(trial.power_setting.limit_watts_per_gpu)
     if trial.monitor.kinds:
         yield "monitor", monitor_text(trial.monitor)
 
@@ -187,7 +190,7 @@ EPOCH_COLUMNS: Sequence[Column[v1.Measurement]] = (
 """The columns of the epochs of a trial; sums since its start."""
 
 _LIMIT_COLUMNS: Sequence[Column[v1.ProfiledLimit]] = (
-    numbers("power limit", lambda limit: limit.power_limit_watts, watts_per_gpu),
+    numbers("power limit", lambda limit: limit.power_setting.limit_watts_per_gpu, watts_per_gpu),
     numbers("cost of a step", lambda limit: limit.cost_per_step, joules, priority=1),
     numbers("time of a step", lambda limit: limit.time_seconds_per_step, step_time, priority=2),
     numbers("energy of a step", lambda limit: limit.energy_joules_per_step or None, joules, priority=3),

@@ -145,7 +145,9 @@ def _details(job: v1.Job, with_money: bool) -> Iterator[Column[_BatchSize]]:
         yield Column(f"std dev of that{mark}", lambda row: spread(row.arm.param_precision), right=True)
         yield Column(f"std dev of a trial{mark}", lambda row: spread(row.arm.reward_precision), right=True)
     if job.power_limits:
-        yield numbers("cheapest power limit", lambda row: row.limit.power_limit_watts or None, watts_per_gpu)
+        yield numbers(
+            "cheapest power limit", lambda row: row.limit.power_setting.limit_watts_per_gpu or None, watts_per_gpu
+        )
         yield numbers("cost of a step", lambda row: row.limit.cost_per_step or None, joules)
         yield numbers("time of a step", lambda row: row.limit.time_seconds_per_step or None, step_time)
         yield numbers("energy of a step", lambda row: row.limit.energy_joules_per_step or None, joules)

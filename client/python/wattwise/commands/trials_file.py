@@ -18,7 +18,7 @@ from wattwise.files import FileError
 from wattwise.training.rules import reaches_target
 
 REQUIRED = ("trial", "batch_size", "epoch", "time_seconds", "energy_joules", "metric")
-OPTIONAL = ("end_reason", "power_limit_watts", "start_time")
+OPTIONAL = ("end_reason", "limit_watts_per_gpu", "start_time")
 LONGEST_NAME = 200
 MOST_EPOCHS = 5_000
 """The most measurements of one trial that a server accepts."""
@@ -53,7 +53,7 @@ class FileTrial:
         line: the line of its first row.
         measurements: by ascending epoch; empty if it ended before its first epoch did.
         end_reason: how it ended, unless the measurements decide it.
-        power_limit_watts: None if unknown.
+        limit_watts_per_gpu: None if unknown.
         start_time: None if unknown.
     """
 
@@ -62,7 +62,7 @@ class FileTrial:
     line: int
     measurements: list[v1.Measurement] = field(default_factory=list)
     end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
-    power_limit_watts: float | None = None
+    limit_watts_per_gpu: float | None = None
     start_time: datetime | None = None
 
 
@@ -188,7 +188,7 @@ class _Reader:
     def _trial(self, name: str, rows: Sequence[_Row]) -> FileTrial:
         size = self._same(rows, "batch_size", self._batch_size, required=True)
         trial = FileTrial(name, size or 0, rows[0].line)
-        trial.power_limit_watts = self._same(rows, "power_limit_watts", _above_zero)
+        trial.limit_watts_per_gpu = self._same(rows, "limit_watts_per_gpu", _above_zero)
         trial.start_time = self._same(rows, "start_time", _time)
         reason = self._same(rows, "end_reason", _end_reason)
         measured = [(row, self._measurement(row)) for row in rows if any(name in row.cells for name in _MEASURED)]

@@ -31,7 +31,7 @@ class TrialRecord:
         try_number: the try within its recurrence, from 1; `try` in the file.
         trial: its number within the job, on the server.
         batch_size: the batch size that it trained with.
-        power_limit_watts: the GPUs' power limit, if the command's result or its `PowerLimitOptimizer` names one.
+        limit_watts_per_gpu: the GPUs' power limit, if the command's result or its `PowerLimitOptimizer` names one.
         learning_rate: what the command was passed; None if nothing.
         seed: what the command was passed.
         epochs: how many were reported.
@@ -47,7 +47,7 @@ class TrialRecord:
         computed_time_seconds: in observer mode, the time at the cheapest power limit, of which the cost is; otherwise
             None, like the next two.
         computed_energy_joules: the energy at that limit.
-        computed_power_limit_watts: that limit.
+        computed_limit_watts_per_gpu: that limit.
     """
 
     launch: int
@@ -55,7 +55,7 @@ class TrialRecord:
     try_number: int
     trial: int
     batch_size: int
-    power_limit_watts: float | None
+    limit_watts_per_gpu: float | None
     learning_rate: float | None
     seed: int
     epochs: int
@@ -69,7 +69,7 @@ class TrialRecord:
     exit_code: int | None
     computed_time_seconds: float | None = None
     computed_energy_joules: float | None = None
-    computed_power_limit_watts: float | None = None
+    computed_limit_watts_per_gpu: float | None = None
 
     @property
     def failed(self) -> bool:

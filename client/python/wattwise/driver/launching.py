@@ -359,7 +359,7 @@ class Launcher:
     def _monitor_of(self, trial: v1.Trial, outcome: LaunchOutcome | None) -> MonitorKinds:
         """What a trial's energy comes from; the driver's monitor if nothing was reported."""
         if trial.monitor.kinds:
-            return MonitorKinds.copy(trial.monitor)
+            return MonitorKinds.of_message(trial.monitor)
         return outcome.monitor if outcome else monitor_kinds(self.run.monitor)
 
     def _record(self, claim: Claim, trial: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> TrialRecord:
@@ -371,7 +371,7 @@ class Launcher:
             try_number=launch.try_number,
             trial=trial.id.trial_number,
             batch_size=batch_size,
-            power_limit_watts=power_limit_in(folder),
+            limit_watts_per_gpu=power_limit_in(folder),
             learning_rate=self.run.file.learning_rate(batch_size),
             seed=self.run.seed_of(launch),
             epochs=trial.last_epoch,
@@ -390,7 +390,7 @@ class Launcher:
                 record,
                 computed_time_seconds=used.time_seconds,
                 computed_energy_joules=used.energy_joules,
-                computed_power_limit_watts=used.power_limit_watts,
+                computed_limit_watts_per_gpu=used.power_setting.limit_watts_per_gpu,
             )
         self.run.folder.record(claim, record)
         self.run.board.end(record)

@@ -4,7 +4,7 @@ Files in a trial's folder:
 
 output.log      stdout and stderr of the command
 result.json     written by a command without a client: {"metric": 0.98, "epochs": 7}; any command may add
-                "power_limit_watts"
+                "limit_watts_per_gpu"
 client.json     written by a client in the command when it joins the trial: a `ClientFile`
 measuring.json  written by the driver now and then while the command runs: a `LaunchOutcome` without its end
 ended.json      written by the supervisor when the command has ended by itself: {"exit_code": 0, "time_seconds": 3.2}
@@ -204,7 +204,7 @@ def power_limit_in(folder: Path) -> float | None:
     with suppress(FileError):
         if (limit := power_limit_of(read_object(folder / RESULT, within=folder) or {})) is not None:
             return limit
-    return ClientFile.read(folder).power_limit_watts
+    return ClientFile.read(folder).limit_watts_per_gpu
 
 
 def ignored_in(folder: Path) -> Iterator[str]:

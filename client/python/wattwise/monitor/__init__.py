@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wattwise.monitor.config import gpu_config
     from wattwise.monitor.estimate import EstimateMonitor
     from wattwise.monitor.gpu import NvmlMonitor
-    from wattwise.monitor.kind import MonitorKinds, monitor_kinds
+    from wattwise.monitor.kind import EnergyQuality, MonitorKinds, monitor_kinds
     from wattwise.monitor.present import default_monitor
     from wattwise.monitor.rapl import RaplMonitor
     from wattwise.monitor.window import Monitor, Window, WindowMeasurement
@@ -28,6 +28,7 @@ _MODULES = {
     "CombinedMonitor": "combined",
     "EstimateMonitor": "estimate",
     "Monitor": "window",
+    "EnergyQuality": "kind",
     "MonitorKinds": "kind",
     "NvmlMonitor": "gpu",
     "RaplMonitor": "rapl",
@@ -41,6 +42,7 @@ _MODULES = {
 __all__ = [
     "AmdSmiMonitor",
     "CombinedMonitor",
+    "EnergyQuality",
     "EstimateMonitor",
     "Monitor",
     "MonitorKinds",

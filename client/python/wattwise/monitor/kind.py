@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
 
+from wattwise import v1
 from wattwise.errors import MonitorError
 from wattwise.spec import to_number
 
@@ -22,20 +24,12 @@ _LONGEST = 50
 _NEEDED = ("begin_window", "end_window", "gpu_indices")
 
 
-class EnergySource(Protocol):
-    """What `MonitorKinds` and the message `v1.Monitor` have in common."""
+class EnergyQuality(str, Enum):
+    """How much of an energy was measured."""
 
-    @property
-    def kinds(self) -> Sequence[str]:
-        """The kinds of monitor, in the order in which they were first used."""
-
-    @property
-    def estimated(self) -> bool:
-        """Whether some of the energy is estimated rather than measured."""
-
-    @property
-    def partly(self) -> bool:
-        """Whether only part of it is estimated."""
+    MEASURED = "measured"
+    PARTLY_ESTIMATED = "partly estimated"
+    ESTIMATED = "estimated"
 
 
 @dataclass(frozen=True)
@@ -44,40 +38,56 @@ class MonitorKinds:
 
     Attributes:
         kinds: The kinds of monitor, in the order in which they were first used.
-        estimated: Whether some of the energy is estimated rather than measured.
-        partly: Whether only part of it is estimated.
+        quality: How much of the energy was measured; MEASURED if there are no kinds.
     """
 
     kinds: tuple[str, ...] = ()
-    estimated: bool = False
-    partly: bool = False
+    quality: EnergyQuality = EnergyQuality.MEASURED
 
     def __str__(self) -> str:
         return monitor_text(self)
 
     def with_failure(self) -> MonitorKinds:
         """These kinds after the monitor failed for a while and part of the energy was estimated."""
-        return MonitorKinds(self.kinds, estimated=True, partly=self.partly or not self.estimated)
+        estimated = self.quality is EnergyQuality.ESTIMATED
+        return MonitorKinds(self.kinds, self.quality if estimated else EnergyQuality.PARTLY_ESTIMATED)
 
     @staticmethod
-    def copy(source: EnergySource) -> MonitorKinds:
-        """The kinds of a message or of another source."""
-        return MonitorKinds(tuple(source.kinds), source.estimated, source.partly)
+    def of_message(message: v1.Monitor) -> MonitorKinds:
+        """The kinds of a message."""
+        return MonitorKinds(tuple(message.kinds), energy_quality(message))
 
     @staticmethod
     def from_json(document: object) -> MonitorKinds | None:
         """The kinds that `dataclasses.asdict` made a JSON object of; None if it is none."""
         match document:
-            case {"kinds": [*kinds], "estimated": bool(estimated), "partly": bool(partly)}:
-                return MonitorKinds(tuple(kinds), estimated, partly) if all(map(is_kind, kinds)) else None
+            case {"kinds": [*kinds], "quality": str(quality)} if all(map(is_kind, kinds)) and quality in _QUALITIES:
+                return MonitorKinds(tuple(kinds), EnergyQuality(quality))
         return None
 
     @staticmethod
     def of(kinds: Sequence[str]) -> MonitorKinds:
         """The kinds of working monitors, of which only "estimate" estimates."""
         kinds = tuple(dict.fromkeys(kinds))
-        estimated = ESTIMATE in kinds
-        return MonitorKinds(kinds, estimated, estimated and len(kinds) > 1)
+        if ESTIMATE not in kinds:
+            return MonitorKinds(kinds)
+        return MonitorKinds(kinds, EnergyQuality.PARTLY_ESTIMATED if len(kinds) > 1 else EnergyQuality.ESTIMATED)
+
+
+EnergySource: TypeAlias = "MonitorKinds | v1.Monitor"
+
+_QUALITIES = frozenset(quality.value for quality in EnergyQuality)
+_MEASURED = {
+    v1.ENERGY_QUALITY_MEASURED: EnergyQuality.MEASURED,
+    v1.ENERGY_QUALITY_PARTLY_ESTIMATED: EnergyQuality.PARTLY_ESTIMATED,
+}
+
+
+def energy_quality(source: EnergySource) -> EnergyQuality:
+    """How much of an energy was measured; a value that this version does not know counts as ESTIMATED."""
+    if isinstance(source, MonitorKinds):
+        return source.quality
+    return _MEASURED.get(source.quality, EnergyQuality.ESTIMATED) if source.kinds else EnergyQuality.MEASURED
 
 
 def is_kind(kind: object) -> TypeGuard[str]:
@@ -92,9 +102,8 @@ def monitor_text(source: EnergySource) -> str:
         Such as "nvml+rapl", "estimate" or "nvml (partly estimated)"; empty if it is unknown.
     """
     kinds = "+".join(source.kinds)
-    if not source.estimated or ESTIMATE in source.kinds:
-        return kinds
-    return f"{kinds} ({'partly ' if source.partly else ''}estimated)"
+    quality = energy_quality(source)
+    return kinds if quality is EnergyQuality.MEASURED or ESTIMATE in source.kinds else f"{kinds} ({quality.value})"
 
 
 def monitor_kinds(monitor: Monitor) -> MonitorKinds:

@@ -44,9 +44,9 @@ class PowerLimitCalls:
         self._warned = False
         self.unreported: tuple[v1.PowerSample, ...] = ()
 
-    def ask(self) -> v1.GetPowerLimitResponse | None:
-        """The server's answer about the batch size; None if the call failed."""
-        return self._attempt(lambda client: client.get_power_limit(self._trial))
+    def acquire(self) -> v1.AcquirePowerLimitResponse | None:
+        """What this trial does about the power limit; None if the call failed."""
+        return self._attempt(lambda client: client.acquire_power_limit(self._trial))
 
     def report(self, samples: Sequence[v1.PowerSample]) -> float | None:
         """Reports a profile, and keeps it for `report_again` if the call fails.

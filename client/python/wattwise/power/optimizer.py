@@ -99,7 +99,7 @@ class PowerLimitOptimizer:
         self.close()
 
     @property
-    def power_limit_watts(self) -> float | None:
+    def limit_watts_per_gpu(self) -> float | None:
         """The limit at which the trial trains; None before it is known, and after the previous limits are restored."""
         limiter = self._active
         return None if limiter is None else limiter.watts
@@ -261,18 +261,16 @@ class _Limiter:
             self._trial.power.forget()
 
     def ask(self) -> None:
-        answer = self.calls.ask()
-        if answer is None or (answer.profiled_by_another and not answer.HasField("power_limit_watts")):
+        answer = self.calls.acquire()
+        if answer is None:
             return
-        if not answer.HasField("power_limit_watts"):
+        if answer.action == v1.POWER_ACTION_PROFILE:
             self._start()
-        elif not self._settings.observer_mode:
-            self._settle(answer.power_limit_watts)
-        elif answer.HasField("highest"):
-            self._observe(answer.cheapest, answer.highest)
-        else:
-            # An older server, or a profile from its time.
-            self._start()
+        elif answer.action == v1.POWER_ACTION_USE_LIMIT:
+            if self._settings.observer_mode:
+                self._observe(answer.cheapest, answer.highest)
+            else:
+                self._settle(answer.power_setting.limit_watts_per_gpu)
 
     def end_step(self) -> None:
         if self.profile is None:
@@ -286,7 +284,7 @@ class _Limiter:
             if self._settings.observer_mode:
                 self._observe(walk.best, walk.samples[0])
             else:
-                self._settle(walk.best.power_limit_watts if known is None else known)
+                self._settle(walk.best.power_setting.limit_watts_per_gpu if known is None else known)
             self.profile = None
 
     def end_epoch(self) -> None:
@@ -314,7 +312,7 @@ class _Limiter:
     def _observe(self, cheapest: v1.PowerSample, highest: v1.PowerSample) -> None:
         """Trains at the highest limit from now on, and computes the usage at the cheapest."""
         self.samples = cheapest, highest
-        self._settle(cheapest.power_limit_watts)
+        self._settle(cheapest.power_setting.limit_watts_per_gpu)
         if self._trial.power is not None:
             self._trial.power.know(cheapest, highest)
 

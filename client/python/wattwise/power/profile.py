@@ -65,7 +65,7 @@ class Walk:
             self._expensive = 0
 
     def _rank(self, sample: v1.PowerSample) -> tuple[float, float]:
-        return self._cost(sample), sample.power_limit_watts
+        return self._cost(sample), sample.power_setting.limit_watts_per_gpu
 
 
 class Profile:
@@ -135,7 +135,14 @@ class Profile:
                 *(steps, time),
             )
         log.info("power limit %g W: %.4g s and %.4g J per step", limit, time / steps, energy / steps)
-        self.walk.take(v1.PowerSample(power_limit_watts=limit, time_seconds=time, energy_joules=energy, steps=steps))
+        self.walk.take(
+            v1.PowerSample(
+                power_setting=v1.PowerSetting(limit_watts_per_gpu=limit),
+                time_seconds=time,
+                energy_joules=energy,
+                steps=steps,
+            )
+        )
         self._start_limit()
 
     def pause(self) -> None:
@@ -165,19 +172,19 @@ class ComputedUsage:
 
     Attributes:
         steps: training steps so far, including those of the profile and excluding evaluations.
-        power_limit_watts: the cheapest limit.
+        limit_watts_per_gpu: the cheapest limit.
         time_seconds: time of all steps at the cheapest limit.
         energy_joules: energy of all steps at the cheapest limit, over all GPUs.
-        highest_power_limit_watts: the highest limit, at which the trial trains.
+        highest_limit_watts_per_gpu: the highest limit, at which the trial trains.
         highest_time_seconds: time of all steps at the highest limit.
         highest_energy_joules: energy of all steps at the highest limit, over all GPUs.
     """
 
     steps: int
-    power_limit_watts: float
+    limit_watts_per_gpu: float
     time_seconds: float
     energy_joules: float
-    highest_power_limit_watts: float
+    highest_limit_watts_per_gpu: float
     highest_time_seconds: float
     highest_energy_joules: float
 
@@ -186,10 +193,10 @@ class ComputedUsage:
         """The usage of this many steps, from the samples of the cheapest and the highest limit."""
         return cls(
             steps,
-            best.power_limit_watts,
+            best.power_setting.limit_watts_per_gpu,
             steps * best.time_seconds / best.steps,
             steps * best.energy_joules / best.steps,
-            highest.power_limit_watts,
+            highest.power_setting.limit_watts_per_gpu,
             steps * highest.time_seconds / highest.steps,
             steps * highest.energy_joules / highest.steps,
         )
@@ -197,6 +204,6 @@ class ComputedUsage:
     def __str__(self) -> str:
         return (
             f"computed from the profile, not measured: {self.steps} steps would take {self.time_seconds:.4g} s and "
-            f"{self.energy_joules:.4g} J at {self.power_limit_watts:g} W, against {self.highest_time_seconds:.4g} s "
-            f"and {self.highest_energy_joules:.4g} J at {self.highest_power_limit_watts:g} W"
+            f"{self.energy_joules:.4g} J at {self.limit_watts_per_gpu:g} W, against {self.highest_time_seconds:.4g} s "
+            f"and {self.highest_energy_joules:.4g} J at {self.highest_limit_watts_per_gpu:g} W"
         )

@@ -238,31 +238,33 @@ def checked_decision(answer: v1.ReportResultResponse | v1.HeartbeatResponse | v1
     return decision
 
 
-def check_power_limit(answer: v1.GetPowerLimitResponse) -> None:
+def check_acquired_limit(answer: v1.AcquirePowerLimitResponse) -> None:
     """Checks a power limit and the samples that it comes from.
 
     Raises:
-        InvalidAnswerError: if a number is unusable.
+        InvalidAnswerError: if there is none although the trial has to use it, or a number is unusable.
     """
-    if answer.HasField("power_limit_watts"):
-        check_watts(answer.power_limit_watts)
+    if answer.action != v1.POWER_ACTION_USE_LIMIT:
+        return
+    check_setting(answer.power_setting)
     for name in ("cheapest", "highest"):
-        if answer.HasField(name):
-            sample: v1.PowerSample = getattr(answer, name)
-            check_watts(sample.power_limit_watts)
-            usable = 0 < sample.time_seconds < math.inf and 0 <= sample.energy_joules < math.inf and sample.steps > 0
-            require(
-                usable,
-                f"its {name} sample has {sample.time_seconds:g} s, {sample.energy_joules:g} J and {sample.steps} steps",
-            )
+        sample: v1.PowerSample = getattr(answer, name)
+        check_setting(sample.power_setting)
+        usable = 0 < sample.time_seconds < math.inf and 0 <= sample.energy_joules < math.inf and sample.steps > 0
+        require(
+            usable,
+            f"its {name} sample has {sample.time_seconds:g} s, {sample.energy_joules:g} J and {sample.steps} steps",
+        )
 
 
-def check_watts(watts: float) -> None:
-    """Checks a power limit.
+def check_setting(setting: v1.PowerSetting) -> None:
+    """Checks that a setting has a power limit.
 
     Raises:
-        InvalidAnswerError: if it is not above 0 and finite.
+        InvalidAnswerError: if it has none, or one that is not above 0 and finite.
     """
+    require(setting.HasField("limit_watts_per_gpu"), "it has no power limit")
+    watts = setting.limit_watts_per_gpu
     require(0 < watts < math.inf, f"its power limit is {watts:g} W")
 
 

@@ -279,24 +279,18 @@ class Client:
 
         return self._call(lambda link: link.optimizer.ImportTrial, request, timeout, check)
 
-    def get_power_limit(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetPowerLimitResponse:
-        """The cheapest power limit of a batch size. If none is known and no trial profiles, this trial has to profile.
+    def acquire_power_limit(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.AcquirePowerLimitResponse:
+        """What a trial does about the power limit of its batch size: use the known one, profile, or wait.
 
         Args:
-            trial: the trial; with trial number 0 the call only looks up the limit.
+            trial: the trial.
             timeout: seconds; None is the client's.
 
         Raises:
-            InvalidRequestError: if the job has no such batch size.
             JobNotFoundError, TrialNotFoundError: if there is no such trial, or it was deleted.
         """
-        request = v1.GetPowerLimitRequest(
-            job_id=trial.job_id,
-            batch_size=trial.batch_size,
-            trial_number=trial.trial_number,
-            launch_id=trial.launch_id,
-        )
-        return self._call(lambda link: link.optimizer.GetPowerLimit, request, timeout, answers.check_power_limit)
+        request = v1.AcquirePowerLimitRequest(trial=trial)
+        return self._call(lambda link: link.optimizer.AcquirePowerLimit, request, timeout, answers.check_acquired_limit)
 
     def report_power_profile(
         self, trial: v1.TrialId, samples: Iterable[v1.PowerSample], *, timeout: float | None = None
@@ -320,9 +314,9 @@ class Client:
             lambda link: link.optimizer.ReportPowerProfile,
             request,
             timeout,
-            lambda answer: answers.check_watts(answer.power_limit_watts),
+            lambda answer: answers.check_setting(answer.power_setting),
         )
-        return answer.power_limit_watts
+        return answer.power_setting.limit_watts_per_gpu
 
     def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
         """The current state of a job.

@@ -1,9 +1,9 @@
 """`client.json`: what a client in a command tells `wattwise run`, in the trial's folder `WATTWISE_LOG_DIR`.
 
-    {"joined": true, "power_limit_watts": 175.0}
+    {"joined": true, "limit_watts_per_gpu": 175.0}
 
 `joined` is true once the client has joined the driver's trial: the driver then leaves measuring and reporting to it.
-`power_limit_watts` is absent until a `PowerLimitOptimizer` has set a limit. The file is always replaced as a whole.
+`limit_watts_per_gpu` is absent until a `PowerLimitOptimizer` has set a limit. The file is always replaced as a whole.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ClientFile(NamedTuple):
 
     Attributes:
         joined: as in the file.
-        power_limit_watts: as in the file; None if it is absent.
+        limit_watts_per_gpu: as in the file; None if it is absent.
         fault: why the file, or a field of it, is not used; empty if there is no fault.
     """
 
     joined: bool = False
-    power_limit_watts: float | None = None
+    limit_watts_per_gpu: float | None = None
     fault: str = ""
 
     @classmethod
@@ -56,21 +56,21 @@ class ClientFile(NamedTuple):
     def write(self, folder: Path) -> None:
         """Replaces the file; a folder that cannot be written must not disturb the training."""
         content: dict[str, object] = {"joined": self.joined}
-        if self.power_limit_watts is not None:
-            content["power_limit_watts"] = self.power_limit_watts
+        if self.limit_watts_per_gpu is not None:
+            content["limit_watts_per_gpu"] = self.limit_watts_per_gpu
         with suppress(OSError), replacing(folder / CLIENT_FILE, f"{{}}.{os.getpid()}") as file:
             file.write(f"{json.dumps(content)}\n".encode())
 
 
 def power_limit_of(document: Mapping[str, object]) -> float | None:
-    """The field `power_limit_watts` of a JSON object; None if it is missing or not a power."""
-    limit = document.get("power_limit_watts")
+    """The field `limit_watts_per_gpu` of a JSON object; None if it is missing or not a power."""
+    limit = document.get("limit_watts_per_gpu")
     return float(limit) if is_number(limit) and 0 < limit < math.inf else None
 
 
 def power_fault_of(document: Mapping[str, object]) -> str:
     """What is wrong with the field; empty if it is missing or a power."""
-    limit = document.get("power_limit_watts")
+    limit = document.get("limit_watts_per_gpu")
     if limit is None or power_limit_of(document) is not None:
         return ""
-    return f"power_limit_watts {limit!r:.80}, which is not a number of watts"
+    return f"limit_watts_per_gpu {limit!r:.80}, which is not a number of watts"

@@ -239,7 +239,7 @@ class DriverLaunch:
 
     def record_power_limit(self, watts: float) -> None:
         """Records the power limit for the driver's history."""
-        self._write(ClientFile(joined=True, power_limit_watts=watts))
+        self._write(ClientFile(joined=True, limit_watts_per_gpu=watts))
 
     def _write(self, content: ClientFile) -> None:
         if self._folder is not None:

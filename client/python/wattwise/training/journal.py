@@ -227,8 +227,8 @@ class TrialRecord:
             measurement.report_time.FromNanoseconds(int(at * 1e9))
             if result.HasField("monitor"):
                 request.monitor.CopyFrom(result.monitor)
-            if result.HasField("power_limit_watts"):
-                request.power_limit_watts = result.power_limit_watts
+            if result.HasField("power_setting"):
+                request.power_setting.CopyFrom(result.power_setting)
         return request
 
 

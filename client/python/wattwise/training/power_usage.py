@@ -34,14 +34,18 @@ class PowerUsage:
             self._computed = v1.ComputedUsage(
                 time_seconds=progress.time_seconds + used.time_seconds - known.time_seconds,
                 energy_joules=progress.energy_joules + used.energy_joules - known.energy_joules,
-                power_limit_watts=used.power_limit_watts,
+                power_setting=used.power_setting,
             )
 
     def observe(self, limit_watts: float) -> None:
         """Computes from now on; `limit_watts` is the limit that the sums are for until the profile is known."""
         if self._computed is None:
             seconds, joules = self._measured
-            self._computed = v1.ComputedUsage(time_seconds=seconds, energy_joules=joules, power_limit_watts=limit_watts)
+            self._computed = v1.ComputedUsage(
+                time_seconds=seconds,
+                energy_joules=joules,
+                power_setting=v1.PowerSetting(limit_watts_per_gpu=limit_watts),
+            )
 
     def know(self, cheapest: v1.PowerSample, highest: v1.PowerSample) -> None:
         """Computes the steps from now on with the samples of the cheapest and of the highest limit."""
@@ -60,7 +64,7 @@ class PowerUsage:
     def complete(self, result: v1.TrainingResult) -> None:
         """Adds the limit and the computed sums to a result, which is the next one of the trial."""
         if self.limit_watts is not None:
-            result.power_limit_watts = self.limit_watts
+            result.power_setting.limit_watts_per_gpu = self.limit_watts
         if self._computed is not None:
             self._add(result.time_seconds - self._measured[0], result.energy_joules - self._measured[1])
             result.computed.CopyFrom(self._computed)
@@ -78,7 +82,7 @@ class PowerUsage:
             return
         if self._samples is not None and steps:
             cheapest, highest = self._samples
-            computed.power_limit_watts = cheapest.power_limit_watts
+            computed.power_setting.CopyFrom(cheapest.power_setting)
             seconds = _instead(seconds, steps * _time(highest), steps * _time(cheapest))
             joules = _instead(joules, steps * _energy(highest), steps * _energy(cheapest))
         computed.time_seconds += seconds

@@ -39,7 +39,7 @@ def largest(*several: Sums) -> v1.TrainingResult:
             used = most.computed
             used.time_seconds = max(used.time_seconds, each.computed.time_seconds)
             used.energy_joules = max(used.energy_joules, each.computed.energy_joules)
-            used.power_limit_watts = each.computed.power_limit_watts
+            used.power_setting.CopyFrom(each.computed.power_setting)
     return most
 
 

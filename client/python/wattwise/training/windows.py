@@ -16,7 +16,7 @@ _SHORTEST_SECONDS = 1e-6
 
 def monitor_message(known: MonitorKinds) -> v1.Monitor:
     """The monitor as a message."""
-    return v1.Monitor(kinds=known.kinds, estimated=known.estimated, partly=known.partly)
+    return v1.Monitor(kinds=known.kinds, quality=v1.EnergyQuality.Value(f"ENERGY_QUALITY_{known.quality.name}"))
 
 
 class TrainingWindows:

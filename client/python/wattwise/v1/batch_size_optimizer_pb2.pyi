@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from wattwise.v1 import job_pb2 as _job_pb2
 from wattwise.v1 import trial_pb2 as _trial_pb2
 import builtins as _builtins
@@ -20,6 +21,42 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _PowerAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PowerActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PowerAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    POWER_ACTION_UNSPECIFIED: _PowerAction.ValueType  # 0
+    """Never sent by the server. A client treats a value that it does not know as POWER_ACTION_WAIT."""
+    POWER_ACTION_USE_LIMIT: _PowerAction.ValueType  # 1
+    """Train with the power_setting of the response, the cheapest known one."""
+    POWER_ACTION_PROFILE: _PowerAction.ValueType  # 2
+    """No limit is known: measure at several limits, then call ReportPowerProfile. No other trial of the batch size gets this
+    action until this trial has reported a profile or has ended; a restart of the server does not change that.
+    """
+    POWER_ACTION_WAIT: _PowerAction.ValueType  # 3
+    """No limit is known, and another trial is profiling, or this trial has ended, is lost or is excluded: train at the
+    current limit and ask again later.
+    """
+
+class PowerAction(_PowerAction, metaclass=_PowerActionEnumTypeWrapper):
+    """What a trial does about the power limit of its batch size."""
+
+POWER_ACTION_UNSPECIFIED: PowerAction.ValueType  # 0
+"""Never sent by the server. A client treats a value that it does not know as POWER_ACTION_WAIT."""
+POWER_ACTION_USE_LIMIT: PowerAction.ValueType  # 1
+"""Train with the power_setting of the response, the cheapest known one."""
+POWER_ACTION_PROFILE: PowerAction.ValueType  # 2
+"""No limit is known: measure at several limits, then call ReportPowerProfile. No other trial of the batch size gets this
+action until this trial has reported a profile or has ended; a restart of the server does not change that.
+"""
+POWER_ACTION_WAIT: PowerAction.ValueType  # 3
+"""No limit is known, and another trial is profiling, or this trial has ended, is lost or is excluded: train at the
+current limit and ask again later.
+"""
+Global___PowerAction: _TypeAlias = PowerAction  # noqa: Y015
 
 @_typing.final
 class RegisterJobRequest(_message.Message):
@@ -391,7 +428,7 @@ class ImportTrialRequest(_message.Message):
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     MEASUREMENTS_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
-    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    POWER_SETTING_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     MONITOR_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
@@ -410,8 +447,6 @@ class ImportTrialRequest(_message.Message):
     that the server does not know is recorded as END_REASON_ERROR, with a warning. Otherwise ignored.
     END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
     """
-    power_limit_watts: _builtins.float
-    """The GPU power limit that the trial was trained at, in watts. Must be above 0. Unset: unknown."""
     validate_only: _builtins.bool
     """True: nothing is changed, and the answer is the one that the import would get now. False: the trial is imported."""
     @_builtins.property
@@ -419,6 +454,10 @@ class ImportTrialRequest(_message.Message):
         """The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
         trial do not count. At most 5000. Empty: the trial ended before its first epoch did.
         """
+
+    @_builtins.property
+    def power_setting(self) -> _trial_pb2.PowerSetting:
+        """The setting of the GPUs that the trial was trained with. Unset: unknown."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
@@ -438,18 +477,16 @@ class ImportTrialRequest(_message.Message):
         batch_size: _builtins.int = ...,
         measurements: _abc.Iterable[_trial_pb2.Measurement] | None = ...,
         end_reason: _trial_pb2.EndReason.ValueType = ...,
-        power_limit_watts: _builtins.float | None = ...,
+        power_setting: _trial_pb2.PowerSetting | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         monitor: _trial_pb2.Monitor | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["monitor", b"monitor", "power_setting", b"power_setting", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "launch_id", b"launch_id", "measurements", b"measurements", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "launch_id", b"launch_id", "measurements", b"measurements", "monitor", b"monitor", "power_setting", b"power_setting", "start_time", b"start_time", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
-    _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportTrialRequest: _TypeAlias = ImportTrialRequest  # noqa: Y015
 
@@ -482,88 +519,70 @@ class ImportTrialResponse(_message.Message):
 Global___ImportTrialResponse: _TypeAlias = ImportTrialResponse  # noqa: Y015
 
 @_typing.final
-class GetPowerLimitRequest(_message.Message):
-    """Request of GetPowerLimit."""
+class AcquirePowerLimitRequest(_message.Message):
+    """Request of AcquirePowerLimit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
-    LAUNCH_ID_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
-    batch_size: _builtins.int
-    """One of the job's batch sizes. Required: 0 is refused."""
-    trial_number: _builtins.int
-    """The trial that asks, which must run with this batch size. If no limit is known and no other trial is profiling, it
-    becomes the trial that profiles until it has reported a profile or has ended; a restart of the server does not
-    change that. 0: the call only reads.
-    """
-    launch_id: _builtins.str
-    """The launch_id of the trial's launch. If it is set and the trial belongs to another launch, the call is refused with
-    ERROR_REASON_TRIAL_NOT_FOUND.
-    """
+    TRIAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> _trial_pb2.TrialId:
+        """The trial that asks. Required."""
+
     def __init__(
         self,
         *,
-        job_id: _builtins.str = ...,
-        batch_size: _builtins.int = ...,
-        trial_number: _builtins.int = ...,
-        launch_id: _builtins.str = ...,
+        trial: _trial_pb2.TrialId | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "launch_id", b"launch_id", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetPowerLimitRequest: _TypeAlias = GetPowerLimitRequest  # noqa: Y015
+Global___AcquirePowerLimitRequest: _TypeAlias = AcquirePowerLimitRequest  # noqa: Y015
 
 @_typing.final
-class GetPowerLimitResponse(_message.Message):
-    """Response of GetPowerLimit."""
+class AcquirePowerLimitResponse(_message.Message):
+    """Response of AcquirePowerLimit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
-    PROFILED_BY_ANOTHER_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    POWER_SETTING_FIELD_NUMBER: _builtins.int
     CHEAPEST_FIELD_NUMBER: _builtins.int
     HIGHEST_FIELD_NUMBER: _builtins.int
-    power_limit_watts: _builtins.float
-    """The cheapest power limit of one GPU, in watts. Unset: no trial has profiled this batch size."""
-    profiled_by_another: _builtins.bool
-    """True if a trial other than the caller is profiling, or if the caller's trial has ended or is lost: train at the
-    current limit and ask again later. False: no other trial is profiling; if no limit is set either, the caller's
-    trial profiles.
-    """
+    action: Global___PowerAction.ValueType
+    """What the trial does. Always set."""
+    @_builtins.property
+    def power_setting(self) -> _trial_pb2.PowerSetting:
+        """The cheapest known setting of the GPUs, with its limit. Unset: the action is not POWER_ACTION_USE_LIMIT."""
+
     @_builtins.property
     def cheapest(self) -> Global___PowerSample:
-        """The sample of that limit. Unset: no trial has profiled this batch size."""
+        """The sample of that setting. Unset: the action is not POWER_ACTION_USE_LIMIT."""
 
     @_builtins.property
     def highest(self) -> Global___PowerSample:
         """The sample of the highest limit in the same profile, to compute the usage at the cheapest one in observer mode. Unset:
-        no trial has profiled this batch size, or only an older version of the server has stored the profile.
+        the action is not POWER_ACTION_USE_LIMIT.
         """
 
     def __init__(
         self,
         *,
-        power_limit_watts: _builtins.float | None = ...,
-        profiled_by_another: _builtins.bool = ...,
+        action: Global___PowerAction.ValueType = ...,
+        power_setting: _trial_pb2.PowerSetting | None = ...,
         cheapest: Global___PowerSample | None = ...,
         highest: Global___PowerSample | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "cheapest", b"cheapest", "highest", b"highest", "power_limit_watts", b"power_limit_watts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cheapest", b"cheapest", "highest", b"highest", "power_setting", b"power_setting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts", "cheapest", b"cheapest", "highest", b"highest", "power_limit_watts", b"power_limit_watts", "profiled_by_another", b"profiled_by_another"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cheapest", b"cheapest", "highest", b"highest", "power_setting", b"power_setting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
-    _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetPowerLimitResponse: _TypeAlias = GetPowerLimitResponse  # noqa: Y015
+Global___AcquirePowerLimitResponse: _TypeAlias = AcquirePowerLimitResponse  # noqa: Y015
 
 @_typing.final
 class PowerSample(_message.Message):
@@ -571,29 +590,31 @@ class PowerSample(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    POWER_SETTING_FIELD_NUMBER: _builtins.int
     TIME_SECONDS_FIELD_NUMBER: _builtins.int
     ENERGY_JOULES_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
-    power_limit_watts: _builtins.float
-    """The limit that every GPU of the trial was set to, in watts. Must be above 0 and occur once in a profile."""
     time_seconds: _builtins.float
     """Duration of all measured steps together, in seconds. Must be above 0."""
     energy_joules: _builtins.float
     """Energy of all GPUs together during that time, in joules. 0 or more; 0: no energy was measured."""
     steps: _builtins.int
     """Number of training steps measured. Must be at least 1."""
+    @_builtins.property
+    def power_setting(self) -> _trial_pb2.PowerSetting:
+        """The setting of all GPUs of the trial. Required, with a limit that occurs once in a profile."""
+
     def __init__(
         self,
         *,
-        power_limit_watts: _builtins.float = ...,
+        power_setting: _trial_pb2.PowerSetting | None = ...,
         time_seconds: _builtins.float = ...,
         energy_joules: _builtins.float = ...,
         steps: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["power_setting", b"power_setting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["energy_joules", b"energy_joules", "power_limit_watts", b"power_limit_watts", "steps", b"steps", "time_seconds", b"time_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["energy_joules", b"energy_joules", "power_setting", b"power_setting", "steps", b"steps", "time_seconds", b"time_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -635,17 +656,19 @@ class ReportPowerProfileResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
-    power_limit_watts: _builtins.float
-    """The cheapest known power limit of one GPU, in watts. Always set; of equally cheap limits, the lowest."""
+    POWER_SETTING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def power_setting(self) -> _trial_pb2.PowerSetting:
+        """The cheapest known setting of the GPUs. Always set, with its limit; of equally cheap limits, the lowest."""
+
     def __init__(
         self,
         *,
-        power_limit_watts: _builtins.float = ...,
+        power_setting: _trial_pb2.PowerSetting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["power_setting", b"power_setting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["power_limit_watts", b"power_limit_watts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["power_setting", b"power_setting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -74,10 +74,10 @@ class BatchSizeOptimizerStub(object):
                 request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialResponse.FromString,
                 _registered_method=True)
-        self.GetPowerLimit = channel.unary_unary(
-                '/wattwise.v1.BatchSizeOptimizer/GetPowerLimit',
-                request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitRequest.SerializeToString,
-                response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitResponse.FromString,
+        self.AcquirePowerLimit = channel.unary_unary(
+                '/wattwise.v1.BatchSizeOptimizer/AcquirePowerLimit',
+                request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.AcquirePowerLimitRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.AcquirePowerLimitResponse.FromString,
                 _registered_method=True)
         self.ReportPowerProfile = channel.unary_unary(
                 '/wattwise.v1.BatchSizeOptimizer/ReportPowerProfile',
@@ -150,18 +150,21 @@ class BatchSizeOptimizerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetPowerLimit(self, request, context):
-        """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
-        trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
-        profiles. Safe to retry.
+    def AcquirePowerLimit(self, request, context):
+        """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
+        if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
+        trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
+        with ERROR_REASON_INVALID_REQUEST without one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportPowerProfile(self, request, context):
-        """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
-        reported for this batch size. Safe to retry.
+        """Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
+        profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
+        Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
+        ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,10 +208,10 @@ def add_BatchSizeOptimizerServicer_to_server(servicer, server):
                     request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialResponse.SerializeToString,
             ),
-            'GetPowerLimit': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetPowerLimit,
-                    request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitRequest.FromString,
-                    response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitResponse.SerializeToString,
+            'AcquirePowerLimit': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcquirePowerLimit,
+                    request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.AcquirePowerLimitRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.AcquirePowerLimitResponse.SerializeToString,
             ),
             'ReportPowerProfile': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportPowerProfile,
@@ -421,7 +424,7 @@ class BatchSizeOptimizer(object):
             _registered_method=True)
 
     @staticmethod
-    def GetPowerLimit(request,
+    def AcquirePowerLimit(request,
             target,
             options=(),
             channel_credentials=None,
@@ -434,9 +437,9 @@ class BatchSizeOptimizer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/wattwise.v1.BatchSizeOptimizer/GetPowerLimit',
-            wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitRequest.SerializeToString,
-            wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitResponse.FromString,
+            '/wattwise.v1.BatchSizeOptimizer/AcquirePowerLimit',
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.AcquirePowerLimitRequest.SerializeToString,
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.AcquirePowerLimitResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -64,14 +64,17 @@ class BatchSizeOptimizerStub:
     of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
     INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
     """
-    GetPowerLimit: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetPowerLimitRequest, _batch_size_optimizer_pb2.GetPowerLimitResponse]
-    """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
-    trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
-    profiles. Safe to retry.
+    AcquirePowerLimit: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.AcquirePowerLimitRequest, _batch_size_optimizer_pb2.AcquirePowerLimitResponse]
+    """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
+    if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
+    trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
+    with ERROR_REASON_INVALID_REQUEST without one.
     """
     ReportPowerProfile: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportPowerProfileRequest, _batch_size_optimizer_pb2.ReportPowerProfileResponse]
-    """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
-    reported for this batch size. Safe to retry.
+    """Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
+    profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
+    Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
+    ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
     """
 
 @_typing.type_check_only
@@ -110,14 +113,17 @@ class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
     of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
     INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
     """
-    GetPowerLimit: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetPowerLimitRequest, _batch_size_optimizer_pb2.GetPowerLimitResponse]  # type: ignore[assignment]
-    """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
-    trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
-    profiles. Safe to retry.
+    AcquirePowerLimit: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.AcquirePowerLimitRequest, _batch_size_optimizer_pb2.AcquirePowerLimitResponse]  # type: ignore[assignment]
+    """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
+    if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
+    trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
+    with ERROR_REASON_INVALID_REQUEST without one.
     """
     ReportPowerProfile: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportPowerProfileRequest, _batch_size_optimizer_pb2.ReportPowerProfileResponse]  # type: ignore[assignment]
-    """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
-    reported for this batch size. Safe to retry.
+    """Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
+    profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
+    Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
+    ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
     """
 
 class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
@@ -197,14 +203,15 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def GetPowerLimit(
+    def AcquirePowerLimit(
         self,
-        request: _batch_size_optimizer_pb2.GetPowerLimitRequest,
+        request: _batch_size_optimizer_pb2.AcquirePowerLimitRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_batch_size_optimizer_pb2.GetPowerLimitResponse, _abc.Awaitable[_batch_size_optimizer_pb2.GetPowerLimitResponse]]:
-        """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
-        trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
-        profiles. Safe to retry.
+    ) -> _typing.Union[_batch_size_optimizer_pb2.AcquirePowerLimitResponse, _abc.Awaitable[_batch_size_optimizer_pb2.AcquirePowerLimitResponse]]:
+        """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
+        if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
+        trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
+        with ERROR_REASON_INVALID_REQUEST without one.
         """
 
     @_abc_1.abstractmethod
@@ -213,8 +220,10 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.ReportPowerProfileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.ReportPowerProfileResponse, _abc.Awaitable[_batch_size_optimizer_pb2.ReportPowerProfileResponse]]:
-        """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
-        reported for this batch size. Safe to retry.
+        """Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
+        profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
+        Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
+        ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
         """
 
 def add_BatchSizeOptimizerServicer_to_server(servicer: BatchSizeOptimizerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -715,29 +715,31 @@ class ProfiledLimit(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    POWER_SETTING_FIELD_NUMBER: _builtins.int
     TIME_SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
     ENERGY_JOULES_PER_STEP_FIELD_NUMBER: _builtins.int
     COST_PER_STEP_FIELD_NUMBER: _builtins.int
-    power_limit_watts: _builtins.float
-    """The limit of one GPU, in watts."""
     time_seconds_per_step: _builtins.float
     """Duration, in seconds."""
     energy_joules_per_step: _builtins.float
     """Energy of all GPUs together, in joules. 0: no energy was measured."""
     cost_per_step: _builtins.float
     """Cost, in joules."""
+    @_builtins.property
+    def power_setting(self) -> _trial_pb2.PowerSetting:
+        """The setting of the GPUs, with the limit. Always set."""
+
     def __init__(
         self,
         *,
-        power_limit_watts: _builtins.float = ...,
+        power_setting: _trial_pb2.PowerSetting | None = ...,
         time_seconds_per_step: _builtins.float = ...,
         energy_joules_per_step: _builtins.float = ...,
         cost_per_step: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["power_setting", b"power_setting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost_per_step", b"cost_per_step", "energy_joules_per_step", b"energy_joules_per_step", "power_limit_watts", b"power_limit_watts", "time_seconds_per_step", b"time_seconds_per_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost_per_step", b"cost_per_step", "energy_joules_per_step", b"energy_joules_per_step", "power_setting", b"power_setting", "time_seconds_per_step", b"time_seconds_per_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

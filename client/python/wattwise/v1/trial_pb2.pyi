@@ -246,6 +246,34 @@ recorded.
 """
 Global___WarningReason: _TypeAlias = WarningReason  # noqa: Y015
 
+class _EnergyQuality:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EnergyQualityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EnergyQuality.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ENERGY_QUALITY_UNSPECIFIED: _EnergyQuality.ValueType  # 0
+    """Unknown, which counts as ENERGY_QUALITY_ESTIMATED. Never sent by the server."""
+    ENERGY_QUALITY_MEASURED: _EnergyQuality.ValueType  # 1
+    """All of it was measured."""
+    ENERGY_QUALITY_PARTLY_ESTIMATED: _EnergyQuality.ValueType  # 2
+    """It was measured in part and estimated otherwise, for example while a monitor failed."""
+    ENERGY_QUALITY_ESTIMATED: _EnergyQuality.ValueType  # 3
+    """All of it was estimated."""
+
+class EnergyQuality(_EnergyQuality, metaclass=_EnergyQualityEnumTypeWrapper):
+    """How much of an energy was measured. A reader that does not know a value treats it as ENERGY_QUALITY_ESTIMATED."""
+
+ENERGY_QUALITY_UNSPECIFIED: EnergyQuality.ValueType  # 0
+"""Unknown, which counts as ENERGY_QUALITY_ESTIMATED. Never sent by the server."""
+ENERGY_QUALITY_MEASURED: EnergyQuality.ValueType  # 1
+"""All of it was measured."""
+ENERGY_QUALITY_PARTLY_ESTIMATED: EnergyQuality.ValueType  # 2
+"""It was measured in part and estimated otherwise, for example while a monitor failed."""
+ENERGY_QUALITY_ESTIMATED: EnergyQuality.ValueType  # 3
+"""All of it was estimated."""
+Global___EnergyQuality: _TypeAlias = EnergyQuality  # noqa: Y015
+
 @_typing.final
 class TrialId(_message.Message):
     """The id of a trial."""
@@ -325,7 +353,7 @@ class Trial(_message.Message):
     MONITOR_FIELD_NUMBER: _builtins.int
     OTHER_MONITOR_FIELD_NUMBER: _builtins.int
     COMPUTED_FIELD_NUMBER: _builtins.int
-    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    POWER_SETTING_FIELD_NUMBER: _builtins.int
     EXCLUDED_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
@@ -355,8 +383,6 @@ class Trial(_message.Message):
     """Epoch of its newest report. 0: no report yet."""
     last_metric: _builtins.float
     """Metric of its newest report; may be NaN. Unset: no report yet."""
-    power_limit_watts: _builtins.float
-    """The GPU power limit of its newest report that had one, in watts. Unset: unknown."""
     excluded: _builtins.bool
     """Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset."""
     reason: _builtins.str
@@ -416,6 +442,10 @@ class Trial(_message.Message):
         """
 
     @_builtins.property
+    def power_setting(self) -> Global___PowerSetting:
+        """The GPUs' setting in its newest report that had one. Unset: unknown."""
+
+    @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
         """What looks wrong about the trial, in every answer for it too. Empty: nothing."""
 
@@ -446,7 +476,7 @@ class Trial(_message.Message):
         monitor: Global___Monitor | None = ...,
         other_monitor: Global___Monitor | None = ...,
         computed: Global___ComputedUsage | None = ...,
-        power_limit_watts: _builtins.float | None = ...,
+        power_setting: Global___PowerSetting | None = ...,
         excluded: _builtins.bool = ...,
         warnings: _abc.Iterable[Global___TrialWarning] | None = ...,
         reason: _builtins.str = ...,
@@ -459,9 +489,9 @@ class Trial(_message.Message):
         token_id: _builtins.str = ...,
         last_report_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "computed", b"computed", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_setting", b"power_setting", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "excluded", b"excluded", "id", b"id", "labels", b"labels", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_limit_watts", b"power_limit_watts", "pruning_round", b"pruning_round", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "time_seconds", b"time_seconds", "token_id", b"token_id", "type", b"type", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "computed", b"computed", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "excluded", b"excluded", "id", b"id", "labels", b"labels", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_setting", b"power_setting", "pruning_round", b"pruning_round", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "time_seconds", b"time_seconds", "token_id", b"token_id", "type", b"type", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
@@ -469,18 +499,40 @@ class Trial(_message.Message):
     _WhichOneofArgType__cost_bound: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound"]  # noqa: Y015
     _WhichOneofReturnType__last_metric: _TypeAlias = _typing.Literal["last_metric"]  # noqa: Y015
     _WhichOneofArgType__last_metric: _TypeAlias = _typing.Literal["_last_metric", b"_last_metric"]  # noqa: Y015
-    _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
-    _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost) -> _WhichOneofReturnType__cost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_bound) -> _WhichOneofReturnType__cost_bound | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_metric) -> _WhichOneofReturnType__last_metric | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
 
 Global___Trial: _TypeAlias = Trial  # noqa: Y015
+
+@_typing.final
+class PowerSetting(_message.Message):
+    """How the GPUs of a trial are set to use less power. Later versions may have other settings beside the limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_WATTS_PER_GPU_FIELD_NUMBER: _builtins.int
+    limit_watts_per_gpu: _builtins.float
+    """The power limit of one GPU, in watts; all GPUs of the trial have the same. Finite and above 0. Unset: unknown. A
+    PowerSample and ComputedUsage require it, and the server always sets it where a setting is known.
+    """
+    def __init__(
+        self,
+        *,
+        limit_watts_per_gpu: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit_watts_per_gpu", b"_limit_watts_per_gpu", "limit_watts_per_gpu", b"limit_watts_per_gpu"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_watts_per_gpu", b"_limit_watts_per_gpu", "limit_watts_per_gpu", b"limit_watts_per_gpu"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit_watts_per_gpu: _TypeAlias = _typing.Literal["limit_watts_per_gpu"]  # noqa: Y015
+    _WhichOneofArgType__limit_watts_per_gpu: _TypeAlias = _typing.Literal["_limit_watts_per_gpu", b"_limit_watts_per_gpu"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit_watts_per_gpu) -> _WhichOneofReturnType__limit_watts_per_gpu | None: ...
+
+Global___PowerSetting: _TypeAlias = PowerSetting  # noqa: Y015
 
 @_typing.final
 class ComputedUsage(_message.Message):
@@ -492,23 +544,25 @@ class ComputedUsage(_message.Message):
 
     TIME_SECONDS_FIELD_NUMBER: _builtins.int
     ENERGY_JOULES_FIELD_NUMBER: _builtins.int
-    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    POWER_SETTING_FIELD_NUMBER: _builtins.int
     time_seconds: _builtins.float
     """Seconds. Finite, above 0, and not less than reported before."""
     energy_joules: _builtins.float
     """Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before."""
-    power_limit_watts: _builtins.float
-    """The power limit of one GPU that they are computed for, in watts. Must be above 0."""
+    @_builtins.property
+    def power_setting(self) -> Global___PowerSetting:
+        """The setting of the GPUs that they are computed for. Required, with its limit."""
+
     def __init__(
         self,
         *,
         time_seconds: _builtins.float = ...,
         energy_joules: _builtins.float = ...,
-        power_limit_watts: _builtins.float = ...,
+        power_setting: Global___PowerSetting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["power_setting", b"power_setting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["energy_joules", b"energy_joules", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["energy_joules", b"energy_joules", "power_setting", b"power_setting", "time_seconds", b"time_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -555,30 +609,28 @@ class Monitor(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KINDS_FIELD_NUMBER: _builtins.int
-    ESTIMATED_FIELD_NUMBER: _builtins.int
-    PARTLY_FIELD_NUMBER: _builtins.int
-    estimated: _builtins.bool
-    """Whether any of the energy is estimated rather than measured: by a monitor that estimates, or in place of a monitor
-    that failed.
+    QUALITY_FIELD_NUMBER: _builtins.int
+    quality: Global___EnergyQuality.ValueType
+    """How much of the energy was measured. Always set by the server. In requests, unset: unknown, which counts as
+    ENERGY_QUALITY_ESTIMATED and is stored as such, as is a value that the server does not know. Refused without kinds,
+    unless it is unset or ENERGY_QUALITY_MEASURED.
     """
-    partly: _builtins.bool
-    """Whether the energy is estimated only in part and measured otherwise. True only together with `estimated`."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl",
-        "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable characters.
+        "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable characters. Empty: the
+        monitor is unknown.
         """
 
     def __init__(
         self,
         *,
         kinds: _abc.Iterable[_builtins.str] | None = ...,
-        estimated: _builtins.bool = ...,
-        partly: _builtins.bool = ...,
+        quality: Global___EnergyQuality.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["estimated", b"estimated", "kinds", b"kinds", "partly", b"partly"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kinds", b"kinds", "quality", b"quality"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -597,7 +649,7 @@ class TrainingResult(_message.Message):
     CURRENT_EPOCH_FIELD_NUMBER: _builtins.int
     MONITOR_FIELD_NUMBER: _builtins.int
     COMPUTED_FIELD_NUMBER: _builtins.int
-    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    POWER_SETTING_FIELD_NUMBER: _builtins.int
     time_seconds: _builtins.float
     """Seconds of training in this trial so far. Above 0, at most 1e100, and not less than reported before."""
     energy_joules: _builtins.float
@@ -610,8 +662,6 @@ class TrainingResult(_message.Message):
     """
     current_epoch: _builtins.int
     """The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease."""
-    power_limit_watts: _builtins.float
-    """The GPU power limit that the epoch ended with, in watts. Must be above 0. Unset: unknown."""
     @_builtins.property
     def trial(self) -> Global___TrialId:
         """The trial. Required."""
@@ -626,6 +676,10 @@ class TrainingResult(_message.Message):
         energy_joules, which are always what was measured. Once set, it must be set in all later results of the trial.
         """
 
+    @_builtins.property
+    def power_setting(self) -> Global___PowerSetting:
+        """The setting of the GPUs at the end of the epoch. Unset: unknown."""
+
     def __init__(
         self,
         *,
@@ -636,20 +690,15 @@ class TrainingResult(_message.Message):
         current_epoch: _builtins.int = ...,
         monitor: Global___Monitor | None = ...,
         computed: Global___ComputedUsage | None = ...,
-        power_limit_watts: _builtins.float | None = ...,
+        power_setting: Global___PowerSetting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "metric", b"metric", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "computed", b"computed", "metric", b"metric", "monitor", b"monitor", "power_setting", b"power_setting", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "power_setting", b"power_setting", "time_seconds", b"time_seconds", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
     _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
-    _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
-    _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
 
 Global___TrainingResult: _TypeAlias = TrainingResult  # noqa: Y015
 

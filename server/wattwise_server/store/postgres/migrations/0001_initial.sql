@@ -38,10 +38,8 @@ CREATE TABLE jobs (
     monitor_kinds text NOT NULL,
     other_monitor_kinds text NOT NULL,
     notes text NOT NULL,
-    monitor_estimated boolean NOT NULL,
-    monitor_partly boolean NOT NULL,
-    other_monitor_estimated boolean NOT NULL,
-    other_monitor_partly boolean NOT NULL,
+    monitor_quality text NOT NULL,
+    other_monitor_quality text NOT NULL,
     bound_stops bigint NOT NULL,
     prior_job_ids text NOT NULL,                -- JSON
     num_events bigint NOT NULL,
@@ -105,18 +103,16 @@ CREATE TABLE trials (
     last_report_time bigint,
     monitor_kinds text NOT NULL,
     other_monitor_kinds text NOT NULL,
-    monitor_estimated boolean NOT NULL,
-    monitor_partly boolean NOT NULL,
-    other_monitor_estimated boolean NOT NULL,
-    other_monitor_partly boolean NOT NULL,
+    monitor_quality text NOT NULL,
+    other_monitor_quality text NOT NULL,
     best_known boolean NOT NULL,
     excluded boolean NOT NULL,
     dispatch_event bigint NOT NULL,             -- its number among the job's events
     end_event bigint,                           -- NULL: running
     last_computed_time_seconds double precision,
     last_computed_energy_joules double precision,
-    last_computed_power_limit_watts double precision,
-    power_limit_watts double precision,         -- NULL: unknown
+    last_computed_limit_watts_per_gpu double precision,
+    limit_watts_per_gpu double precision,         -- NULL: unknown
     warnings text NOT NULL,                     -- JSON: [[reason, field, message, trial], ...]
     start_known boolean NOT NULL,               -- false: `start_time` says nothing
     profile text NOT NULL,                      -- JSON: [cheapest sample, highest sample]
@@ -133,19 +129,19 @@ CREATE TABLE measurements (
     report_time bigint NOT NULL,
     computed_time_seconds double precision,
     computed_energy_joules double precision,
-    computed_power_limit_watts double precision,
+    computed_limit_watts_per_gpu double precision,
     PRIMARY KEY (job_key, trial_number, epoch)
 );
 
 CREATE TABLE power_limits (
     job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
     batch_size bigint NOT NULL,
-    power_limit_watts double precision,
+    limit_watts_per_gpu double precision,
     time_seconds double precision,
     energy_joules double precision,
     steps bigint,                               -- NULL: no report yet
     profiling bigint,                           -- number of the trial that profiles, for as long as it runs
-    highest_power_limit_watts double precision,
+    highest_limit_watts_per_gpu double precision,
     highest_time_seconds double precision,
     highest_energy_joules double precision,
     highest_steps bigint,
@@ -168,7 +164,7 @@ CREATE TABLE events (
     last_report_time bigint,
     last_computed_time_seconds double precision,
     last_computed_energy_joules double precision,
-    last_computed_power_limit_watts double precision,
+    last_computed_limit_watts_per_gpu double precision,
     PRIMARY KEY (job_key, event)
 );
 
@@ -409,8 +405,8 @@ BEGIN
             mab_prior_precision, mab_num_explorations, mab_seed, policy, learn_reward_precision, reward_precision,
             trial_lease_seconds, prior_job_ids, max_power_watts, number_of_gpus, gpu_model, create_time, stage,
             pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
-            num_trials, notes, num_observations, monitor_kinds, monitor_estimated, monitor_partly,
-            other_monitor_kinds, other_monitor_estimated, other_monitor_partly, num_events, first_notes,
+            num_trials, notes, num_observations, monitor_kinds, monitor_quality,
+            other_monitor_kinds, other_monitor_quality, num_events, first_notes,
             changed_policy, reset_after, reset_time, paused, pinned, baseline_requested, warnings
         ) SELECT
             job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
@@ -418,8 +414,8 @@ BEGIN
             mab_prior_precision, mab_num_explorations, mab_seed, policy, learn_reward_precision, reward_precision,
             trial_lease_seconds, prior_job_ids, max_power_watts, number_of_gpus, gpu_model, create_time, stage,
             pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
-            num_trials, notes, num_observations, monitor_kinds, monitor_estimated, monitor_partly,
-            other_monitor_kinds, other_monitor_estimated, other_monitor_partly, num_events, first_notes,
+            num_trials, notes, num_observations, monitor_kinds, monitor_quality,
+            other_monitor_kinds, other_monitor_quality, num_events, first_notes,
             changed_policy, reset_after, reset_time, paused, pinned, baseline_requested, warnings
         FROM json_populate_recordset(NULL::jobs, new_jobs_rows) ORDER BY job_id;
     END IF;
@@ -434,9 +430,8 @@ BEGIN
                 exploring = n.exploring, min_cost = n.min_cost, min_cost_batch_size = n.min_cost_batch_size,
                 missed_floor = n.missed_floor, bound_stops = n.bound_stops, num_trials = n.num_trials, notes = n.notes,
                 num_observations = n.num_observations, monitor_kinds = n.monitor_kinds,
-                monitor_estimated = n.monitor_estimated, monitor_partly = n.monitor_partly,
-                other_monitor_kinds = n.other_monitor_kinds, other_monitor_estimated = n.other_monitor_estimated,
-                other_monitor_partly = n.other_monitor_partly, num_events = n.num_events, first_notes = n.first_notes,
+                monitor_quality = n.monitor_quality,
+                other_monitor_kinds = n.other_monitor_kinds, other_monitor_quality = n.other_monitor_quality, num_events = n.num_events, first_notes = n.first_notes,
                 changed_policy = n.changed_policy, reset_after = n.reset_after, reset_time = n.reset_time,
                 paused = n.paused, pinned = n.pinned, baseline_requested = n.baseline_requested, warnings = n.warnings
             WHERE j.job_key = n.job_key;
@@ -468,16 +463,16 @@ BEGIN
     END IF;
     IF power_limits_rows IS NOT NULL THEN
         INSERT INTO power_limits (
-            job_key, batch_size, power_limit_watts, time_seconds, energy_joules, steps, profiling,
-            highest_power_limit_watts, highest_time_seconds, highest_energy_joules, highest_steps
+            job_key, batch_size, limit_watts_per_gpu, time_seconds, energy_joules, steps, profiling,
+            highest_limit_watts_per_gpu, highest_time_seconds, highest_energy_joules, highest_steps
         ) SELECT
-            job_key, batch_size, power_limit_watts, time_seconds, energy_joules, steps, profiling,
-            highest_power_limit_watts, highest_time_seconds, highest_energy_joules, highest_steps
+            job_key, batch_size, limit_watts_per_gpu, time_seconds, energy_joules, steps, profiling,
+            highest_limit_watts_per_gpu, highest_time_seconds, highest_energy_joules, highest_steps
         FROM json_populate_recordset(NULL::power_limits, power_limits_rows)
         ON CONFLICT (job_key, batch_size) DO UPDATE SET
-            power_limit_watts = excluded.power_limit_watts, time_seconds = excluded.time_seconds,
+            limit_watts_per_gpu = excluded.limit_watts_per_gpu, time_seconds = excluded.time_seconds,
             energy_joules = excluded.energy_joules, steps = excluded.steps, profiling = excluded.profiling,
-            highest_power_limit_watts = excluded.highest_power_limit_watts,
+            highest_limit_watts_per_gpu = excluded.highest_limit_watts_per_gpu,
             highest_time_seconds = excluded.highest_time_seconds,
             highest_energy_joules = excluded.highest_energy_joules, highest_steps = excluded.highest_steps;
     END IF;
@@ -486,16 +481,14 @@ BEGIN
             job_key, trial_number, batch_size, type, pruning_round, status, end_reason, launch_id, start_time,
             start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
-            last_computed_time_seconds, last_computed_energy_joules, last_computed_power_limit_watts,
-            monitor_kinds, monitor_estimated, monitor_partly, other_monitor_kinds, other_monitor_estimated,
-            other_monitor_partly, excluded, dispatch_event, end_event, power_limit_watts, warnings, profile
+            last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
+            monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, limit_watts_per_gpu, warnings, profile
         ) SELECT
             job_key, trial_number, batch_size, type, pruning_round, status, end_reason, launch_id, start_time,
             start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
-            last_computed_time_seconds, last_computed_energy_joules, last_computed_power_limit_watts,
-            monitor_kinds, monitor_estimated, monitor_partly, other_monitor_kinds, other_monitor_estimated,
-            other_monitor_partly, excluded, dispatch_event, end_event, power_limit_watts, warnings, profile
+            last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
+            monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, limit_watts_per_gpu, warnings, profile
         FROM json_populate_recordset(NULL::trials, trials_rows)
         ON CONFLICT (job_key, trial_number) DO UPDATE SET
             batch_size = excluded.batch_size, type = excluded.type, pruning_round = excluded.pruning_round,
@@ -508,13 +501,11 @@ BEGIN
             last_metric = excluded.last_metric, last_report_time = excluded.last_report_time,
             last_computed_time_seconds = excluded.last_computed_time_seconds,
             last_computed_energy_joules = excluded.last_computed_energy_joules,
-            last_computed_power_limit_watts = excluded.last_computed_power_limit_watts,
-            monitor_kinds = excluded.monitor_kinds, monitor_estimated = excluded.monitor_estimated,
-            monitor_partly = excluded.monitor_partly, other_monitor_kinds = excluded.other_monitor_kinds,
-            other_monitor_estimated = excluded.other_monitor_estimated,
-            other_monitor_partly = excluded.other_monitor_partly, excluded = excluded.excluded,
+            last_computed_limit_watts_per_gpu = excluded.last_computed_limit_watts_per_gpu,
+            monitor_kinds = excluded.monitor_kinds, monitor_quality = excluded.monitor_quality, other_monitor_kinds = excluded.other_monitor_kinds,
+            other_monitor_quality = excluded.other_monitor_quality, excluded = excluded.excluded,
             dispatch_event = excluded.dispatch_event, end_event = excluded.end_event,
-            power_limit_watts = excluded.power_limit_watts, warnings = excluded.warnings,
+            limit_watts_per_gpu = excluded.limit_watts_per_gpu, warnings = excluded.warnings,
             profile = excluded.profile;
     END IF;
     IF cardinality(measured_jobs) = 1 THEN
@@ -534,21 +525,21 @@ BEGIN
     IF computed_rows IS NOT NULL THEN
         INSERT INTO measurements (
             job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time, computed_time_seconds,
-            computed_energy_joules, computed_power_limit_watts
+            computed_energy_joules, computed_limit_watts_per_gpu
         ) SELECT
             job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time, computed_time_seconds,
-            computed_energy_joules, computed_power_limit_watts
+            computed_energy_joules, computed_limit_watts_per_gpu
         FROM json_populate_recordset(NULL::measurements, computed_rows);
     END IF;
     IF events_rows IS NOT NULL THEN
         INSERT INTO events (
             job_key, event, kind, batch_size, trial_number, type, end_reason, cost, last_epoch, last_time_seconds,
             last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
-            last_computed_energy_joules, last_computed_power_limit_watts
+            last_computed_energy_joules, last_computed_limit_watts_per_gpu
         ) SELECT
             job_key, event, kind, batch_size, trial_number, type, end_reason, cost, last_epoch, last_time_seconds,
             last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
-            last_computed_energy_joules, last_computed_power_limit_watts
+            last_computed_energy_joules, last_computed_limit_watts_per_gpu
         FROM json_populate_recordset(NULL::events, events_rows);
     END IF;
     IF kept_rows IS NOT NULL THEN

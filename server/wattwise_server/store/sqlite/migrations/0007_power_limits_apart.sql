@@ -2,7 +2,7 @@
 CREATE TABLE power_limits (
     job_key INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
     batch_size INTEGER NOT NULL,
-    power_limit_watts REAL,                 -- the cheapest reported sample; NULL: no report yet
+    limit_watts_per_gpu REAL,                 -- the cheapest reported sample; NULL: no report yet
     time_seconds REAL,
     energy_joules REAL,
     steps INTEGER,
@@ -11,7 +11,7 @@ CREATE TABLE power_limits (
 ) WITHOUT ROWID;
 
 INSERT INTO power_limits
-SELECT job_key, batch_size, power_limit_watts, power_time_seconds, power_energy_joules, power_steps, profiling
+SELECT job_key, batch_size, limit_watts_per_gpu, power_time_seconds, power_energy_joules, power_steps, profiling
 FROM arms WHERE power_steps IS NOT NULL OR profiling IS NOT NULL;
 
 -- DROP COLUMN needs SQLite 3.35; a new table needs no version.

@@ -29,10 +29,67 @@ import {
   endReasonToNumber,
   Measurement,
   Monitor,
+  PowerSetting,
   TrainingResult,
   Trial,
   TrialId,
 } from "./trial.js";
+
+/** What a trial does about the power limit of its batch size. */
+export enum PowerAction {
+  /** POWER_ACTION_UNSPECIFIED - Never sent by the server. A client treats a value that it does not know as POWER_ACTION_WAIT. */
+  POWER_ACTION_UNSPECIFIED = "POWER_ACTION_UNSPECIFIED",
+  /** POWER_ACTION_USE_LIMIT - Train with the power_setting of the response, the cheapest known one. */
+  POWER_ACTION_USE_LIMIT = "POWER_ACTION_USE_LIMIT",
+  /**
+   * POWER_ACTION_PROFILE - No limit is known: measure at several limits, then call ReportPowerProfile. No other trial of the batch size gets this
+   * action until this trial has reported a profile or has ended; a restart of the server does not change that.
+   */
+  POWER_ACTION_PROFILE = "POWER_ACTION_PROFILE",
+  /**
+   * POWER_ACTION_WAIT - No limit is known, and another trial is profiling, or this trial has ended, is lost or is excluded: train at the
+   * current limit and ask again later.
+   */
+  POWER_ACTION_WAIT = "POWER_ACTION_WAIT",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function powerActionFromJSON(object: any): PowerAction {
+  switch (object) {
+    case 0:
+    case "POWER_ACTION_UNSPECIFIED":
+      return PowerAction.POWER_ACTION_UNSPECIFIED;
+    case 1:
+    case "POWER_ACTION_USE_LIMIT":
+      return PowerAction.POWER_ACTION_USE_LIMIT;
+    case 2:
+    case "POWER_ACTION_PROFILE":
+      return PowerAction.POWER_ACTION_PROFILE;
+    case 3:
+    case "POWER_ACTION_WAIT":
+      return PowerAction.POWER_ACTION_WAIT;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return PowerAction.UNRECOGNIZED;
+  }
+}
+
+export function powerActionToNumber(object: PowerAction): number {
+  switch (object) {
+    case PowerAction.POWER_ACTION_UNSPECIFIED:
+      return 0;
+    case PowerAction.POWER_ACTION_USE_LIMIT:
+      return 1;
+    case PowerAction.POWER_ACTION_PROFILE:
+      return 2;
+    case PowerAction.POWER_ACTION_WAIT:
+      return 3;
+    case PowerAction.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
 
 /** Request of RegisterJob. */
 export interface RegisterJobRequest {
@@ -182,9 +239,9 @@ export interface ImportTrialRequest {
    * END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
    */
   endReason: EndReason;
-  /** The GPU power limit that the trial was trained at, in watts. Must be above 0. Unset: unknown. */
-  powerLimitWatts?:
-    | number
+  /** The setting of the GPUs that the trial was trained with. Unset: unknown. */
+  powerSetting:
+    | PowerSetting
     | undefined;
   /**
    * When the trial started. A new trial that started before the job was reset is excluded. One that started before the job
@@ -211,52 +268,37 @@ export interface ImportTrialResponse {
   created: boolean;
 }
 
-/** Request of GetPowerLimit. */
-export interface GetPowerLimitRequest {
-  /** The job. Required: an empty id is refused as unknown. */
-  jobId: string;
-  /** One of the job's batch sizes. Required: 0 is refused. */
-  batchSize: number;
-  /**
-   * The trial that asks, which must run with this batch size. If no limit is known and no other trial is profiling, it
-   * becomes the trial that profiles until it has reported a profile or has ended; a restart of the server does not
-   * change that. 0: the call only reads.
-   */
-  trialNumber: number;
-  /**
-   * The launch_id of the trial's launch. If it is set and the trial belongs to another launch, the call is refused with
-   * ERROR_REASON_TRIAL_NOT_FOUND.
-   */
-  launchId: string;
+/** Request of AcquirePowerLimit. */
+export interface AcquirePowerLimitRequest {
+  /** The trial that asks. Required. */
+  trial: TrialId | undefined;
 }
 
-/** Response of GetPowerLimit. */
-export interface GetPowerLimitResponse {
-  /** The cheapest power limit of one GPU, in watts. Unset: no trial has profiled this batch size. */
-  powerLimitWatts?:
-    | number
+/** Response of AcquirePowerLimit. */
+export interface AcquirePowerLimitResponse {
+  /** What the trial does. Always set. */
+  action: PowerAction;
+  /** The cheapest known setting of the GPUs, with its limit. Unset: the action is not POWER_ACTION_USE_LIMIT. */
+  powerSetting:
+    | PowerSetting
     | undefined;
-  /**
-   * True if a trial other than the caller is profiling, or if the caller's trial has ended or is lost: train at the
-   * current limit and ask again later. False: no other trial is profiling; if no limit is set either, the caller's
-   * trial profiles.
-   */
-  profiledByAnother: boolean;
-  /** The sample of that limit. Unset: no trial has profiled this batch size. */
+  /** The sample of that setting. Unset: the action is not POWER_ACTION_USE_LIMIT. */
   cheapest:
     | PowerSample
     | undefined;
   /**
    * The sample of the highest limit in the same profile, to compute the usage at the cheapest one in observer mode. Unset:
-   * no trial has profiled this batch size, or only an older version of the server has stored the profile.
+   * the action is not POWER_ACTION_USE_LIMIT.
    */
   highest: PowerSample | undefined;
 }
 
 /** The measurement of some training steps at one power limit. */
 export interface PowerSample {
-  /** The limit that every GPU of the trial was set to, in watts. Must be above 0 and occur once in a profile. */
-  powerLimitWatts: number;
+  /** The setting of all GPUs of the trial. Required, with a limit that occurs once in a profile. */
+  powerSetting:
+    | PowerSetting
+    | undefined;
   /** Duration of all measured steps together, in seconds. Must be above 0. */
   timeSeconds: number;
   /** Energy of all GPUs together during that time, in joules. 0 or more; 0: no energy was measured. */
@@ -277,8 +319,8 @@ export interface ReportPowerProfileRequest {
 
 /** Response of ReportPowerProfile. */
 export interface ReportPowerProfileResponse {
-  /** The cheapest known power limit of one GPU, in watts. Always set; of equally cheap limits, the lowest. */
-  powerLimitWatts: number;
+  /** The cheapest known setting of the GPUs. Always set, with its limit; of equally cheap limits, the lowest. */
+  powerSetting: PowerSetting | undefined;
 }
 
 function createBaseRegisterJobRequest(): RegisterJobRequest {
@@ -1148,7 +1190,7 @@ function createBaseImportTrialRequest(): ImportTrialRequest {
     batchSize: 0,
     measurements: [],
     endReason: EndReason.END_REASON_UNSPECIFIED,
-    powerLimitWatts: undefined,
+    powerSetting: undefined,
     startTime: undefined,
     monitor: undefined,
     validateOnly: false,
@@ -1172,8 +1214,8 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
     if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
       writer.uint32(40).int32(endReasonToNumber(message.endReason));
     }
-    if (message.powerLimitWatts !== undefined) {
-      writer.uint32(49).double(message.powerLimitWatts);
+    if (message.powerSetting !== undefined) {
+      PowerSetting.encode(message.powerSetting, writer.uint32(50).fork()).join();
     }
     if (message.startTime !== undefined) {
       Timestamp.encode(toTimestamp(message.startTime), writer.uint32(58).fork()).join();
@@ -1241,11 +1283,11 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
             continue;
           }
           case 6: {
-            if (tag !== 49) {
+            if (tag !== 50) {
               break;
             }
 
-            message.powerLimitWatts = reader.double();
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
           case 7: {
@@ -1294,7 +1336,9 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
     message.batchSize = object.batchSize ?? 0;
     message.measurements = object.measurements?.map((e) => Measurement.fromPartial(e)) || [];
     message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
-    message.powerLimitWatts = object.powerLimitWatts ?? undefined;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
     message.startTime = object.startTime ?? undefined;
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
       ? Monitor.fromPartial(object.monitor)
@@ -1371,28 +1415,19 @@ export const ImportTrialResponse: MessageFns<ImportTrialResponse> = {
   },
 };
 
-function createBaseGetPowerLimitRequest(): GetPowerLimitRequest {
-  return { jobId: "", batchSize: 0, trialNumber: 0, launchId: "" };
+function createBaseAcquirePowerLimitRequest(): AcquirePowerLimitRequest {
+  return { trial: undefined };
 }
 
-export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
-  encode(message: GetPowerLimitRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.jobId !== "") {
-      writer.uint32(10).string(message.jobId);
-    }
-    if (message.batchSize !== 0) {
-      writer.uint32(16).int32(message.batchSize);
-    }
-    if (message.trialNumber !== 0) {
-      writer.uint32(24).int32(message.trialNumber);
-    }
-    if (message.launchId !== "") {
-      writer.uint32(34).string(message.launchId);
+export const AcquirePowerLimitRequest: MessageFns<AcquirePowerLimitRequest> = {
+  encode(message: AcquirePowerLimitRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.trial !== undefined) {
+      TrialId.encode(message.trial, writer.uint32(10).fork()).join();
     }
     return writer;
   },
 
-  decode(input: BinaryReader | Uint8Array, length?: number): GetPowerLimitRequest {
+  decode(input: BinaryReader | Uint8Array, length?: number): AcquirePowerLimitRequest {
     const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
     const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
     if (previousRecursionDepth >= 100) {
@@ -1401,7 +1436,7 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
     (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
     try {
       const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseGetPowerLimitRequest();
+      const message = createBaseAcquirePowerLimitRequest();
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
@@ -1410,31 +1445,7 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
               break;
             }
 
-            message.jobId = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.batchSize = reader.int32();
-            continue;
-          }
-          case 3: {
-            if (tag !== 24) {
-              break;
-            }
-
-            message.trialNumber = reader.int32();
-            continue;
-          }
-          case 4: {
-            if (tag !== 34) {
-              break;
-            }
-
-            message.launchId = reader.string();
+            message.trial = TrialId.decode(reader, reader.uint32());
             continue;
           }
         }
@@ -1449,30 +1460,34 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
     }
   },
 
-  create(base?: DeepPartial<GetPowerLimitRequest>): GetPowerLimitRequest {
-    return GetPowerLimitRequest.fromPartial(base ?? {});
+  create(base?: DeepPartial<AcquirePowerLimitRequest>): AcquirePowerLimitRequest {
+    return AcquirePowerLimitRequest.fromPartial(base ?? {});
   },
-  fromPartial(object: DeepPartial<GetPowerLimitRequest>): GetPowerLimitRequest {
-    const message = createBaseGetPowerLimitRequest();
-    message.jobId = object.jobId ?? "";
-    message.batchSize = object.batchSize ?? 0;
-    message.trialNumber = object.trialNumber ?? 0;
-    message.launchId = object.launchId ?? "";
+  fromPartial(object: DeepPartial<AcquirePowerLimitRequest>): AcquirePowerLimitRequest {
+    const message = createBaseAcquirePowerLimitRequest();
+    message.trial = (object.trial !== undefined && object.trial !== null)
+      ? TrialId.fromPartial(object.trial)
+      : undefined;
     return message;
   },
 };
 
-function createBaseGetPowerLimitResponse(): GetPowerLimitResponse {
-  return { powerLimitWatts: undefined, profiledByAnother: false, cheapest: undefined, highest: undefined };
+function createBaseAcquirePowerLimitResponse(): AcquirePowerLimitResponse {
+  return {
+    action: PowerAction.POWER_ACTION_UNSPECIFIED,
+    powerSetting: undefined,
+    cheapest: undefined,
+    highest: undefined,
+  };
 }
 
-export const GetPowerLimitResponse: MessageFns<GetPowerLimitResponse> = {
-  encode(message: GetPowerLimitResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.powerLimitWatts !== undefined) {
-      writer.uint32(9).double(message.powerLimitWatts);
+export const AcquirePowerLimitResponse: MessageFns<AcquirePowerLimitResponse> = {
+  encode(message: AcquirePowerLimitResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.action !== PowerAction.POWER_ACTION_UNSPECIFIED) {
+      writer.uint32(8).int32(powerActionToNumber(message.action));
     }
-    if (message.profiledByAnother !== false) {
-      writer.uint32(16).bool(message.profiledByAnother);
+    if (message.powerSetting !== undefined) {
+      PowerSetting.encode(message.powerSetting, writer.uint32(18).fork()).join();
     }
     if (message.cheapest !== undefined) {
       PowerSample.encode(message.cheapest, writer.uint32(26).fork()).join();
@@ -1483,7 +1498,7 @@ export const GetPowerLimitResponse: MessageFns<GetPowerLimitResponse> = {
     return writer;
   },
 
-  decode(input: BinaryReader | Uint8Array, length?: number): GetPowerLimitResponse {
+  decode(input: BinaryReader | Uint8Array, length?: number): AcquirePowerLimitResponse {
     const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
     const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
     if (previousRecursionDepth >= 100) {
@@ -1492,24 +1507,24 @@ export const GetPowerLimitResponse: MessageFns<GetPowerLimitResponse> = {
     (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
     try {
       const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseGetPowerLimitResponse();
+      const message = createBaseAcquirePowerLimitResponse();
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
           case 1: {
-            if (tag !== 9) {
+            if (tag !== 8) {
               break;
             }
 
-            message.powerLimitWatts = reader.double();
+            message.action = powerActionFromJSON(reader.int32());
             continue;
           }
           case 2: {
-            if (tag !== 16) {
+            if (tag !== 18) {
               break;
             }
 
-            message.profiledByAnother = reader.bool();
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
           case 3: {
@@ -1540,13 +1555,15 @@ export const GetPowerLimitResponse: MessageFns<GetPowerLimitResponse> = {
     }
   },
 
-  create(base?: DeepPartial<GetPowerLimitResponse>): GetPowerLimitResponse {
-    return GetPowerLimitResponse.fromPartial(base ?? {});
+  create(base?: DeepPartial<AcquirePowerLimitResponse>): AcquirePowerLimitResponse {
+    return AcquirePowerLimitResponse.fromPartial(base ?? {});
   },
-  fromPartial(object: DeepPartial<GetPowerLimitResponse>): GetPowerLimitResponse {
-    const message = createBaseGetPowerLimitResponse();
-    message.powerLimitWatts = object.powerLimitWatts ?? undefined;
-    message.profiledByAnother = object.profiledByAnother ?? false;
+  fromPartial(object: DeepPartial<AcquirePowerLimitResponse>): AcquirePowerLimitResponse {
+    const message = createBaseAcquirePowerLimitResponse();
+    message.action = object.action ?? PowerAction.POWER_ACTION_UNSPECIFIED;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
     message.cheapest = (object.cheapest !== undefined && object.cheapest !== null)
       ? PowerSample.fromPartial(object.cheapest)
       : undefined;
@@ -1558,13 +1575,13 @@ export const GetPowerLimitResponse: MessageFns<GetPowerLimitResponse> = {
 };
 
 function createBasePowerSample(): PowerSample {
-  return { powerLimitWatts: 0, timeSeconds: 0, energyJoules: 0, steps: 0 };
+  return { powerSetting: undefined, timeSeconds: 0, energyJoules: 0, steps: 0 };
 }
 
 export const PowerSample: MessageFns<PowerSample> = {
   encode(message: PowerSample, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.powerLimitWatts !== 0) {
-      writer.uint32(9).double(message.powerLimitWatts);
+    if (message.powerSetting !== undefined) {
+      PowerSetting.encode(message.powerSetting, writer.uint32(10).fork()).join();
     }
     if (message.timeSeconds !== 0) {
       writer.uint32(17).double(message.timeSeconds);
@@ -1592,11 +1609,11 @@ export const PowerSample: MessageFns<PowerSample> = {
         const tag = reader.uint32();
         switch (tag >>> 3) {
           case 1: {
-            if (tag !== 9) {
+            if (tag !== 10) {
               break;
             }
 
-            message.powerLimitWatts = reader.double();
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
           case 2: {
@@ -1640,7 +1657,9 @@ export const PowerSample: MessageFns<PowerSample> = {
   },
   fromPartial(object: DeepPartial<PowerSample>): PowerSample {
     const message = createBasePowerSample();
-    message.powerLimitWatts = object.powerLimitWatts ?? 0;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
     message.timeSeconds = object.timeSeconds ?? 0;
     message.energyJoules = object.energyJoules ?? 0;
     message.steps = object.steps ?? 0;
@@ -1718,13 +1737,13 @@ export const ReportPowerProfileRequest: MessageFns<ReportPowerProfileRequest> = 
 };
 
 function createBaseReportPowerProfileResponse(): ReportPowerProfileResponse {
-  return { powerLimitWatts: 0 };
+  return { powerSetting: undefined };
 }
 
 export const ReportPowerProfileResponse: MessageFns<ReportPowerProfileResponse> = {
   encode(message: ReportPowerProfileResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.powerLimitWatts !== 0) {
-      writer.uint32(9).double(message.powerLimitWatts);
+    if (message.powerSetting !== undefined) {
+      PowerSetting.encode(message.powerSetting, writer.uint32(10).fork()).join();
     }
     return writer;
   },
@@ -1743,11 +1762,11 @@ export const ReportPowerProfileResponse: MessageFns<ReportPowerProfileResponse> 
         const tag = reader.uint32();
         switch (tag >>> 3) {
           case 1: {
-            if (tag !== 9) {
+            if (tag !== 10) {
               break;
             }
 
-            message.powerLimitWatts = reader.double();
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
         }
@@ -1767,7 +1786,9 @@ export const ReportPowerProfileResponse: MessageFns<ReportPowerProfileResponse> 
   },
   fromPartial(object: DeepPartial<ReportPowerProfileResponse>): ReportPowerProfileResponse {
     const message = createBaseReportPowerProfileResponse();
-    message.powerLimitWatts = object.powerLimitWatts ?? 0;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
     return message;
   },
 };
@@ -1873,23 +1894,27 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): ImportTrialResponse => ImportTrialResponse.decode(value),
   },
   /**
-   * Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
-   * trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
-   * profiles. Safe to retry.
+   * Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
+   * if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
+   * trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
+   * with ERROR_REASON_INVALID_REQUEST without one.
    */
-  getPowerLimit: {
-    path: "/wattwise.v1.BatchSizeOptimizer/GetPowerLimit" as const,
+  acquirePowerLimit: {
+    path: "/wattwise.v1.BatchSizeOptimizer/AcquirePowerLimit" as const,
     requestStream: false as const,
     responseStream: false as const,
-    requestSerialize: (value: GetPowerLimitRequest): Buffer => Buffer.from(GetPowerLimitRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): GetPowerLimitRequest => GetPowerLimitRequest.decode(value),
-    responseSerialize: (value: GetPowerLimitResponse): Buffer =>
-      Buffer.from(GetPowerLimitResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): GetPowerLimitResponse => GetPowerLimitResponse.decode(value),
+    requestSerialize: (value: AcquirePowerLimitRequest): Buffer =>
+      Buffer.from(AcquirePowerLimitRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): AcquirePowerLimitRequest => AcquirePowerLimitRequest.decode(value),
+    responseSerialize: (value: AcquirePowerLimitResponse): Buffer =>
+      Buffer.from(AcquirePowerLimitResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): AcquirePowerLimitResponse => AcquirePowerLimitResponse.decode(value),
   },
   /**
-   * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
-   * reported for this batch size. Safe to retry.
+   * Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
+   * profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
+   * Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
+   * ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
    */
   reportPowerProfile: {
     path: "/wattwise.v1.BatchSizeOptimizer/ReportPowerProfile" as const,
@@ -1937,14 +1962,17 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
    */
   importTrial: handleUnaryCall<ImportTrialRequest, ImportTrialResponse>;
   /**
-   * Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
-   * trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
-   * profiles. Safe to retry.
+   * Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
+   * if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
+   * trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
+   * with ERROR_REASON_INVALID_REQUEST without one.
    */
-  getPowerLimit: handleUnaryCall<GetPowerLimitRequest, GetPowerLimitResponse>;
+  acquirePowerLimit: handleUnaryCall<AcquirePowerLimitRequest, AcquirePowerLimitResponse>;
   /**
-   * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
-   * reported for this batch size. Safe to retry.
+   * Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
+   * profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
+   * Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
+   * ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
    */
   reportPowerProfile: handleUnaryCall<ReportPowerProfileRequest, ReportPowerProfileResponse>;
 }
@@ -2071,28 +2099,31 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: ImportTrialResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
-   * trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
-   * profiles. Safe to retry.
+   * Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
+   * if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
+   * trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
+   * with ERROR_REASON_INVALID_REQUEST without one.
    */
-  getPowerLimit(
-    request: GetPowerLimitRequest,
-    callback: (error: ServiceError | null, response: GetPowerLimitResponse) => void,
+  acquirePowerLimit(
+    request: AcquirePowerLimitRequest,
+    callback: (error: ServiceError | null, response: AcquirePowerLimitResponse) => void,
   ): ClientUnaryCall;
-  getPowerLimit(
-    request: GetPowerLimitRequest,
+  acquirePowerLimit(
+    request: AcquirePowerLimitRequest,
     metadata: Metadata,
-    callback: (error: ServiceError | null, response: GetPowerLimitResponse) => void,
+    callback: (error: ServiceError | null, response: AcquirePowerLimitResponse) => void,
   ): ClientUnaryCall;
-  getPowerLimit(
-    request: GetPowerLimitRequest,
+  acquirePowerLimit(
+    request: AcquirePowerLimitRequest,
     metadata: Metadata,
     options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: GetPowerLimitResponse) => void,
+    callback: (error: ServiceError | null, response: AcquirePowerLimitResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
-   * reported for this batch size. Safe to retry.
+   * Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
+   * profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
+   * Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
+   * ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
    */
   reportPowerProfile(
     request: ReportPowerProfileRequest,

@@ -8,7 +8,7 @@
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
 import { JobSummary } from "./statistics.js";
-import { Monitor, TrialWarning } from "./trial.js";
+import { Monitor, PowerSetting, TrialWarning } from "./trial.js";
 
 /** How the next batch size of a job is chosen. */
 export enum Policy {
@@ -414,8 +414,10 @@ export interface BatchSizeState {
 export interface PowerLimit {
   /** The batch size. Always set. */
   batchSize: number;
-  /** The limit of one GPU, in watts. Always set. */
-  powerLimitWatts: number;
+  /** The setting of the GPUs, with the limit. Always set. */
+  powerSetting:
+    | PowerSetting
+    | undefined;
   /** Cost of one training step at this limit, in joules. Always set. */
   costPerStep: number;
   /** Duration of one step, in seconds. Always set. */
@@ -1284,7 +1286,7 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
 };
 
 function createBasePowerLimit(): PowerLimit {
-  return { batchSize: 0, powerLimitWatts: 0, costPerStep: 0, timeSecondsPerStep: 0, energyJoulesPerStep: 0 };
+  return { batchSize: 0, powerSetting: undefined, costPerStep: 0, timeSecondsPerStep: 0, energyJoulesPerStep: 0 };
 }
 
 export const PowerLimit: MessageFns<PowerLimit> = {
@@ -1292,8 +1294,8 @@ export const PowerLimit: MessageFns<PowerLimit> = {
     if (message.batchSize !== 0) {
       writer.uint32(8).int32(message.batchSize);
     }
-    if (message.powerLimitWatts !== 0) {
-      writer.uint32(17).double(message.powerLimitWatts);
+    if (message.powerSetting !== undefined) {
+      PowerSetting.encode(message.powerSetting, writer.uint32(18).fork()).join();
     }
     if (message.costPerStep !== 0) {
       writer.uint32(25).double(message.costPerStep);
@@ -1329,11 +1331,11 @@ export const PowerLimit: MessageFns<PowerLimit> = {
             continue;
           }
           case 2: {
-            if (tag !== 17) {
+            if (tag !== 18) {
               break;
             }
 
-            message.powerLimitWatts = reader.double();
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
           case 3: {
@@ -1378,7 +1380,9 @@ export const PowerLimit: MessageFns<PowerLimit> = {
   fromPartial(object: DeepPartial<PowerLimit>): PowerLimit {
     const message = createBasePowerLimit();
     message.batchSize = object.batchSize ?? 0;
-    message.powerLimitWatts = object.powerLimitWatts ?? 0;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
     message.costPerStep = object.costPerStep ?? 0;
     message.timeSecondsPerStep = object.timeSecondsPerStep ?? 0;
     message.energyJoulesPerStep = object.energyJoulesPerStep ?? 0;

@@ -11,6 +11,7 @@ import {
   EndReason,
   endReasonFromJSON,
   endReasonToNumber,
+  PowerSetting,
   TrialType,
   trialTypeFromJSON,
   trialTypeToNumber,
@@ -408,8 +409,10 @@ export interface PowerProfile {
 
 /** What was measured at one power limit, for one training step. */
 export interface ProfiledLimit {
-  /** The limit of one GPU, in watts. */
-  powerLimitWatts: number;
+  /** The setting of the GPUs, with the limit. Always set. */
+  powerSetting:
+    | PowerSetting
+    | undefined;
   /** Duration, in seconds. */
   timeSecondsPerStep: number;
   /** Energy of all GPUs together, in joules. 0: no energy was measured. */
@@ -1942,13 +1945,13 @@ export const PowerProfile: MessageFns<PowerProfile> = {
 };
 
 function createBaseProfiledLimit(): ProfiledLimit {
-  return { powerLimitWatts: 0, timeSecondsPerStep: 0, energyJoulesPerStep: 0, costPerStep: 0 };
+  return { powerSetting: undefined, timeSecondsPerStep: 0, energyJoulesPerStep: 0, costPerStep: 0 };
 }
 
 export const ProfiledLimit: MessageFns<ProfiledLimit> = {
   encode(message: ProfiledLimit, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.powerLimitWatts !== 0) {
-      writer.uint32(9).double(message.powerLimitWatts);
+    if (message.powerSetting !== undefined) {
+      PowerSetting.encode(message.powerSetting, writer.uint32(10).fork()).join();
     }
     if (message.timeSecondsPerStep !== 0) {
       writer.uint32(17).double(message.timeSecondsPerStep);
@@ -1976,11 +1979,11 @@ export const ProfiledLimit: MessageFns<ProfiledLimit> = {
         const tag = reader.uint32();
         switch (tag >>> 3) {
           case 1: {
-            if (tag !== 9) {
+            if (tag !== 10) {
               break;
             }
 
-            message.powerLimitWatts = reader.double();
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
           case 2: {
@@ -2024,7 +2027,9 @@ export const ProfiledLimit: MessageFns<ProfiledLimit> = {
   },
   fromPartial(object: DeepPartial<ProfiledLimit>): ProfiledLimit {
     const message = createBaseProfiledLimit();
-    message.powerLimitWatts = object.powerLimitWatts ?? 0;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
     message.timeSecondsPerStep = object.timeSecondsPerStep ?? 0;
     message.energyJoulesPerStep = object.energyJoulesPerStep ?? 0;
     message.costPerStep = object.costPerStep ?? 0;

@@ -364,6 +364,56 @@ export function warningReasonToNumber(object: WarningReason): number {
   }
 }
 
+/** How much of an energy was measured. A reader that does not know a value treats it as ENERGY_QUALITY_ESTIMATED. */
+export enum EnergyQuality {
+  /** ENERGY_QUALITY_UNSPECIFIED - Unknown, which counts as ENERGY_QUALITY_ESTIMATED. Never sent by the server. */
+  ENERGY_QUALITY_UNSPECIFIED = "ENERGY_QUALITY_UNSPECIFIED",
+  /** ENERGY_QUALITY_MEASURED - All of it was measured. */
+  ENERGY_QUALITY_MEASURED = "ENERGY_QUALITY_MEASURED",
+  /** ENERGY_QUALITY_PARTLY_ESTIMATED - It was measured in part and estimated otherwise, for example while a monitor failed. */
+  ENERGY_QUALITY_PARTLY_ESTIMATED = "ENERGY_QUALITY_PARTLY_ESTIMATED",
+  /** ENERGY_QUALITY_ESTIMATED - All of it was estimated. */
+  ENERGY_QUALITY_ESTIMATED = "ENERGY_QUALITY_ESTIMATED",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function energyQualityFromJSON(object: any): EnergyQuality {
+  switch (object) {
+    case 0:
+    case "ENERGY_QUALITY_UNSPECIFIED":
+      return EnergyQuality.ENERGY_QUALITY_UNSPECIFIED;
+    case 1:
+    case "ENERGY_QUALITY_MEASURED":
+      return EnergyQuality.ENERGY_QUALITY_MEASURED;
+    case 2:
+    case "ENERGY_QUALITY_PARTLY_ESTIMATED":
+      return EnergyQuality.ENERGY_QUALITY_PARTLY_ESTIMATED;
+    case 3:
+    case "ENERGY_QUALITY_ESTIMATED":
+      return EnergyQuality.ENERGY_QUALITY_ESTIMATED;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return EnergyQuality.UNRECOGNIZED;
+  }
+}
+
+export function energyQualityToNumber(object: EnergyQuality): number {
+  switch (object) {
+    case EnergyQuality.ENERGY_QUALITY_UNSPECIFIED:
+      return 0;
+    case EnergyQuality.ENERGY_QUALITY_MEASURED:
+      return 1;
+    case EnergyQuality.ENERGY_QUALITY_PARTLY_ESTIMATED:
+      return 2;
+    case EnergyQuality.ENERGY_QUALITY_ESTIMATED:
+      return 3;
+    case EnergyQuality.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
 /** The id of a trial. */
 export interface TrialId {
   /** The job of the trial. Required: an empty id is refused as unknown. */
@@ -438,9 +488,9 @@ export interface Trial {
   computed:
     | ComputedUsage
     | undefined;
-  /** The GPU power limit of its newest report that had one, in watts. Unset: unknown. */
-  powerLimitWatts?:
-    | number
+  /** The GPUs' setting in its newest report that had one. Unset: unknown. */
+  powerSetting:
+    | PowerSetting
     | undefined;
   /** Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset. */
   excluded: boolean;
@@ -488,6 +538,15 @@ export interface Trial_LabelsEntry {
   value: string;
 }
 
+/** How the GPUs of a trial are set to use less power. Later versions may have other settings beside the limit. */
+export interface PowerSetting {
+  /**
+   * The power limit of one GPU, in watts; all GPUs of the trial have the same. Finite and above 0. Unset: unknown. A
+   * PowerSample and ComputedUsage require it, and the server always sets it where a setting is known.
+   */
+  limitWattsPerGpu?: number | undefined;
+}
+
 /**
  * Time and energy that a trial would have taken at the cheapest power limit, computed from the profile of its batch size
  * rather than measured (observer mode). Both are sums since the trial's first epoch.
@@ -497,8 +556,8 @@ export interface ComputedUsage {
   timeSeconds: number;
   /** Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before. */
   energyJoules: number;
-  /** The power limit of one GPU that they are computed for, in watts. Must be above 0. */
-  powerLimitWatts: number;
+  /** The setting of the GPUs that they are computed for. Required, with its limit. */
+  powerSetting: PowerSetting | undefined;
 }
 
 /** Something that looks wrong but is not refused. */
@@ -517,16 +576,16 @@ export interface TrialWarning {
 export interface Monitor {
   /**
    * The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl",
-   * "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable characters.
+   * "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable characters. Empty: the
+   * monitor is unknown.
    */
   kinds: string[];
   /**
-   * Whether any of the energy is estimated rather than measured: by a monitor that estimates, or in place of a monitor
-   * that failed.
+   * How much of the energy was measured. Always set by the server. In requests, unset: unknown, which counts as
+   * ENERGY_QUALITY_ESTIMATED and is stored as such, as is a value that the server does not know. Refused without kinds,
+   * unless it is unset or ENERGY_QUALITY_MEASURED.
    */
-  estimated: boolean;
-  /** Whether the energy is estimated only in part and measured otherwise. True only together with `estimated`. */
-  partly: boolean;
+  quality: EnergyQuality;
 }
 
 /** The result of an epoch, as a trainer reports it. Time and energy are sums since the trial's first epoch. */
@@ -562,8 +621,8 @@ export interface TrainingResult {
   computed:
     | ComputedUsage
     | undefined;
-  /** The GPU power limit that the epoch ended with, in watts. Must be above 0. Unset: unknown. */
-  powerLimitWatts?: number | undefined;
+  /** The setting of the GPUs at the end of the epoch. Unset: unknown. */
+  powerSetting: PowerSetting | undefined;
 }
 
 /** The server's answer to a report or a heartbeat: continue or stop. */
@@ -722,7 +781,7 @@ function createBaseTrial(): Trial {
     monitor: undefined,
     otherMonitor: undefined,
     computed: undefined,
-    powerLimitWatts: undefined,
+    powerSetting: undefined,
     excluded: false,
     warnings: [],
     reason: "",
@@ -787,8 +846,8 @@ export const Trial: MessageFns<Trial> = {
     if (message.computed !== undefined) {
       ComputedUsage.encode(message.computed, writer.uint32(130).fork()).join();
     }
-    if (message.powerLimitWatts !== undefined) {
-      writer.uint32(137).double(message.powerLimitWatts);
+    if (message.powerSetting !== undefined) {
+      PowerSetting.encode(message.powerSetting, writer.uint32(138).fork()).join();
     }
     if (message.excluded !== false) {
       writer.uint32(144).bool(message.excluded);
@@ -968,11 +1027,11 @@ export const Trial: MessageFns<Trial> = {
             continue;
           }
           case 17: {
-            if (tag !== 137) {
+            if (tag !== 138) {
               break;
             }
 
-            message.powerLimitWatts = reader.double();
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
           case 18: {
@@ -1105,7 +1164,9 @@ export const Trial: MessageFns<Trial> = {
     message.computed = (object.computed !== undefined && object.computed !== null)
       ? ComputedUsage.fromPartial(object.computed)
       : undefined;
-    message.powerLimitWatts = object.powerLimitWatts ?? undefined;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
     message.excluded = object.excluded ?? false;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
     message.reason = object.reason ?? "";
@@ -1196,8 +1257,63 @@ export const Trial_LabelsEntry: MessageFns<Trial_LabelsEntry> = {
   },
 };
 
+function createBasePowerSetting(): PowerSetting {
+  return { limitWattsPerGpu: undefined };
+}
+
+export const PowerSetting: MessageFns<PowerSetting> = {
+  encode(message: PowerSetting, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.limitWattsPerGpu !== undefined) {
+      writer.uint32(9).double(message.limitWattsPerGpu);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PowerSetting {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePowerSetting();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 9) {
+              break;
+            }
+
+            message.limitWattsPerGpu = reader.double();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PowerSetting>): PowerSetting {
+    return PowerSetting.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PowerSetting>): PowerSetting {
+    const message = createBasePowerSetting();
+    message.limitWattsPerGpu = object.limitWattsPerGpu ?? undefined;
+    return message;
+  },
+};
+
 function createBaseComputedUsage(): ComputedUsage {
-  return { timeSeconds: 0, energyJoules: 0, powerLimitWatts: 0 };
+  return { timeSeconds: 0, energyJoules: 0, powerSetting: undefined };
 }
 
 export const ComputedUsage: MessageFns<ComputedUsage> = {
@@ -1208,8 +1324,8 @@ export const ComputedUsage: MessageFns<ComputedUsage> = {
     if (message.energyJoules !== 0) {
       writer.uint32(17).double(message.energyJoules);
     }
-    if (message.powerLimitWatts !== 0) {
-      writer.uint32(25).double(message.powerLimitWatts);
+    if (message.powerSetting !== undefined) {
+      PowerSetting.encode(message.powerSetting, writer.uint32(26).fork()).join();
     }
     return writer;
   },
@@ -1244,11 +1360,11 @@ export const ComputedUsage: MessageFns<ComputedUsage> = {
             continue;
           }
           case 3: {
-            if (tag !== 25) {
+            if (tag !== 26) {
               break;
             }
 
-            message.powerLimitWatts = reader.double();
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
         }
@@ -1270,7 +1386,9 @@ export const ComputedUsage: MessageFns<ComputedUsage> = {
     const message = createBaseComputedUsage();
     message.timeSeconds = object.timeSeconds ?? 0;
     message.energyJoules = object.energyJoules ?? 0;
-    message.powerLimitWatts = object.powerLimitWatts ?? 0;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
     return message;
   },
 };
@@ -1367,7 +1485,7 @@ export const TrialWarning: MessageFns<TrialWarning> = {
 };
 
 function createBaseMonitor(): Monitor {
-  return { kinds: [], estimated: false, partly: false };
+  return { kinds: [], quality: EnergyQuality.ENERGY_QUALITY_UNSPECIFIED };
 }
 
 export const Monitor: MessageFns<Monitor> = {
@@ -1375,11 +1493,8 @@ export const Monitor: MessageFns<Monitor> = {
     for (const v of message.kinds) {
       writer.uint32(10).string(v!);
     }
-    if (message.estimated !== false) {
-      writer.uint32(16).bool(message.estimated);
-    }
-    if (message.partly !== false) {
-      writer.uint32(24).bool(message.partly);
+    if (message.quality !== EnergyQuality.ENERGY_QUALITY_UNSPECIFIED) {
+      writer.uint32(16).int32(energyQualityToNumber(message.quality));
     }
     return writer;
   },
@@ -1410,15 +1525,7 @@ export const Monitor: MessageFns<Monitor> = {
               break;
             }
 
-            message.estimated = reader.bool();
-            continue;
-          }
-          case 3: {
-            if (tag !== 24) {
-              break;
-            }
-
-            message.partly = reader.bool();
+            message.quality = energyQualityFromJSON(reader.int32());
             continue;
           }
         }
@@ -1439,8 +1546,7 @@ export const Monitor: MessageFns<Monitor> = {
   fromPartial(object: DeepPartial<Monitor>): Monitor {
     const message = createBaseMonitor();
     message.kinds = object.kinds?.map((e) => e) || [];
-    message.estimated = object.estimated ?? false;
-    message.partly = object.partly ?? false;
+    message.quality = object.quality ?? EnergyQuality.ENERGY_QUALITY_UNSPECIFIED;
     return message;
   },
 };
@@ -1454,7 +1560,7 @@ function createBaseTrainingResult(): TrainingResult {
     currentEpoch: 0,
     monitor: undefined,
     computed: undefined,
-    powerLimitWatts: undefined,
+    powerSetting: undefined,
   };
 }
 
@@ -1481,8 +1587,8 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     if (message.computed !== undefined) {
       ComputedUsage.encode(message.computed, writer.uint32(58).fork()).join();
     }
-    if (message.powerLimitWatts !== undefined) {
-      writer.uint32(65).double(message.powerLimitWatts);
+    if (message.powerSetting !== undefined) {
+      PowerSetting.encode(message.powerSetting, writer.uint32(66).fork()).join();
     }
     return writer;
   },
@@ -1557,11 +1663,11 @@ export const TrainingResult: MessageFns<TrainingResult> = {
             continue;
           }
           case 8: {
-            if (tag !== 65) {
+            if (tag !== 66) {
               break;
             }
 
-            message.powerLimitWatts = reader.double();
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
         }
@@ -1594,7 +1700,9 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     message.computed = (object.computed !== undefined && object.computed !== null)
       ? ComputedUsage.fromPartial(object.computed)
       : undefined;
-    message.powerLimitWatts = object.powerLimitWatts ?? undefined;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
     return message;
   },
 };
