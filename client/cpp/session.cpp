@@ -16,15 +16,21 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr char kJobNotFound[] = "ERROR_REASON_JOB_NOT_FOUND";
-constexpr int kHeartbeatsPerLease = 3;
+// The time between heartbeats if the server names none, which then only show that it is up.
 constexpr Seconds kLongestInterval{60};
+// Below a third of the shortest lease.
+constexpr Seconds kShortestInterval{0.25};
 constexpr Seconds kLongestPause{3};
 // The longest time that an unavailable server delays a training.
 constexpr std::chrono::milliseconds kTimeout{5'000};
 
-// The time between heartbeats. A lease of 0 never expires; its heartbeats only show that the server is up.
-Seconds heartbeat_interval(double lease) {
-  return lease > 0 ? std::min(Seconds{lease / kHeartbeatsPerLease}, kLongestInterval) : kLongestInterval;
+// The time between heartbeats that an answer of the server names.
+template <class Answer>
+Seconds heartbeat_interval(const Answer& answer) {
+  if (!answer.has_heartbeat_interval()) return kLongestInterval;
+  const auto& named = answer.heartbeat_interval();
+  const Seconds interval{static_cast<double>(named.seconds()) + named.nanos() / 1e9};
+  return std::clamp(interval, kShortestInterval, kLongestInterval);
 }
 
 // Half of the pause is random, so that the trainers of one server do not all retry at the same time.
@@ -40,12 +46,14 @@ v1::Decision decide_without_server(const v1::JobSpec& spec, const v1::TrainingRe
   const bool higher = !spec.has_higher_is_better_metric() || spec.higher_is_better_metric();
   const bool reached = higher ? result.metric() >= target : result.metric() <= target;
   v1::Decision decision;
+  decision.set_last_epoch(result.current_epoch());
   if (!reached && result.current_epoch() < (spec.has_max_epochs() ? spec.max_epochs() : 100)) {
     decision.set_message("training continues without the server");
     return decision;
   }
   decision.set_stop_train(true);
   decision.set_target_reached(reached);
+  decision.set_end_reason(reached ? v1::END_REASON_TARGET_REACHED : v1::END_REASON_MAX_EPOCHS);
   decision.set_message(std::string(reached ? "target" : "max epochs") + " reached without the server");
   return decision;
 }
@@ -60,9 +68,10 @@ TrialSession::TrialSession(Client& client, const v1::JobSpec& spec, int fallback
   }
   request_trial(fallback, registered);
   if (alone_) return;
+  interval_ = heartbeat_interval(trial_);
   thread_ = std::thread([this] {
     try {
-      keep_alive(heartbeat_interval(spec_.trial_lease_seconds()));
+      keep_alive();
     } catch (const std::exception&) {
       // A failure here must not disturb the training. Reports do not need this thread.
     }
@@ -200,20 +209,20 @@ v1::ImportTrialRequest TrialSession::import_request(v1::EndReason reason) const 
 
 // Renews the lease until the trial ends: by a stream, on which the server can push a stop, or by unary calls while there
 // is no stream.
-void TrialSession::keep_alive(Seconds interval) {
+void TrialSession::keep_alive() {
   // How many streams in a row broke soon, which streams through some proxies always do.
   int broken = 0;
   std::unique_lock lock(mutex_);
   while (!closed_ && !decision_ && !alone_) {
     const auto start = Clock::now();
     lock.unlock();
-    if (send_heartbeat() && !undelivered() && !alone() && listen(interval)) ++broken;
+    if (send_heartbeat() && !undelivered() && !alone() && listen()) ++broken;
     lock.lock();
     const bool lasted = Clock::now() - start > kLongestPause;
     if (lasted) broken = 0;
     // Try again soon if the server is away or a stream broke, but not if the server accepts no stream.
     const bool soon = undelivered_ || lasted || broken == 1;
-    changed_.wait_for(lock, jittered(soon ? std::min(interval, kLongestPause) : interval),
+    changed_.wait_for(lock, jittered(soon ? std::min(interval_, kLongestPause) : interval_),
                       [this] { return closed_ || decision_ || woken_ || alone_; });
     woken_ = false;
   }
@@ -236,7 +245,7 @@ bool TrialSession::send_heartbeat() {
 
 // Holds a stream open with heartbeats until it breaks, the trial ends, or a report could not be delivered. Returns whether
 // its connection broke.
-bool TrialSession::listen(Seconds interval) {
+bool TrialSession::listen() {
   grpc::ClientContext context;
   client_.prepare(context, new_id());
   std::unique_lock lock(mutex_);
@@ -268,7 +277,7 @@ bool TrialSession::listen(Seconds interval) {
   *request.mutable_heartbeat()->mutable_trial() = trial_.id();
   while (stream->Write(request)) {
     lock.lock();
-    const bool done = changed_.wait_for(lock, interval, [&] { return broken || closed_ || decision_ || undelivered_; });
+    const bool done = changed_.wait_for(lock, interval_, [&] { return broken || closed_ || decision_ || undelivered_; });
     // A broken stream keeps its status.
     if (done && !broken) context.TryCancel();
     lock.unlock();
@@ -354,6 +363,7 @@ void TrialSession::apply(const v1::Decision& decision) {
       if (warned_.insert(warning.reason()).second) messages.push_back(warning.message());
     }
     if (decision.stop_train() && !decision_) decision_ = decision;
+    interval_ = heartbeat_interval(decision);
   }
   changed_.notify_all();
   for (const auto& message : messages) client_.warn(message);

@@ -58,9 +58,9 @@ class TrialSession {
   v1::ImportTrialRequest import_request(v1::EndReason reason) const;
 
  private:
-  void keep_alive(std::chrono::duration<double> interval);
+  void keep_alive();
   bool send_heartbeat();
-  bool listen(std::chrono::duration<double> interval);
+  bool listen();
   void request_trial(int fallback, bool registered);
   std::optional<v1::Decision> deliver(const v1::TrainingResult& result);
   bool forget_if_unknown(const Error& error);
@@ -92,6 +92,8 @@ class TrialSession {
   // The newest report that could not be delivered, and why.
   std::optional<v1::TrainingResult> undelivered_;
   std::optional<Error> outage_;
+  // The time between heartbeats, as the server's newest answer says.
+  std::chrono::duration<double> interval_{};
   bool woken_ = false;
   bool closed_ = false;
   // The open stream, so that another thread can cancel it.

@@ -6,14 +6,17 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "wattwise/v1"
 )
 
 const (
-	heartbeatsPerLease = 3
-	longestInterval    = time.Minute
+	// The time between heartbeats if the server names none, which then only show that it is up.
+	longestInterval = time.Minute
+	// Below a third of the shortest lease.
+	shortestInterval = 250 * time.Millisecond
 	// The longest time that an unavailable server delays a training.
 	sessionTimeout = 5 * time.Second
 
@@ -50,6 +53,8 @@ type TrialSession struct {
 	// The newest report that could not be delivered, and why.
 	undelivered *v1.TrainingResult
 	outage      error
+	// The time between heartbeats, as the server's newest answer says.
+	interval time.Duration
 	// Whether the session trains without the server, which does not know the trial. End then imports it.
 	alone        bool
 	measurements []*v1.Measurement
@@ -121,7 +126,8 @@ func (c *Client) launch(ctx context.Context, spec *v1.JobSpec, fallback int, reg
 	err := session.request(ctx, register)
 	switch {
 	case err == nil:
-		go session.keepAlive(sessionCtx, heartbeatInterval(session.spec.GetTrialLeaseSeconds()))
+		session.interval = heartbeatInterval(session.Trial.HeartbeatInterval)
+		go session.keepAlive(sessionCtx)
 		return session, nil
 	case fallback != 0 && ctx.Err() == nil && (ServerAway(err) && !denied(err) || ReasonOf(err) == nothingLeft):
 		session.fallBack(fallback, err)
@@ -261,15 +267,16 @@ func (s *TrialSession) ImportRequest(reason v1.EndReason) *v1.ImportTrialRequest
 
 // keepAlive renews the lease until the trial ends: by a stream, on which the server can push a stop, or by unary calls
 // while there is no stream.
-func (s *TrialSession) keepAlive(ctx context.Context, interval time.Duration) {
+func (s *TrialSession) keepAlive(ctx context.Context) {
 	defer close(s.done)
 	// How many streams in a row broke soon, which streams through some proxies always do.
 	broken := 0
 	for ctx.Err() == nil && !s.isAlone() {
-		start, pause := time.Now(), interval
-		if s.sendHeartbeat(ctx) && s.undeliveredReport() == nil && !s.isAlone() && s.listen(ctx, interval) {
+		start := time.Now()
+		if s.sendHeartbeat(ctx) && s.undeliveredReport() == nil && !s.isAlone() && s.listen(ctx) {
 			broken++
 		}
+		pause := s.heartbeatInterval()
 		lasted := time.Since(start) > longestPause
 		if lasted {
 			broken = 0
@@ -303,7 +310,7 @@ func (s *TrialSession) sendHeartbeat(ctx context.Context) bool {
 }
 
 // listen holds a stream open with heartbeats until it breaks or the trial ends. It returns whether its connection broke.
-func (s *TrialSession) listen(ctx context.Context, interval time.Duration) bool {
+func (s *TrialSession) listen(ctx context.Context) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := s.client.Trainer.StreamResults(s.client.Outgoing(ctx))
@@ -323,7 +330,7 @@ func (s *TrialSession) listen(ctx context.Context, interval time.Duration) bool 
 				// A report could not be delivered: try unary calls.
 				cancel()
 				return
-			case <-time.After(interval):
+			case <-time.After(s.heartbeatInterval()):
 			}
 		}
 	}()
@@ -402,6 +409,12 @@ func (s *TrialSession) endReason() v1.EndReason {
 	return s.ended
 }
 
+func (s *TrialSession) heartbeatInterval() time.Duration {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.interval
+}
+
 func (s *TrialSession) isAlone() bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -423,6 +436,9 @@ func (s *TrialSession) apply(decision *v1.Decision) {
 	if decision.GetStopTrain() && s.decision == nil {
 		s.decision = decision
 		close(s.stopped)
+	}
+	if decision != nil {
+		s.interval = heartbeatInterval(decision.HeartbeatInterval)
 	}
 	var messages []string
 	for _, warning := range decision.GetWarnings() {
@@ -491,11 +507,13 @@ func decide(spec *v1.JobSpec, result *v1.TrainingResult) *v1.Decision {
 	}
 	switch {
 	case reached:
-		return &v1.Decision{StopTrain: true, TargetReached: true, Message: "target reached without the server"}
+		return &v1.Decision{StopTrain: true, TargetReached: true, EndReason: v1.EndReason_END_REASON_TARGET_REACHED,
+			LastEpoch: result.CurrentEpoch, Message: "target reached without the server"}
 	case result.CurrentEpoch >= maxEpochs:
-		return &v1.Decision{StopTrain: true, Message: "max epochs reached without the server"}
+		return &v1.Decision{StopTrain: true, EndReason: v1.EndReason_END_REASON_MAX_EPOCHS,
+			LastEpoch: result.CurrentEpoch, Message: "max epochs reached without the server"}
 	}
-	return &v1.Decision{Message: "training continues without the server"}
+	return &v1.Decision{LastEpoch: result.CurrentEpoch, Message: "training continues without the server"}
 }
 
 func unknownTrial(err error) bool {
@@ -503,12 +521,14 @@ func unknownTrial(err error) bool {
 	return reason == jobNotFound || reason == trialNotFound
 }
 
-// heartbeatInterval returns the time between heartbeats. A lease of 0 never expires; its heartbeats only show that the
-// server is up.
-func heartbeatInterval(leaseSeconds float64) time.Duration {
-	interval := time.Duration(leaseSeconds * float64(time.Second) / heartbeatsPerLease)
-	if interval <= 0 || interval > longestInterval {
+// heartbeatInterval returns the time between heartbeats that an answer of the server names.
+func heartbeatInterval(named *durationpb.Duration) time.Duration {
+	interval := named.AsDuration()
+	switch {
+	case named == nil || interval > longestInterval:
 		return longestInterval
+	case interval < shortestInterval:
+		return shortestInterval
 	}
 	return interval
 }

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
-from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialStatus, TrialType
+from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialStatus, TrialType, undecided
 from wattwise_server.domain import JobSpec as DomainSpec
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import (
@@ -141,7 +141,7 @@ class InProcess:
     def _failed(self, trial: Trial, crash: Crash | None) -> TrialEnd:
         if crash is None:
             raise AssertionError("the last epoch ends every trial that does not crash")
-        failed = trial._replace(status=TrialStatus.FAILED, end_reason=crash.reason)
+        failed = trial._replace(status=undecided(crash.reason), end_reason=crash.reason)
         self._observe(Failed(failed))
         return TrialEnd(crash.epochs, target_reached=False, failure=crash.reason)
 

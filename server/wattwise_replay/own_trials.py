@@ -34,6 +34,7 @@ _CRASHES = {EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.COMPLETED}
 _REASONS = {end_reason(v1.EndReason.Value(f"END_REASON_{reason.value}")): reason for reason in EndReason}
 _BY_STATUS: dict[int, EndReason] = {
     v1.TRIAL_STATUS_DECIDED: EndReason.MAX_EPOCHS,
+    v1.TRIAL_STATUS_INTERRUPTED: EndReason.LOST,
     v1.TRIAL_STATUS_FAILED: EndReason.ERROR,
 }
 """What a trial counts as whose reason is newer than this program."""

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 MAX_ID_LENGTH = 200
+HEARTBEATS_PER_LEASE = 3
 
 
 def identifier_fault(value: str) -> str | None:
@@ -51,10 +52,11 @@ class TrialType(Enum):
 
 
 class TrialStatus(Enum):
-    """Whether a trial is running, was decided, or failed."""
+    """Whether a trial is running, was decided, was interrupted so that it can be resumed, or failed."""
 
     RUNNING = "RUNNING"
     DECIDED = "DECIDED"
+    INTERRUPTED = "INTERRUPTED"
     FAILED = "FAILED"
 
 
@@ -140,7 +142,15 @@ TRAINER_END_REASONS = (
     EndReason.PREEMPTED,
 )
 """Those that a trainer may give, in the order of their messages."""
-RESUMABLE = frozenset({EndReason.PREEMPTED, EndReason.LOST})
+INTERRUPTIONS = frozenset({EndReason.PREEMPTED, EndReason.LOST})
+"""The reasons of the trials that are INTERRUPTED: they can be resumed."""
+UNDECIDED = frozenset({TrialStatus.INTERRUPTED, TrialStatus.FAILED})
+"""The statuses of the trials that ended without a decision."""
+
+
+def undecided(reason: EndReason) -> TrialStatus:
+    """The status of a trial that ended without a decision."""
+    return TrialStatus.INTERRUPTED if reason in INTERRUPTIONS else TrialStatus.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +188,11 @@ class JobSpec:
     reward_precision: float = 0.0
     trial_lease_seconds: float = 300.0
     prior_job_ids: tuple[str, ...] = ()
+
+    @property
+    def heartbeat_interval(self) -> timedelta | None:
+        """The longest pause between two signs of life of a trial; None if its lease never expires."""
+        return _span(self.trial_lease_seconds / HEARTBEATS_PER_LEASE) if self.trial_lease_seconds else None
 
     def lease_expiry(self, now: datetime) -> datetime | None:
         """When a lease granted now expires; None is never."""
@@ -767,6 +782,8 @@ class Trial(NamedTuple):
         warnings: What looks wrong about it, without the warning that follows from `other_monitor`.
         profile: Of the power limits that it has profiled.
         launch: Of its launch; stored with the trial's creation, and never changed.
+        heartbeat_interval: The longest pause between two signs of life; None if none are needed. Not stored: it
+            follows from the job's lease, and `with_current_cost` sets it.
     """
 
     job_id: str
@@ -796,6 +813,7 @@ class Trial(NamedTuple):
     warnings: tuple[TrialWarning, ...] = ()
     profile: PowerProfile | None = None
     launch: Launch = Launch()
+    heartbeat_interval: timedelta | None = None
 
     @property
     def key(self) -> TrialKey:
@@ -846,7 +864,12 @@ class Trial(NamedTuple):
     @property
     def resumable(self) -> bool:
         """Whether its launch may resume it from a checkpoint."""
-        return self.end_reason in RESUMABLE
+        return self.status is TrialStatus.INTERRUPTED
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it ended without a decision."""
+        return self.status in UNDECIDED
 
 
 class JobEvent(NamedTuple):
@@ -888,12 +911,22 @@ class HistoryEntry(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The answer to a trainer: whether to stop, and why."""
+    """The answer to a trainer: whether to stop, and why.
+
+    Attributes:
+        end_reason: Why the trial ended; None while it runs.
+        last_epoch: Its newest epoch; 0 before the first, and for a deleted trial.
+        cost: Of its newest measurement; None before the first.
+        heartbeat_interval: As in the trial.
+    """
 
     stop_train: bool
     converged: bool
     target_reached: bool
     message: str
-    cost: float = 0.0
+    end_reason: EndReason | None = None
+    last_epoch: int = 0
+    cost: float | None = None
     cost_bound: float | None = None
+    heartbeat_interval: timedelta | None = None
     warnings: tuple[TrialWarning, ...] = ()

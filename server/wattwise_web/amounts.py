@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wattwise import v1
 from wattwise.commands import humanize
 from wattwise.commands.humanize import duration, end_reason, joules, trial_result
-from wattwise.commands.tables import has_stages, job_state, policy
+from wattwise.commands.tables import UNDECIDED, has_stages, job_state, policy
 from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
         return Badge("running", "run")
     decided = trial.status == v1.TRIAL_STATUS_DECIDED
     word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, decided=decided)
-    kind = "good" if trial.target_reached else "bad" if trial.status == v1.TRIAL_STATUS_FAILED else "miss"
+    kind = "good" if trial.target_reached else "bad" if trial.status in UNDECIDED else "miss"
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
 
 

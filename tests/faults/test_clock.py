@@ -71,7 +71,7 @@ def test_step_under_a_running_server(adrift: LiveServer, clock: Clock, step: int
     job.report(trial, 1.0, metric=0.1, epoch=1)
     before = shown(adrift, trial)
     clock.step(step)
-    wait_until(lambda: shown(adrift, lost).status == v1.TRIAL_STATUS_FAILED)
+    wait_until(lambda: shown(adrift, lost).status == v1.TRIAL_STATUS_INTERRUPTED)
     assert not job.report(trial, 2.0, metric=0.1, epoch=2).stop_train
     after = shown(adrift, trial)
     assert after.status == v1.TRIAL_STATUS_RUNNING

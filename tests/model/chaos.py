@@ -20,7 +20,8 @@ from tests.model.oracle import END, REASON, STATE, STATUS, TYPE, Row, check_arms
 _REASONS = {
     "RUNNING": {"UNSPECIFIED"},
     "DECIDED": {"TARGET_REACHED", "COST_BOUND", "MAX_EPOCHS"},
-    "FAILED": {"COMPLETED", "ERROR", "OUT_OF_MEMORY", "PREEMPTED", "LOST"},
+    "INTERRUPTED": {"PREEMPTED", "LOST"},
+    "FAILED": {"COMPLETED", "ERROR", "OUT_OF_MEMORY"},
 }
 _MAY_BE_SET_ASIDE = 3
 """Failures in a row; how many of them were in a row cannot be seen from outside."""
@@ -292,7 +293,7 @@ class Audit:
         preempted = sum(REASON[trial.end_reason] == "PREEMPTED" for trial in mine)
         converged = sum(trial.converged for trial in filter(counts, mine))
         missed = sum(STATUS[trial.status] == "DECIDED" and not trial.converged for trial in mine)
-        want = (converged, missed, ends["FAILED"] - preempted, ends["RUNNING"])
+        want = (converged, missed, ends["FAILED"] + ends["INTERRUPTED"] - preempted, ends["RUNNING"])
         got = (state.num_converged, state.num_missed, state.num_failed, state.num_running)
         self._hold(got == want, f"batch size {size} has {got} trials, listed are {want}")
         out = STATE[state.status] in ("PRUNED", "OUT_OF_MEMORY")

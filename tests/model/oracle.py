@@ -351,7 +351,7 @@ class Oracle:
         """A trial was ended by its trainer, or lost."""
         if trial.last is not None:
             trial.cost, trial.bound = self.judge(trial, trial.last)[:2]
-        trial.status, trial.reason = "FAILED", reason
+        trial.status, trial.reason = "INTERRUPTED" if reason in ("PREEMPTED", "LOST") else "FAILED", reason
         if reason != "PREEMPTED":
             self.fails[trial.size] = sorted([*self.fails[trial.size], trial.number])[-_KEPT:]
         if reason == "OUT_OF_MEMORY":
@@ -422,7 +422,11 @@ class Oracle:
             status = "PRUNED"
         else:
             status = "ALLOWED" if size in self._able() else "SET_ASIDE"
-        failed = [t for t in self.trials if t.size == size and t.status == "FAILED" and t.reason != "PREEMPTED"]
+        failed = [
+            t
+            for t in self.trials
+            if t.size == size and t.status in ("INTERRUPTED", "FAILED") and t.reason != "PREEMPTED"
+        ]
         same(STATE[state.status], status, f"status of {size}")
         same(state.num_converged, sum(t.converged for t in mine), f"num_converged of {size}")
         same(state.num_missed, sum(not t.converged for t in mine), f"num_missed of {size}")
@@ -454,10 +458,14 @@ class Oracle:
         where = f"decision on trial {trial.number} ({trial.status} {trial.reason})"
         same(got.stop_train, not trial.running, f"{where} stop_train")
         same(got.converged, trial.converged, f"{where} converged")
-        cost = trial.cost or 0.0
+        cost = trial.cost
         if trial.running:
-            cost = self.price(trial.last) if trial.last else 0.0
-        same(got.cost, cost, f"{where} cost")
+            cost = self.price(trial.last) if trial.last else None
+        same(got.cost if got.HasField("cost") else None, cost, f"{where} cost")
+        same(REASON[got.end_reason], trial.reason, f"{where} end_reason")
+        same(got.last_epoch, trial.last.epoch if trial.last else 0, f"{where} last_epoch")
+        beats = trial.running and self.spec.trial_lease_seconds > 0
+        same(got.HasField("heartbeat_interval"), beats, f"{where} heartbeat_interval")
         if trial.status == "DECIDED" or (trial.running and self.knows_bounds):
             bound = self.limit(trial.size) if trial.running else trial.bound
             same(got.cost_bound if got.HasField("cost_bound") else None, bound, f"{where} cost_bound")

@@ -35,7 +35,7 @@ import {
 import { type BatchSizeStatus, type Job, JobSpec, type Policy } from "./stubs/wattwise/v1/job.js";
 import type { DeleteJobResponse, SetTrialExcludedResponse } from "./stubs/wattwise/v1/job_control.js";
 import { type GetTrialResponse, ListJobsRequest, ListTrialsRequest } from "./stubs/wattwise/v1/job_reader.js";
-import { type Decision, EndReason, TrainingResult, type Trial, TrialId } from "./stubs/wattwise/v1/trial.js";
+import { type Decision, EndReason, TrainingResult, Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
 
 /** A job's configuration. The server fills in the default of every field that is left out. */
 export type JobOptions = Pick<JobSpec, "jobIdPrefix" | "batchSizes" | "defaultBatchSize" | "gpu"> & Partial<JobSpec>;
@@ -178,32 +178,26 @@ export class Client implements TrialCalls {
       const spec = registered ?? present((await this.registerJob(job, options)).job?.spec, "job");
       const launchId = randomUUID();
       const { trial } = await this.getNextBatchSize(job.jobId, { ...options, launchId });
-      const id = present(trial?.id, "trial");
-      return this.openSession(id, present(spec.trialLeaseSeconds, "lease"), { ...options, spec, launchId });
+      return this.openSession(present(trial, "trial"), { ...options, spec, launchId });
     } catch (error) {
       if (fallback === undefined || isOfTrainer(error)) {
         throw error;
       }
-      const id = TrialId.fromPartial({ jobId: job.jobId, batchSize: fallback });
-      const session = new TrialSession(this, id, 0, timeoutMs ?? REPORT_TIMEOUT_MS, { spec: JobSpec.fromPartial(job) });
+      const trial = Trial.fromPartial({ id: { jobId: job.jobId, batchSize: fallback } });
+      const session = new TrialSession(this, trial, timeoutMs ?? REPORT_TIMEOUT_MS, { spec: JobSpec.fromPartial(job) });
       session.trainAlone(`training with the fallback batch size ${fallback}, because there is no trial`, error);
       return session;
     }
   }
 
   /**
-   * Opens a session for a trial that was dispatched before, with the lease of its job. A report may take `timeoutMs`
-   * (default: 10000).
+   * Opens a session for a trial that was dispatched before. A report may take `timeoutMs` (default: 10000).
    *
    * With the job's `spec`, training stops at the target or the last epoch even while the server is away, and continues if
    * the server does not know the trial. Pass the `launchId` of the launch, too, so that the import completes its trial.
    */
-  openSession(
-    trial: TrialId,
-    leaseSeconds: number,
-    options: CallOptions & { spec?: JobSpec; launchId?: string } = {},
-  ): TrialSession {
-    return new TrialSession(this, trial, leaseSeconds, options.timeoutMs ?? REPORT_TIMEOUT_MS, options);
+  openSession(trial: Trial, options: CallOptions & { spec?: JobSpec; launchId?: string } = {}): TrialSession {
+    return new TrialSession(this, trial, options.timeoutMs ?? REPORT_TIMEOUT_MS, options);
   }
 
   /** Creates the job, or confirms that the one under its id has the identical configuration. */

@@ -21,6 +21,7 @@ import {
   WattwiseError,
 } from "./errors.js";
 import { checkNumbers, type ResultStream } from "./results.js";
+import type { Duration } from "./stubs/google/protobuf/duration.js";
 import { ImportTrialRequest, type ImportTrialResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import type { JobSpec } from "./stubs/wattwise/v1/job.js";
 import {
@@ -64,8 +65,10 @@ export interface LaunchedTrial {
   launchId?: string;
 }
 
-const HEARTBEATS_PER_LEASE = 3;
+/** The pause between heartbeats if the server names none, which then only detect a broken stream. */
 const LONGEST_HEARTBEAT_MS = 60_000;
+/** Below a third of the shortest lease. */
+const SHORTEST_HEARTBEAT_MS = 250;
 const SHORTEST_TIMEOUT_MS = 500;
 /** The longest wait before a broken stream is opened again, at random, since the trainers of a server lose theirs together. */
 const REOPEN_MS = 2_000;
@@ -80,7 +83,7 @@ interface Unanswered {
  * The session of one trial. `Client.launch` and `Client.openSession` create it. It uses a stream, and unary calls while
  * there is no stream.
  *
- * The session sends three heartbeats per lease as long as the event loop runs. If an epoch blocks the event loop for
+ * The session sends the heartbeats that the server asks for as long as the event loop runs. If an epoch blocks the event loop for
  * longer than the lease, train in a worker thread or in another process.
  */
 export class TrialSession {
@@ -91,9 +94,9 @@ export class TrialSession {
   readonly #timeoutMs: number;
   readonly #launchId: string;
   readonly #startTime = new Date();
-  readonly #heartbeatMs: number;
+  #heartbeatMs = LONGEST_HEARTBEAT_MS;
   readonly #stop = new AbortController();
-  readonly #timer: NodeJS.Timeout;
+  #timer: NodeJS.Timeout | undefined;
   #stream: ResultStream | undefined;
   #unanswered: Unanswered | undefined;
   #queue: Promise<unknown> = Promise.resolve();
@@ -115,18 +118,14 @@ export class TrialSession {
   #undelivered: TrainingResult | undefined;
   #outage: WattwiseError | undefined;
 
-  constructor(calls: TrialCalls, id: TrialId, leaseSeconds: number, timeoutMs: number, launched: LaunchedTrial = {}) {
-    this.id = id;
+  constructor(calls: TrialCalls, trial: Trial, timeoutMs: number, launched: LaunchedTrial = {}) {
+    this.id = present(trial.id, "trial");
     this.spec = launched.spec;
     this.#calls = calls;
     this.#timeoutMs = timeoutMs;
     this.#launchId = launched.launchId ?? randomUUID();
-    // A lease of 0 never expires; its heartbeats only detect a broken stream.
-    const interval = leaseSeconds > 0 ? (leaseSeconds * 1000) / HEARTBEATS_PER_LEASE : LONGEST_HEARTBEAT_MS;
-    this.#heartbeatMs = Math.min(interval, LONGEST_HEARTBEAT_MS);
-    this.#timer = setInterval(() => void this.#heartbeat(), this.#heartbeatMs);
-    this.#timer.unref();
-    if (id.trialNumber > 0) {
+    this.#beatEvery(trial.heartbeatInterval);
+    if (this.id.trialNumber > 0) {
       this.#openStream();
     }
   }
@@ -301,11 +300,14 @@ export class TrialSession {
       if (outage !== undefined) {
         throw outage;
       }
-      this.#decision = Decision.fromPartial({ message: "training continues without the server" });
+      const message = "training continues without the server";
+      this.#decision = Decision.fromPartial({ lastEpoch: result.currentEpoch, message });
       return this.#decision;
     }
     const message = `${targetReached ? "target" : "max epochs"} reached without the server`;
-    this.#decision = Decision.fromPartial({ stopTrain: true, targetReached, message });
+    const endReason = targetReached ? EndReason.END_REASON_TARGET_REACHED : EndReason.END_REASON_MAX_EPOCHS;
+    const lastEpoch = result.currentEpoch;
+    this.#decision = Decision.fromPartial({ stopTrain: true, targetReached, endReason, lastEpoch, message });
     this.#stop.abort(this.#decision);
     return this.#decision;
   }
@@ -428,6 +430,18 @@ export class TrialSession {
     this.#brokeSoon = soon;
   }
 
+  /** Sends heartbeats in the interval that an answer of the server names. */
+  #beatEvery(interval: Duration | undefined): void {
+    const named = interval && Number(interval.seconds) * 1000 + interval.nanos / 1e6;
+    const milliseconds = Math.min(Math.max(named ?? LONGEST_HEARTBEAT_MS, SHORTEST_HEARTBEAT_MS), LONGEST_HEARTBEAT_MS);
+    if (this.#timer === undefined || milliseconds !== this.#heartbeatMs) {
+      clearInterval(this.#timer);
+      this.#heartbeatMs = milliseconds;
+      this.#timer = setInterval(() => void this.#heartbeat(), milliseconds);
+      this.#timer.unref();
+    }
+  }
+
   async #heartbeat(): Promise<void> {
     if (this.#stream !== undefined) {
       this.#stream.heartbeat(this.id);
@@ -474,6 +488,8 @@ export class TrialSession {
       this.#closed = true;
       clearInterval(this.#timer);
       this.#stream?.close();
+    } else {
+      this.#beatEvery(decision.heartbeatInterval);
     }
     return decision;
   }

@@ -14,7 +14,7 @@ import {
   JobNotFoundError,
   NoBatchSizeLeftError,
   Policy,
-  type Trial,
+  Trial,
   TrialNotFoundError,
   TrialStatus,
   TrialType,
@@ -88,7 +88,7 @@ test("heartbeats renew the lease, and a closed session sends none", async () => 
   const spec = job({ trialLeaseSeconds: 1 });
   const [open, closed] = [await client.launch(spec), await client.launch(spec)];
   closed.close();
-  await until(async () => (await statusOf(closed)) === TrialStatus.TRIAL_STATUS_FAILED);
+  await until(async () => (await statusOf(closed)) === TrialStatus.TRIAL_STATUS_INTERRUPTED);
   const begun = (await client.getTrial(open.id)).trial!;
   await until(async () => (await client.getTrial(open.id)).trial!.leaseExpireTime! > begun.leaseExpireTime!);
   assert.equal(await statusOf(open), TrialStatus.TRIAL_STATUS_RUNNING);
@@ -104,7 +104,7 @@ test("a trial ended by its trainer has the trainer's reason", async () => {
 test("a report of an unknown trial is an error if the session does not know its job", async () => {
   const spec = job();
   await client.registerJob(spec);
-  const trial = client.openSession(ghost(spec.jobId), 300);
+  const trial = client.openSession(Trial.fromPartial({ id: ghost(spec.jobId) }));
   await assert.rejects(trial.report(epoch(1, 10, 0.5)), TrialNotFoundError);
   trial.close();
 });

@@ -6,7 +6,7 @@ import logging
 from contextvars import copy_context
 from functools import partial
 
-from wattwise_server.domain import EndReason, JobSpec, Trial, TrialStatus, TrialWarning
+from wattwise_server.domain import EndReason, JobSpec, Trial, TrialWarning
 from wattwise_server.observability.call import current_call
 from wattwise_server.observability.events import (
     BatchSizeStatusChanged,
@@ -144,7 +144,7 @@ def _log_end(trial: Trial) -> None:
     reason = trial.end_reason.value if trial.end_reason else None
     if trial.end_reason is EndReason.LOST:
         _log_trial(trial, "trial lost", logging.WARNING)
-    elif trial.status is TrialStatus.FAILED:
+    elif trial.undecided:
         _log_trial(trial, "trial failed", reason=reason)
     else:
         monitor = str(trial.monitor) or None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus, TrialType
+from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialType
 from wattwise_server.policy.cost import cost, with_unit
 
 
@@ -46,7 +46,7 @@ def stopped_early(spec: JobSpec, bound: float | None, measurement: Measurement) 
 
 def with_cost(spec: JobSpec, bound: float | None, trial: Trial, *, best_known: bool) -> Trial:
     """A running trial with the cost of its newest measurement and its current bound."""
-    trial = trial._replace(cost_bound=bound, best_known=best_known)
+    trial = trial._replace(cost_bound=bound, best_known=best_known, heartbeat_interval=spec.heartbeat_interval)
     if trial.last is None:
         return trial
     verdict = judge(spec, None, trial.last)
@@ -55,7 +55,7 @@ def with_cost(spec: JobSpec, bound: float | None, trial: Trial, *, best_known: b
 
 def decision(spec: JobSpec, trial: Trial) -> Decision:
     """The answer to the trainer of a trial that has its current cost; once the trial has ended it does not change."""
-    if trial.status is TrialStatus.FAILED:
+    if trial.undecided:
         message = _failed(trial)
     elif trial.last is None or trial.cost is None:
         message = "continue: nothing has been reported yet"
@@ -63,7 +63,17 @@ def decision(spec: JobSpec, trial: Trial) -> Decision:
         verdict = Verdict(trial.cost, trial.cost_bound, trial.converged, trial.target_reached, trial.end_reason)
         return decide(spec, trial.last, verdict, why_unbounded(trial, best_known=trial.best_known))
     ended = not trial.running
-    return Decision(ended, trial.converged, trial.target_reached, message, trial.cost or 0.0, trial.cost_bound)
+    return Decision(
+        ended,
+        trial.converged,
+        trial.target_reached,
+        message,
+        trial.end_reason,
+        trial.last.epoch if trial.last else 0,
+        trial.cost,
+        trial.cost_bound,
+        None if ended else spec.heartbeat_interval,
+    )
 
 
 def why_unbounded(trial: Trial, *, best_known: bool) -> str:
@@ -86,7 +96,17 @@ def decide(spec: JobSpec, measurement: Measurement, verdict: Verdict, unbounded:
     """
     ended = verdict.end_reason is not None
     message = _message(spec, measurement, verdict, unbounded)
-    return Decision(ended, verdict.converged, verdict.target_reached, message, verdict.cost, verdict.bound)
+    return Decision(
+        ended,
+        verdict.converged,
+        verdict.target_reached,
+        message,
+        verdict.end_reason,
+        measurement.epoch,
+        verdict.cost,
+        verdict.bound,
+        None if ended else spec.heartbeat_interval,
+    )
 
 
 def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict, unbounded: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
 
@@ -380,9 +382,15 @@ def fill_decision(message: v1.Decision, decision: Decision) -> None:
     message.converged = decision.converged
     message.target_reached = decision.target_reached
     message.message = decision.message
-    message.cost = decision.cost
+    message.last_epoch = decision.last_epoch
+    if decision.end_reason is not None:
+        message.end_reason = _end_reason(decision.end_reason)
+    if decision.cost is not None:
+        message.cost = decision.cost
     if decision.cost_bound is not None:
         message.cost_bound = decision.cost_bound
+    if decision.heartbeat_interval is not None:
+        message.heartbeat_interval.CopyFrom(_duration(decision.heartbeat_interval))
     if decision.warnings:
         message.warnings.extend(map(_warning, decision.warnings))
 
@@ -787,6 +795,7 @@ def trial(known: Trial) -> v1.Trial:
         labels=dict(known.launch.labels),
         token_id=known.launch.token_id,
         last_report_time=timestamp(last.report_time) if last else None,
+        heartbeat_interval=_duration(known.heartbeat_interval) if known.heartbeat_interval else None,
     )
 
 
@@ -820,6 +829,14 @@ def timestamp(time: datetime | None) -> Timestamp | None:
     stamp = Timestamp()
     stamp.FromDatetime(time)
     return stamp
+
+
+@lru_cache(maxsize=64)
+def _duration(span: timedelta) -> Duration:
+    """A span as a message, which nobody changes."""
+    message = Duration()
+    message.FromTimedelta(span)
+    return message
 
 
 def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:

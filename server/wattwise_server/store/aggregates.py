@@ -41,7 +41,7 @@ GROUPS = f"""
     )
     SELECT job_key, batch_size, type, own, delivered, doubtful, min(trial_number) AS first_trial,
            count(*) AS num_trials,
-           sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed,
+           sum(CASE WHEN status IN ('INTERRUPTED', 'FAILED') THEN 1 ELSE 0 END) AS num_failed,
            sum(cost) AS cost, sum(joules) AS joules, sum(seconds) AS seconds, sum(money) AS money,
            sum(last_epoch) AS epochs, min(last_epoch) AS least_epochs, max(last_epoch) AS most_epochs,
            max(end_time) AS newest, {_LOGS}
@@ -81,7 +81,7 @@ _BUCKETS = f"""
     )
     SELECT bucket AS place, batch_size, count(*) AS num_trials,
            sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
-           sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END) AS num_failed,
+           sum(CASE WHEN status IN ('INTERRUPTED', 'FAILED') THEN 1 ELSE 0 END) AS num_failed,
            sum(CASE WHEN type = 'EXPLORATION' THEN 1 ELSE 0 END) AS num_explorations, min(cost) AS least_cost,
            avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost,
            max(cost) AS most_cost, max(trial_number) AS newest_trial, max(end_time) AS last_end_time,

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
-    RESUMABLE,
     Arm,
     Job,
     JobEvent,
@@ -118,10 +117,9 @@ _WINDOWS = f"""
     WHERE a.job_key = $1 ORDER BY t.observation
 """  # noqa: S608
 
-_RESUMABLE = ", ".join(sorted(f"'{reason.value}'" for reason in RESUMABLE))
 
 # Jumps from trial to trial over the primary key, without reading the rows in between.
-_MEASURED_TRIALS = f"""
+_MEASURED_TRIALS = """
     WITH RECURSIVE found (job_key, trial_number, hops) AS (
         SELECT * FROM (SELECT job_key, trial_number, 1 FROM measurements
                        WHERE (job_key, trial_number) > ($1, $2) ORDER BY job_key, trial_number LIMIT 1) AS least
@@ -135,13 +133,13 @@ _MEASURED_TRIALS = f"""
     )
     SELECT f.job_key, f.trial_number,
            t.end_time < $4 AND t.status != 'RUNNING' AS over,
-           coalesce(t.end_reason IN ({_RESUMABLE}), FALSE) AS resumable,
+           t.status = 'INTERRUPTED' AS resumable,
            (SELECT min(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
                AS oldest,
            (SELECT max(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
                AS newest
     FROM found f JOIN trials t USING (job_key, trial_number) ORDER BY f.job_key, f.trial_number
-"""  # noqa: S608 - the values are an enum's own
+"""
 
 
 @contextmanager

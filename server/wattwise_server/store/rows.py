@@ -38,6 +38,7 @@ from wattwise_server.domain import (
     TrialType,
     TrialWarning,
     WarningReason,
+    undecided,
 )
 from wattwise_server.store.statements import Sql, Statement
 
@@ -254,7 +255,7 @@ _DELETE_JOB = Sql("DELETE FROM jobs WHERE job_key = ?")
 _REMEMBER_TRIALS = Sql(
     """
     INSERT OR REPLACE INTO deleted_trials SELECT ?1, trial_number, batch_size, ?2 FROM trials
-    WHERE job_key = ?3 AND (status = 'RUNNING' OR end_reason IN ('PREEMPTED', 'LOST'))
+    WHERE job_key = ?3 AND status IN ('RUNNING', 'INTERRUPTED')
     """
 )
 # Imports are not remembered: history may be imported again.
@@ -624,7 +625,8 @@ def read_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequ
         dispatched = trial.renew(None, None)._replace(type=first_types.get(trial.number, trial.type))
         found.append(JobEvent(trial.dispatch_event, EventKind.DISPATCHED, trial.batch_size, dispatched))
         if trial.end_event is not None:
-            found.append(JobEvent(trial.end_event, EventKind(trial.status.value), trial.batch_size, trial))
+            kind = EventKind.FAILED if trial.undecided else EventKind.DECIDED
+            found.append(JobEvent(trial.end_event, kind, trial.batch_size, trial))
     found.sort(key=lambda event: event.number)  # pragma: no mutate: the number comes first in an event
     return found
 
@@ -635,7 +637,8 @@ def _at_event(trial: Trial, kind: EventKind, row: Row) -> Trial:
     past = trial.renew(last, None)._replace(type=TrialType(row["type"]))
     if kind is EventKind.REPORTED:
         return past
-    return past._replace(status=TrialStatus.FAILED, end_reason=EndReason(row["end_reason"]), cost=row["cost"])
+    reason = EndReason(row["end_reason"])
+    return past._replace(status=undecided(reason), end_reason=reason, cost=row["cost"])
 
 
 def read_measurement(row: Row, prefix: str = "") -> Measurement:

@@ -17,6 +17,7 @@ from wattwise_server.domain import (
     TrialStatus,
     TrialType,
     TrialWarning,
+    undecided,
 )
 from wattwise_server.observability.events import (
     JobDeleted,
@@ -124,7 +125,7 @@ class Lifecycle:
         Without a result there is no miss: a trial that stopped early then only completed.
         """
         reason = EndReason.COMPLETED if reason is EndReason.STOPPED_EARLY else reason
-        trial = self._ended(job, with_current_cost(job, trial), TrialStatus.FAILED, reason)
+        trial = self._ended(job, with_current_cost(job, trial), undecided(reason), reason)
         return self._save(tx, job, trial, Failed(trial))
 
     def revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
@@ -201,7 +202,7 @@ class Lifecycle:
 
     def delete(self, tx: Transaction, job: Job) -> Sequence[Trial]:
         """Deletes a job; returns its running trials, which will be stopped."""
-        stopped = [self._ended(job, trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
+        stopped = [self._ended(job, trial, TrialStatus.DECIDED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
         for trial in stopped:
             self._publisher.publish(tx, TrialEnded(trial))
         self._publisher.publish(tx, JobDeleted(job, len(stopped)))
@@ -230,7 +231,12 @@ class Lifecycle:
             end_time = max(end_time, trial.start_time)
         place = job.num_events + 1
         return trial._replace(
-            status=status, end_reason=reason, end_time=end_time, lease_expire_time=None, end_event=place
+            status=status,
+            end_reason=reason,
+            end_time=end_time,
+            lease_expire_time=None,
+            heartbeat_interval=None,
+            end_event=place,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialStatus, TrialType
+from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialType
 from wattwise_server.errors import JobNotFoundError, TrialNotFoundError, jobs_command
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decision, with_cost
@@ -99,7 +99,7 @@ def with_notes(trial: Trial, decision: Decision) -> Decision:
     decision = with_monitor_notes(trial, decision)
     if trial.warnings or trial.other_monitor.kinds:
         decision = decision._replace(warnings=tuple(warnings_of(trial)))
-    if not decision.stop_train or decision.target_reached or trial.status is TrialStatus.FAILED:
+    if not decision.stop_train or decision.target_reached or trial.undecided:
         return decision
     # It may be followed by another attempt, or by the job's advice, and must not contradict them.
     todo = f"{jobs_command('show', trial.job_id)} says whether to change something before the next launch"

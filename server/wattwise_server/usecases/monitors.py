@@ -11,7 +11,6 @@ from wattwise_server.domain import (
     Job,
     MonitorKinds,
     Trial,
-    TrialStatus,
     TrialWarning,
     WarningReason,
 )
@@ -79,7 +78,7 @@ def _marked(known: MonitorKinds, failed: MonitorKinds) -> MonitorKinds:
 def with_monitor_notes(trial: Trial, decision: Decision) -> Decision:
     """The decision, completed by whether its energy is an estimate."""
     how_far = _HOW_FAR.get(trial.monitor.quality)
-    if how_far and trial.status is not TrialStatus.FAILED:
+    if how_far and not trial.undecided:
         decision = decision._replace(message=f"{decision.message}; the energy is {how_far}")
     return decision
 

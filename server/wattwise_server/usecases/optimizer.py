@@ -19,7 +19,6 @@ from wattwise_server.domain import (
     Measurement,
     Trial,
     TrialKey,
-    TrialStatus,
     UnknownEndReason,
     identifier_fault,
 )
@@ -235,7 +234,7 @@ class Optimizer:
         tx.add_launch(trial)
         self._publisher.publish(tx, TrialDispatched(trial, choice.reason))
         _, trial = self._lifecycle.warn(tx, job, trial, of_unconnected_ranks(trial, unconnected_ranks))
-        return trial, choice.reason
+        return trial._replace(heartbeat_interval=job.spec.heartbeat_interval), choice.reason
 
     @retried
     async def report(self, report: Report) -> Decision:
@@ -378,7 +377,7 @@ class Optimizer:
         else:
             return (job, trial) if trial.running or trial.lost else decision_for(job, trial)
         message = f"stop: job {key.job_id!r} was deleted; do not launch it again, which would register a new job"
-        return Decision(True, False, False, message)
+        return Decision(True, False, False, message, EndReason.JOB_DELETED)
 
     async def _record(self, tx: Transaction, job: Job, trial: Trial, measurement: Measurement) -> Decision:
         bound = bound_of(job, trial)
@@ -417,7 +416,7 @@ def _resume_reason(trial: Trial) -> str:
     if trial.running:
         reported = f"its last report was for epoch {trial.last.epoch}" if trial.last else "it has no report"
         return f"trial {trial.number} resumes; {reported}"
-    why = "its trainer ended it" if trial.status is TrialStatus.FAILED else "it has been decided"
+    why = "its trainer ended it" if trial.undecided else "it has been decided"
     reason = trial.end_reason.value.lower().replace("_", " ") if trial.end_reason else "no reason"
     return f"trial {trial.number} does not resume: {why} ({reason})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import EndReason, HistoryEntry, HistoryKind, Job, Trial, TrialStatus
+from wattwise_server.domain import EndReason, HistoryEntry, HistoryKind, Job, Trial
 from wattwise_server.observability.call import current_call
 from wattwise_server.observability.events import (
     BatchSizeStatusChanged,
@@ -105,7 +105,7 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
             found = HistoryKind.JOB_DELETED, job.spec.job_id, message, 0, 0
         case JobChanged(job, change, batch_size, number):
             found = _CHANGES[change], job.spec.job_id, _changed(event), number or 0, batch_size or 0
-        case TrialEnded(trial) if trial.status is TrialStatus.FAILED and trial.end_reason:
+        case TrialEnded(trial) if trial.end_reason in _FAILED:
             found = _of(trial, HistoryKind.TRIAL_FAILED, f"{_FAILED[trial.end_reason]}{_place(trial)}")
         case TrialRevived(trial):
             found = _of(trial, HistoryKind.TRIAL_REVIVED, f"goes on{_place(trial)}")

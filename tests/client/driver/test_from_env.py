@@ -230,7 +230,7 @@ def test_trial_that_was_preempted_before_the_start(requested: v1.Trial, server: 
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
             bso.get_batch_size()
             wait_until(lambda: bso.training_finished)
-        assert client.get_trial(requested.id).trial.status == v1.TRIAL_STATUS_FAILED
+        assert client.get_trial(requested.id).trial.status == v1.TRIAL_STATUS_INTERRUPTED
 
 
 def test_last_report_is_not_delivered(
@@ -242,7 +242,7 @@ def test_last_report_is_not_delivered(
         server.address,
         requested.id,
         Journal(record),
-        lease_seconds=60,
+        beat_seconds=20.0,
         timeout=0.2,
         launch_id=record.launch_id,
         ends_completed=False,

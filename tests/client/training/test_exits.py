@@ -50,8 +50,11 @@ def test_process_ends_by_itself(
     assert exit_status == status, errors
     assert ("Traceback" in errors) == (status != 0)
     trial = the_trial(server)
-    stopped = reason == v1.END_REASON_STOPPED_EARLY
-    assert trial.status == (v1.TRIAL_STATUS_DECIDED if stopped else v1.TRIAL_STATUS_FAILED)
+    others = {
+        v1.END_REASON_STOPPED_EARLY: v1.TRIAL_STATUS_DECIDED,
+        v1.END_REASON_PREEMPTED: v1.TRIAL_STATUS_INTERRUPTED,
+    }
+    assert trial.status == others.get(reason, v1.TRIAL_STATUS_FAILED)
     assert trial.end_reason == reason
 
 

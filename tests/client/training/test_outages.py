@@ -278,7 +278,7 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
         job = client.register_job(job_spec()).job
         record = record_of(server.address, v1.TrialId(job_id=job.spec.job_id))
         trial = client.get_next_batch_size(job.spec.job_id, launch_id=record.launch_id).trial.id
-    session = Session(server.address, trial, Journal(record), lease_seconds=0.0, launch_id=record.launch_id)
+    session = Session(server.address, trial, Journal(record), beat_seconds=math.inf, launch_id=record.launch_id)
     session.start()
     session.report(v1.TrainingResult(trial=trial, current_epoch=1, metric=0.1, energy_joules=10, time_seconds=1))
     server.kill()

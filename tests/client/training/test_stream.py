@@ -43,7 +43,7 @@ def busy() -> Iterator[str]:
 
 def talk(address: str, exchange: Exchange, timeout: float, meanwhile: Callable[[], object] = lambda: None) -> object:
     """Returns the error with which a stream ends by itself."""
-    stream = ResultStream(exchange, TRIAL, math.inf, timeout)
+    stream = ResultStream(exchange, TRIAL, timeout)
     with ThreadPoolExecutor(1) as pool, Client(address, retry=False) as client:
         ended = pool.submit(stream.talk, client)
         meanwhile()

@@ -84,7 +84,7 @@ def test_lost_and_revived_trials_balance(watched: WatchedServer) -> None:
     job = Trainer(watched.trainer, trial_lease_seconds=1)
     trial = job.next()
     job.report(trial, 10.0, metric=0.1)
-    wait_until(lambda: get(watched, trial).status == v1.TRIAL_STATUS_FAILED)
+    wait_until(lambda: get(watched, trial).status == v1.TRIAL_STATUS_INTERRUPTED)
     assert watched.figure("wattwise_leases_lost_total") == 1
     assert watched.figure("wattwise_running_trials") == 0
     job.report(trial, 15.0, epoch=2)

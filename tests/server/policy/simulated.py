@@ -9,7 +9,17 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Measurement, Search, Trial, TrialStatus, TrialType
+from wattwise_server.domain import (
+    EndReason,
+    GpuConfig,
+    JobSpec,
+    Measurement,
+    Search,
+    Trial,
+    TrialStatus,
+    TrialType,
+    undecided,
+)
 from wattwise_server.policy.base import Choice, Dispatched, Exhausted, Failed, Revived, Succeeded
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
@@ -93,7 +103,7 @@ class SimulatedJob:
 
     def fail(self, trial: Trial, reason: EndReason, cost: float | None = None) -> Trial:
         """Ends it without one."""
-        ended = trial._replace(status=TrialStatus.FAILED, end_reason=reason, cost=cost)
+        ended = trial._replace(status=undecided(reason), end_reason=reason, cost=cost)
         self.search = observe(self.policy, self.spec, self.search, Failed(ended))
         return ended
 

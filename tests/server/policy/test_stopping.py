@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Measurement, Trial, TrialStatus, TrialType
+from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Measurement, Trial, TrialStatus, TrialType, undecided
 from wattwise_server.policy.stopping import decide, decision, judge, why_unbounded, with_cost
 
 SPEC = JobSpec("job", "job", (8, 16), 8, GpuConfig(300, 1, "V100"), target_metric=0.9)
@@ -58,7 +58,7 @@ def test_order_of_the_rule(metric: float, epoch: int, bound: float | None, end: 
     assert verdict == (1.0, bound, reached and end is EndReason.TARGET_REACHED, reached, end)
     answer = decide(spec, Measurement(epoch, 1.0, 1.0, metric * sign, datetime.now(timezone.utc)), verdict, "")
     assert answer[:3] == (end is not None, verdict.converged, reached)
-    assert answer[4:6] == (1.0, bound)
+    assert answer[4:8] == (end, epoch, 1.0, bound)
 
 
 def a_trial(**fields: Any) -> Trial:
@@ -75,7 +75,7 @@ def test_trial_has_the_cost_of_its_newest_measurement() -> None:
     old = with_cost(spec, None, a_trial(last=measurement), best_known=False)
     assert (old.cost, old.cost_bound, old.best_known, old.target_reached) == (4.0, None, False, True)
     assert decision(spec, new)[:3] == (False, False, False)
-    assert decision(spec, new)[4:6] == (0.0, 7.0)
+    assert decision(spec, new)[4:8] == (None, 0, None, 7.0)
 
 
 def test_decision_of_an_ended_trial_does_not_change() -> None:
@@ -86,12 +86,12 @@ def test_decision_of_an_ended_trial_does_not_change() -> None:
         status=TrialStatus.DECIDED, end_reason=EndReason.TARGET_REACHED, converged=True, last=measurement, **ended
     )
     assert decision(SPEC, decided)[:3] == (True, True, True)
-    assert decision(SPEC, decided)[4:6] == (4.0, 7.0)
+    assert decision(SPEC, decided)[4:9] == (EndReason.TARGET_REACHED, 2, 4.0, 7.0, None)
     failed = a_trial(status=TrialStatus.FAILED, end_reason=EndReason.ERROR, last=measurement, **ended)
     assert decision(SPEC, failed)[:3] == (True, False, True)
-    assert decision(SPEC, failed)[4:6] == (4.0, 7.0)
+    assert decision(SPEC, failed)[4:9] == (EndReason.ERROR, 2, 4.0, 7.0, None)
     for reason, resumes in ((EndReason.PREEMPTED, True), (EndReason.ERROR, False)):
-        message = decision(SPEC, failed._replace(end_reason=reason)).message
+        message = decision(SPEC, failed._replace(status=undecided(reason), end_reason=reason)).message
         assert f"trial 3 of job 'job' was ended by its trainer ({reason.value})" in message
         asked = "ask for a new batch size"
         assert message.endswith(f"; {asked}, or resume it from a checkpoint" if resumes else f"; {asked}")
@@ -99,7 +99,7 @@ def test_decision_of_an_ended_trial_does_not_change() -> None:
 
 def test_nobody_has_ended_a_lost_trial() -> None:
     """A trial whose lease expired is lost: its trainer did not end it."""
-    message = decision(SPEC, a_trial(status=TrialStatus.FAILED, end_reason=EndReason.LOST)).message
+    message = decision(SPEC, a_trial(status=TrialStatus.INTERRUPTED, end_reason=EndReason.LOST)).message
     assert "lease expired" in message
     assert "ended by" not in message
 

@@ -183,7 +183,7 @@ class StoreConformance(FigureTests):
             launch=Launch("the walk starts", (("host", "node-7"), ("note", "é")), "5f0c2a9be1d4"),
         )
         unset = {name for name, value in Trial._field_defaults.items() if getattr(ended, name) == value}
-        assert unset == {"lease_expire_time"}
+        assert unset == {"lease_expire_time", "heartbeat_interval"}
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job(**fields))
@@ -222,7 +222,7 @@ class StoreConformance(FigureTests):
     async def test_events_are_numbered_and_tell_every_state(self, opener: Opener) -> None:
         """Dispatches and ends come from the trials, the rest from the events, in their order and with every number."""
         first = Measurement(2, 1.5, 0.1 + 0.2, math.nan, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5))
-        lost = a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.LOST, last=first, cost=1 / 3)
+        lost = a_trial(1, status=TrialStatus.INTERRUPTED, end_reason=EndReason.LOST, last=first, cost=1 / 3)
         lost = lost._replace(dispatch_event=1, end_event=3)
         ended = lost._replace(
             status=TrialStatus.DECIDED,
@@ -265,7 +265,7 @@ class StoreConformance(FigureTests):
         assert dispatched is not None
         assert failed is not None
         assert (dispatched.status, dispatched.last, dispatched.cost) == (TrialStatus.RUNNING, None, None)
-        assert (failed.status, failed.end_reason, failed.cost) == (TrialStatus.FAILED, EndReason.LOST, 1 / 3)
+        assert (failed.status, failed.end_reason, failed.cost) == (TrialStatus.INTERRUPTED, EndReason.LOST, 1 / 3)
         assert failed.last is not None
         assert failed.last.repeats(first)
         assert trials[5] == ended
@@ -522,7 +522,7 @@ class StoreConformance(FigureTests):
             async with store.transaction("j") as tx:
                 first, second = tx.running()
                 assert [tx.lease_expired(trial) for trial in (first, second)] == [False, True]
-                tx.save_trial(second._replace(status=TrialStatus.FAILED, end_reason=EndReason.LOST))
+                tx.save_trial(second._replace(status=TrialStatus.INTERRUPTED, end_reason=EndReason.LOST))
             await self.pass_time(store, 500)
             assert await store.expired_leases() == []
             async with store.transaction("j") as tx:
@@ -584,8 +584,10 @@ class StoreConformance(FigureTests):
             async with store.transaction("j") as tx:
                 tx.save_job(with_trials(a_job(), 4))
                 tx.save_trial(a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.ERROR))
-                tx.save_trial(a_trial(3, status=TrialStatus.FAILED, end_reason=EndReason.LOST))
-                tx.save_trial(a_trial(4, status=TrialStatus.FAILED, type=TrialType.IMPORTED, end_reason=EndReason.LOST))
+                tx.save_trial(a_trial(3, status=TrialStatus.INTERRUPTED, end_reason=EndReason.LOST))
+                tx.save_trial(
+                    a_trial(4, status=TrialStatus.INTERRUPTED, type=TrialType.IMPORTED, end_reason=EndReason.LOST)
+                )
                 tx.save_trial(a_trial(2))
                 tx.add_measurement(a_trial(2, last=Measurement(1, 1, 1, 1, NOW)))
             async with store.transaction("j") as tx:

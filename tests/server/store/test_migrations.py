@@ -86,9 +86,9 @@ async def test_failures_in_a_row_become_numbers_of_trials(tmp_path: Path) -> Non
         connection.execute("INSERT INTO arms VALUES (1, 32, 1, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)")
         for number, status, reason, cost, converged in (
             (1, "DECIDED", "TARGET_REACHED", 9.0, 1),
-            (2, "FAILED", "PREEMPTED", 8.0, 0),
+            (2, "INTERRUPTED", "PREEMPTED", 8.0, 0),
             (3, "FAILED", "ERROR", 7.0, 0),
-            (4, "FAILED", "LOST", None, 0),
+            (4, "INTERRUPTED", "LOST", None, 0),
             (5, "FAILED", "OUT_OF_MEMORY", 6.0, 0),
             (6, "RUNNING", None, None, 0),
         ):
@@ -206,7 +206,7 @@ async def test_events_of_earlier_versions_are_numbered_by_their_times(tmp_path: 
         assert tx.job is not None
         assert tx.job.num_events == 5
         found = [(event.kind.value, event.trial.number) for event in await tx.events() if event.trial]
-    assert found == [("RUNNING", 1), ("RUNNING", 2), ("FAILED", 2), ("FAILED", 1), ("RUNNING", 3)]
+    assert found == [("DISPATCHED", 1), ("DISPATCHED", 2), ("FAILED", 2), ("FAILED", 1), ("DISPATCHED", 3)]
 
 
 @pytest.mark.parametrize("names", [("0001_a.sql", "0002_b.sql", "0002_c.sql"), ("0001_a.sql", "0003_b.sql")])

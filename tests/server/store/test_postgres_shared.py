@@ -286,7 +286,7 @@ async def test_lease_renewed_elsewhere_is_not_given_up(postgres_url: str) -> Non
             async with one.transaction("j") as tx:
                 (trial,) = tx.running()
                 assert tx.lease_expired(trial)
-                tx.save_trial(trial._replace(status=TrialStatus.FAILED, end_reason=EndReason.LOST))
+                tx.save_trial(trial._replace(status=TrialStatus.INTERRUPTED, end_reason=EndReason.LOST))
         async with one.transaction("j") as tx:
             (trial,) = tx.running()
             assert not tx.lease_expired(trial)

@@ -92,16 +92,18 @@ def test_trials_are_filtered(grpc_stub: Stub, admin: PeopleStub) -> None:
     job.run(90.0)
     job.end(job.next(), v1.END_REASON_ERROR)
     job.next()
+    job.end(job.next(), v1.END_REASON_PREEMPTED)
 
     def numbers(status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED, batch_size: int = 0) -> list[int]:
         request = v1.ListTrialsRequest(job_id=job.job_id, status=status, batch_size=batch_size)
         return [trial.id.trial_number for trial in admin.ListTrials(request).trials]
 
-    assert numbers() == [1, 2, 3, 4]
+    assert numbers() == [1, 2, 3, 4, 5]
+    assert numbers(v1.TRIAL_STATUS_INTERRUPTED) == [5]
     assert numbers(v1.TRIAL_STATUS_DECIDED) == [1, 2]
     assert numbers(v1.TRIAL_STATUS_FAILED) == [3]
     assert numbers(v1.TRIAL_STATUS_RUNNING) == [4]
-    assert numbers(batch_size=8) == [2]
+    assert numbers(batch_size=8) == [2, 5]
     assert numbers(v1.TRIAL_STATUS_FAILED, 16) == []
 
 
@@ -134,7 +136,7 @@ def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: PeopleStub)
     job = Trainer(grpc_stub, batch_sizes=[16])
     for _ in range(5):
         job.end(job.next(), v1.END_REASON_PREEMPTED)
-    request = v1.ListTrialsRequest(job_id=job.job_id, page_size=2, status=v1.TRIAL_STATUS_FAILED)
+    request = v1.ListTrialsRequest(job_id=job.job_id, page_size=2, status=v1.TRIAL_STATUS_INTERRUPTED)
     seen = []
     while True:
         page = admin.ListTrials(request)

@@ -142,14 +142,23 @@ def test_power_beyond_the_gpus(server: LiveServer, joules: float, monitor: str, 
     assert found == [(v1.WARNING_REASON_POWER_OUT_OF_RANGE, "result.energy_joules")] * warns
 
 
-@pytest.mark.parametrize("reason", ["COMPLETED", "ERROR", "OUT_OF_MEMORY", "PREEMPTED", "LOST"])
-def test_undecided_trial_ends_as_the_client_says(server: LiveServer, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("COMPLETED", "FAILED"),
+        ("ERROR", "FAILED"),
+        ("OUT_OF_MEMORY", "FAILED"),
+        ("PREEMPTED", "INTERRUPTED"),
+        ("LOST", "INTERRUPTED"),
+    ],
+)
+def test_undecided_trial_ends_as_the_client_says(server: LiveServer, reason: str, status: str) -> None:
     """Measurements that show neither the target nor the last epoch leave the end to the client; there may be none."""
     trainer = Trainer(server.trainer)
     ended = v1.EndReason.Value(f"END_REASON_{reason}")
     for number, measured in enumerate((epochs(0.1, 0.2), []), 1):
         trial = imported(trainer, f"r{number}", measurements=measured, end_reason=ended).trial
-        assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, ended)
+        assert (trial.status, trial.end_reason) == (v1.TrialStatus.Value(f"TRIAL_STATUS_{status}"), ended)
         assert (trial.converged, trial.last_epoch) == (False, len(measured))
     state = job_of(server, trainer).batch_size_states[1]
     assert state.num_failed == (0 if reason == "PREEMPTED" else 2)
@@ -335,7 +344,7 @@ def test_running_trial_ends_without_measurements(server: LiveServer) -> None:
     trainer = Trainer(server.trainer)
     trainer.next("launch")
     trial = imported(trainer, "launch", end_reason=v1.END_REASON_LOST).trial
-    assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, v1.END_REASON_LOST)
+    assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_INTERRUPTED, v1.END_REASON_LOST)
 
 
 def test_lost_trial_that_reached_the_target_is_decided(server: LiveServer) -> None:

@@ -41,12 +41,12 @@ def get(server: LiveServer, trial: v1.Trial) -> v1.Trial:
 
 def lose(server: LiveServer, trial: v1.Trial) -> v1.Trial:
     """Waits until the trial is lost."""
-    wait_until(lambda: get(server, trial).status == v1.TRIAL_STATUS_FAILED)
+    wait_until(lambda: get(server, trial).status == v1.TRIAL_STATUS_INTERRUPTED)
     return get(server, trial)
 
 
 def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
-    """A trial whose lease expires is FAILED and LOST, and its batch size is explored again."""
+    """A trial whose lease expires is INTERRUPTED and LOST, and its batch size is explored again."""
     job = Trainer(server.trainer, trial_lease_seconds=1)
     first = job.next()
     lost = lose(server, first)
@@ -150,7 +150,7 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
     server.kill()
     server.start()
     shown = job.next("launch")
-    assert (shown.id, shown.status, shown.last_epoch) == (trial.id, v1.TRIAL_STATUS_FAILED, 2)
+    assert (shown.id, shown.status, shown.last_epoch) == (trial.id, v1.TRIAL_STATUS_INTERRUPTED, 2)
     back = job.next("launch", resume=True)
     assert (back.id, back.status, back.last_epoch) == (trial.id, v1.TRIAL_STATUS_RUNNING, 2)
     assert (back.time_seconds, back.energy_joules, back.end_reason) == (7.0, 5.0, v1.END_REASON_UNSPECIFIED)

@@ -34,9 +34,13 @@ if TYPE_CHECKING:
 TRIAL_STATUSES = {
     "running": v1.TRIAL_STATUS_RUNNING,
     "decided": v1.TRIAL_STATUS_DECIDED,
+    "interrupted": v1.TRIAL_STATUS_INTERRUPTED,
     "failed": v1.TRIAL_STATUS_FAILED,
 }
 """The names that options use."""
+
+UNDECIDED = (v1.TRIAL_STATUS_INTERRUPTED, v1.TRIAL_STATUS_FAILED)
+"""The statuses of trials that ended without a decision."""
 
 END_REASONS = {
     name.removeprefix("END_REASON_").lower().replace("_", "-"): value
@@ -284,7 +288,7 @@ def stuck(job: v1.Job) -> bool:
 
 def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
     """Whether a trial has reached its job's target; empty if it was never evaluated, or failed."""
-    if not trial.HasField("last_metric") or trial.status == v1.TRIAL_STATUS_FAILED:
+    if not trial.HasField("last_metric") or trial.status in UNDECIDED:
         return ""
     if trial.status == v1.TRIAL_STATUS_RUNNING:
         return "not yet"

@@ -27,8 +27,8 @@ from wattwise.errors import (
     log,
 )
 from wattwise.files import open_file
+from wattwise.rpc.answers import heartbeat_seconds
 from wattwise.training.rules import cost, own_decision
-from wattwise.training.session import BEATS_PER_LEASE
 from wattwise.training.windows import TrainingWindows, monitor_message
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class CommandExecution:
         interruption.on_repeat = process.kill
         over_cost_bound, interrupted = False, None
         try:
-            with LeaseKeeper(client, self.trial, self.spec.trial_lease_seconds) as lease:
+            with LeaseKeeper(client, self.trial) as lease:
                 over_cost_bound = self._watch(process, lease, epochs, client, refresh)
         except InterruptedRunError as error:
             interrupted = error
@@ -261,7 +261,6 @@ class LeaseKeeper:
     Args:
         client: does not retry calls.
         trial: the trial.
-        lease_seconds: its lease; 0 never expires.
 
     Attributes:
         stopped: the server has stopped the trial.
@@ -269,14 +268,13 @@ class LeaseKeeper:
         cost_bound: the cost above which the trial is stopped, in joules; None if there is no bound yet.
     """
 
-    def __init__(self, client: Client, trial: v1.TrialId, lease_seconds: float) -> None:
+    def __init__(self, client: Client, trial: v1.TrialId) -> None:
         self.stopped = False
         self.reported = False
         self.cost_bound: float | None = None
         self._client = client
         self._trial = trial
-        interval = min(lease_seconds / BEATS_PER_LEASE, _LONGEST_HEARTBEAT_SECONDS)
-        self._interval = interval or _LONGEST_HEARTBEAT_SECONDS
+        self._interval = _LONGEST_HEARTBEAT_SECONDS
         self._over = threading.Event()
         self._wakes = threading.Event()
         self._results: deque[v1.TrainingResult] = deque()
@@ -313,7 +311,8 @@ class LeaseKeeper:
                     log.warning("%s; training continues", error)
             else:
                 self._server_away = False
-                self.reported = self.reported or (decision.cost > 0 and not self._has_sent)
+                self._interval = min(heartbeat_seconds(decision), _LONGEST_HEARTBEAT_SECONDS)
+                self.reported = self.reported or (decision.last_epoch > 0 and not self._has_sent)
                 self.cost_bound = decision.cost_bound if decision.HasField("cost_bound") else None
                 self.stopped = decision.stop_train
                 if self._results:

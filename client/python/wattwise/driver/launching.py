@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.humanize import end_reason
+from wattwise.commands.tables import UNDECIDED
 from wattwise.driver.evaluations import EvaluationReader
 from wattwise.driver.execution import CommandExecution
 from wattwise.driver.files import read_object, write_json, writing
@@ -326,7 +327,7 @@ class Launcher:
             return None
         decision = self.client.heartbeat(trial)
         # A client that reports nothing may have joined only for the batch size.
-        if decision.stop_train or (decision.cost > 0 and (has_client(folder) or not outcome.epochs)):
+        if decision.stop_train or (decision.last_epoch and (has_client(folder) or not outcome.epochs)):
             return None
         if outcome.epochs:
             self._report_epochs(claim, trial, outcome)
@@ -380,7 +381,7 @@ class Launcher:
             cost=usage.cost,
             measured_by=usage.measured_by,
             monitor=self._monitor_of(trial, outcome),
-            reached=trial.target_reached and trial.status != v1.TRIAL_STATUS_FAILED,
+            reached=trial.target_reached and trial.status not in UNDECIDED,
             end_reason=end_reason(trial.end_reason),
             exit_code=None if outcome is None else outcome.exit_code,
         )

@@ -33,6 +33,8 @@ _LONGEST_TEXT = 8_192
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 """The years 1 to 9999."""
 _LEASES = (1.0, 365 * 24 * 3600.0)
+_LEAST_HEARTBEAT_SECONDS = 0.25
+"""Below a third of the shortest lease."""
 
 
 def shown(text: str) -> str:
@@ -236,6 +238,14 @@ def checked_decision(answer: v1.ReportResultResponse | v1.HeartbeatResponse | v1
     decision.message = shown(decision.message)
     _shorten(decision)
     return decision
+
+
+def heartbeat_seconds(answer: v1.Trial | v1.Decision) -> float:
+    """The pause between two heartbeats that an answer names; infinite if none are needed."""
+    if not answer.HasField("heartbeat_interval"):
+        return math.inf
+    interval = answer.heartbeat_interval
+    return max(interval.seconds + interval.nanos / 1e9, _LEAST_HEARTBEAT_SECONDS)
 
 
 def check_acquired_limit(answer: v1.AcquirePowerLimitResponse) -> None:

@@ -7,6 +7,7 @@ therefore the lock is re-entrant, and no method relies on what it read before it
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.errors import WattwiseError, log
-from wattwise.rpc.answers import MOST_WARNINGS
+from wattwise.rpc.answers import MOST_WARNINGS, heartbeat_seconds
 
 _MAX_PENDING = 10_000
 
@@ -45,6 +46,7 @@ class Exchange:
         changed: held to write an attribute or to read several; notified after every change.
         pending: the measurements that the server has not acknowledged, oldest first.
         decision: the server's newest decision.
+        beat_seconds: the pause between two heartbeats, as the server's newest answer says.
         stopped: whether the server has ended the trial.
         away: whether the server does not answer at the moment.
         detached: whether the server has no such trial; `away` then stays true.
@@ -58,6 +60,7 @@ class Exchange:
         self.changed = threading.Condition(threading.RLock())
         self.pending: deque[PendingReport] = deque(maxlen=_MAX_PENDING)
         self.decision: v1.Decision | None = None
+        self.beat_seconds = math.inf
         self.stopped = False
         self.away = False
         self.detached = False
@@ -144,6 +147,7 @@ class Exchange:
         with self.changed:
             if report is not None:
                 self._acknowledge(report)
+            self.beat_seconds = heartbeat_seconds(decision)
             if (report is not None or decision.stop_train) and not self.stopped:
                 self.decision = decision
                 self.stopped = decision.stop_train

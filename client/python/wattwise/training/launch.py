@@ -24,7 +24,7 @@ from wattwise.errors import (
     log,
 )
 from wattwise.monitor import Monitor, gpu_config, monitor_kinds
-from wattwise.rpc.answers import check_dispatched
+from wattwise.rpc.answers import check_dispatched, heartbeat_seconds
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_id
 from wattwise.rpc.credentials import Credentials
@@ -182,7 +182,7 @@ class Endpoint:
             self.server,
             info.id,
             self.spool.journal(record),
-            lease_seconds=info.job.spec.trial_lease_seconds,
+            beat_seconds=heartbeat_seconds(trial),
             timeout=timeout,
             credentials=self.credentials,
             launch_id=info.launch_id,

@@ -68,11 +68,16 @@ def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
     # Infinite metrics were replaced by NaN before.
     reached = reaches_target(spec, result.metric)
     over = reached or result.current_epoch >= spec.max_epochs
+    reason = v1.END_REASON_UNSPECIFIED
+    if over:
+        reason = v1.END_REASON_TARGET_REACHED if reached else v1.END_REASON_MAX_EPOCHS
     what = "target reached" if reached else "max epochs reached" if over else "continue"
     return v1.Decision(
         stop_train=over,
         target_reached=reached,
+        end_reason=reason,
         message=f"{what} without the server: metric {result.metric:.6g}, target {spec.target_metric:.6g} in epoch "
         f"{result.current_epoch} of {spec.max_epochs}; the server gets the result later",
+        last_epoch=result.current_epoch,
         cost=cost(spec, used.time_seconds, used.energy_joules),
     )

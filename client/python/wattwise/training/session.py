@@ -30,11 +30,15 @@ from wattwise.training.resume import Progress, Sums, carry_on, largest
 from wattwise.training.stream import ResultStream
 from wattwise.training.trial import StartedTrial
 
-BEATS_PER_LEASE = 3
-
 _LONGEST_PAUSE = 5.0
 _LEAVE_SECONDS = 1.0
 _LONGEST_STREAM_PAUSE = 60.0
+_DECIDED = (
+    v1.END_REASON_TARGET_REACHED,
+    v1.END_REASON_COST_BOUND,
+    v1.END_REASON_MAX_EPOCHS,
+    v1.END_REASON_JOB_DELETED,
+)
 _RESUMABLE = (v1.END_REASON_PREEMPTED, v1.END_REASON_LOST)
 
 
@@ -49,7 +53,7 @@ class Session:
         address: of the server, or of several.
         trial: the trial; with number 0 the server has not dispatched it.
         journal: the trial's journal.
-        lease_seconds: the trial's lease; 0 never expires.
+        beat_seconds: pause between two heartbeats, until a decision names another one.
         timeout: seconds that a report waits for its answer, and that a single call may take.
         credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
         launch_id: the id of the trial's launch, and the name of the calls in the server's log and in errors.
@@ -65,7 +69,7 @@ class Session:
         trial: v1.TrialId,
         journal: Journal,
         *,
-        lease_seconds: float,
+        beat_seconds: float,
         timeout: float = 10.0,
         credentials: Credentials | None = None,
         launch_id: str,
@@ -77,9 +81,9 @@ class Session:
         self._journal = journal
         self._timeout = timeout
         self._ends_completed = ends_completed
-        self._beat_seconds = lease_seconds / BEATS_PER_LEASE if lease_seconds > 0 else math.inf
         self._pid = os.getpid()
         self._exchange = Exchange(address, lambda result: journal.leave_out(result.current_epoch))
+        self._exchange.beat_seconds = beat_seconds
         if not trial.trial_number or journal.record.launch_id != launch_id:
             # Not dispatched, or an earlier process has learnt that the trial cannot continue.
             self._exchange.detach()
@@ -230,7 +234,7 @@ class Session:
         if self._exchange.over or self._exchange.detached:
             return
         patience = self._client.patience
-        stream = ResultStream(self._exchange, self._trial, self._beat_seconds, self._timeout, patience)
+        stream = ResultStream(self._exchange, self._trial, self._timeout, patience)
         try:
             stream.talk(self._client)
         except UnsupportedCallError:
@@ -356,7 +360,7 @@ class Session:
                     exchange.changed.wait_for(lambda: exchange.over, next(self._attempt_pauses))
                 return
             self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
-            until_next = min(self._beat_seconds, self._stream_at - time.monotonic(), threading.TIMEOUT_MAX)
+            until_next = min(exchange.beat_seconds, self._stream_at - time.monotonic(), threading.TIMEOUT_MAX)
             exchange.changed.wait_for(lambda: exchange.over or bool(exchange.pending), max(until_next, 0))
 
     def _end(self) -> None:
@@ -398,7 +402,7 @@ class Session:
             self._ask(_left(ending))
             return
         if trial is not None:
-            self._settle(trial, _left(ending))
+            self._settle(trial.end_reason, trial.last_epoch, _left(ending))
 
     def _delivered(self, ending: Ending, *, driver_ends: bool) -> v1.Trial | None:
         """Sends what is pending and ends the trial; None if it is over, or not the server's."""
@@ -425,16 +429,21 @@ class Session:
             self._settled = decision.stop_train
             self._exchange.answer(None, decision)
 
-    def _settle(self, trial: v1.Trial, timeout: float) -> None:
+    def _settle(self, reason: v1.EndReason.ValueType, last_epoch: int, timeout: float) -> None:
         """Delivers what the server lacks of a trial that has ended and that may still gain it.
+
+        Args:
+            reason: why the server's trial has ended.
+            last_epoch: the newest epoch that the server has of it.
+            timeout: seconds.
 
         Raises:
             WattwiseError: if it cannot be delivered.
         """
         measured = [result.current_epoch for result, _ in self._journal.record.results]
-        if trial.end_reason in _RESUMABLE and measured and measured[-1] > trial.last_epoch:
+        if reason in _RESUMABLE and measured and measured[-1] > last_epoch:
             if not self._journal.record.end_reason:
-                self._journal.end(trial.end_reason)
+                self._journal.end(reason)
             self._import(timeout)
         else:
             self._settled = True
@@ -442,28 +451,13 @@ class Session:
     def _check_stopped(self) -> None:
         """Settles a trial that the server has stopped: another process may have ended it, rather than a decision."""
         decision = self._exchange.decision or v1.Decision()
-        over_bound = decision.HasField("cost_bound") and decision.cost > decision.cost_bound
-        if decision.target_reached or over_bound:
-            self._settled = True
-            return
-        if self._journal.record.spare_id:
+        if self._journal.record.spare_id and decision.end_reason not in _DECIDED:
             # It is not known yet of which trial this is: the delivery finds out.
             return
         try:
-            self._settle_stopped()
+            self._settle(decision.end_reason, decision.last_epoch, self._timeout)
         except WattwiseError as error:
-            log.debug("the end of the trial is not known: %s", error)
-
-    def _settle_stopped(self) -> None:
-        try:
-            # This does not change a trial that has ended.
-            trial = self._client.end_trial(self._trial, v1.END_REASON_PREEMPTED, timeout=self._timeout)
-        except (JobNotFoundError, TrialNotFoundError):
-            self._ask(self._timeout)
-            if self._exchange.detached:
-                self._import(self._timeout)
-        else:
-            self._settle(trial, self._timeout)
+            log.debug("the rest of the trial is not delivered: %s", error)
 
     def _flush(self, ending: Ending) -> None:
         """Sends what is pending."""

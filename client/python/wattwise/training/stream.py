@@ -29,22 +29,20 @@ class ResultStream:
     A measurement stays in the exchange until it is answered, so that the next stream sends it again if this one breaks.
     At most one measurement is unanswered at a time: answers carry no number, only their order identifies them.
 
-    A heartbeat is sent after `beat_seconds` of silence. The stream is dead if gRPC does not take a message within
-    `timeout` seconds, or a measurement has no answer by then; after earlier answers, three times as long. Where another
-    server could answer, both times are `patience` seconds at most.
+    A heartbeat is sent after `beat_seconds` of the exchange without a message. The stream is dead if gRPC does not take
+    a message within `timeout` seconds, or a measurement has no answer by then; after earlier answers, three times as
+    long. Where another server could answer, both times are `patience` seconds at most.
     """
 
     def __init__(
         self,
         exchange: Exchange,
         trial: v1.TrialId,
-        beat_seconds: float,
         timeout: float,
         patience: float | None = None,
     ) -> None:
         self._exchange = exchange
         self._trial = trial
-        self._beat_seconds = beat_seconds
         self._timeout, self._answered_timeout = timeout, 3 * timeout
         if patience is not None:
             self._timeout = self._answered_timeout = min(timeout, patience)
@@ -151,6 +149,6 @@ class ResultStream:
 
     def _written(self, request: v1.StreamResultsRequest, now: float) -> v1.StreamResultsRequest:
         """The request that gRPC gets now."""
-        self._writing_at, self._beat_at = now, now + self._beat_seconds
+        self._writing_at, self._beat_at = now, now + self._exchange.beat_seconds
         self._exchange.changed.notify_all()
         return request

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -69,11 +70,15 @@ class _TrialStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialStat
     TRIAL_STATUS_UNSPECIFIED: _TrialStatus.ValueType  # 0
     """Never sent by the server. In a filter: any status."""
     TRIAL_STATUS_RUNNING: _TrialStatus.ValueType  # 1
-    """Running: dispatched to a trainer and not ended."""
+    """Dispatched to a trainer and not ended."""
     TRIAL_STATUS_DECIDED: _TrialStatus.ValueType  # 2
-    """Ended by a decision, converged or not."""
-    TRIAL_STATUS_FAILED: _TrialStatus.ValueType  # 3
-    """Crashed, was lost, or was ended by its trainer before a decision."""
+    """Ended by a decision of the server, or by a trainer that stopped early: the target was reached, or missed. Also: the job
+    was deleted while the trial was running.
+    """
+    TRIAL_STATUS_INTERRUPTED: _TrialStatus.ValueType  # 3
+    """Ended without a decision: the machine was preempted, or the trial was lost. It can be resumed from a checkpoint."""
+    TRIAL_STATUS_FAILED: _TrialStatus.ValueType  # 4
+    """Ended without a decision, for good: the training crashed, ran out of memory, or completed without a result."""
 
 class TrialStatus(_TrialStatus, metaclass=_TrialStatusEnumTypeWrapper):
     """Whether a trial is running, or how it ended. To a reader that does not know a status, the trial has ended, unless a decision
@@ -83,11 +88,15 @@ class TrialStatus(_TrialStatus, metaclass=_TrialStatusEnumTypeWrapper):
 TRIAL_STATUS_UNSPECIFIED: TrialStatus.ValueType  # 0
 """Never sent by the server. In a filter: any status."""
 TRIAL_STATUS_RUNNING: TrialStatus.ValueType  # 1
-"""Running: dispatched to a trainer and not ended."""
+"""Dispatched to a trainer and not ended."""
 TRIAL_STATUS_DECIDED: TrialStatus.ValueType  # 2
-"""Ended by a decision, converged or not."""
-TRIAL_STATUS_FAILED: TrialStatus.ValueType  # 3
-"""Crashed, was lost, or was ended by its trainer before a decision."""
+"""Ended by a decision of the server, or by a trainer that stopped early: the target was reached, or missed. Also: the job
+was deleted while the trial was running.
+"""
+TRIAL_STATUS_INTERRUPTED: TrialStatus.ValueType  # 3
+"""Ended without a decision: the machine was preempted, or the trial was lost. It can be resumed from a checkpoint."""
+TRIAL_STATUS_FAILED: TrialStatus.ValueType  # 4
+"""Ended without a decision, for good: the training crashed, ran out of memory, or completed without a result."""
 Global___TrialStatus: _TypeAlias = TrialStatus  # noqa: Y015
 
 class _EndReason:
@@ -365,6 +374,7 @@ class Trial(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     LAST_REPORT_TIME_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     type: Global___TrialType.ValueType
     """Why the trial was dispatched. Always set."""
     status: Global___TrialStatus.ValueType
@@ -457,6 +467,12 @@ class Trial(_message.Message):
     def last_report_time(self) -> _timestamp_pb2.Timestamp:
         """When the server received its newest report; of an imported trial, when the epoch ended. Unset: no report, or unknown."""
 
+    @_builtins.property
+    def heartbeat_interval(self) -> _duration_pb2.Duration:
+        """Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are
+        needed, since the lease never expires or the trial has ended.
+        """
+
     def __init__(
         self,
         *,
@@ -488,10 +504,11 @@ class Trial(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         token_id: _builtins.str = ...,
         last_report_time: _timestamp_pb2.Timestamp | None = ...,
+        heartbeat_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "computed", b"computed", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_setting", b"power_setting", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "computed", b"computed", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_setting", b"power_setting", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "computed", b"computed", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "excluded", b"excluded", "id", b"id", "labels", b"labels", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_setting", b"power_setting", "pruning_round", b"pruning_round", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "time_seconds", b"time_seconds", "token_id", b"token_id", "type", b"type", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "computed", b"computed", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_setting", b"power_setting", "pruning_round", b"pruning_round", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "time_seconds", b"time_seconds", "token_id", b"token_id", "type", b"type", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
@@ -711,29 +728,48 @@ class Decision(_message.Message):
     STOP_TRAIN_FIELD_NUMBER: _builtins.int
     CONVERGED_FIELD_NUMBER: _builtins.int
     TARGET_REACHED_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     COST_BOUND_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     stop_train: _builtins.bool
-    """True: the trial has ended and training must stop. False: continue."""
+    """Output only. True: the trial has ended and training must stop. False: continue."""
     converged: _builtins.bool
-    """Whether the metric reached the target within the cost bound."""
+    """Output only. Whether the metric reached the target within the cost bound."""
     target_reached: _builtins.bool
-    """Whether the metric reached the target at any cost. If true, the model is good."""
+    """Output only. Whether the metric reached the target at any cost. If true, the model is good."""
+    end_reason: Global___EndReason.ValueType
+    """Output only. Why the trial ended; a client that does not know the reason acts by `stop_train` and `target_reached`.
+    Unspecified: the trial is running.
+    """
     message: _builtins.str
-    """One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never empty."""
+    """Output only. One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never
+    empty.
+    """
+    last_epoch: _builtins.int
+    """Output only. The newest epoch that the server has of the trial. 0: none, or the trial was deleted with its job."""
     cost: _builtins.float
-    """Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet."""
+    """Output only. Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. Unset: no report
+    yet, or the trial was deleted with its job.
+    """
     cost_bound: _builtins.float
-    """The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-    converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected
-    to cost less.
+    """Output only. The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off,
+    nothing has converged yet, a person requested the trial, or this is the best known batch size and starting again is not
+    expected to cost less.
     """
     @_builtins.property
+    def heartbeat_interval(self) -> _duration_pb2.Duration:
+        """Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are
+        needed, since the lease never expires or the trial has ended.
+        """
+
+    @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
-        """What looks wrong about the trial, for the trainer's user. The same warning is in every later answer for the trial.
-        Empty: nothing.
+        """Output only. What looks wrong about the trial, for the trainer's user. The same warning is in every later answer for the
+        trial. Empty: nothing.
         """
 
     def __init__(
@@ -742,17 +778,25 @@ class Decision(_message.Message):
         stop_train: _builtins.bool = ...,
         converged: _builtins.bool = ...,
         target_reached: _builtins.bool = ...,
+        end_reason: Global___EndReason.ValueType = ...,
         message: _builtins.str = ...,
-        cost: _builtins.float = ...,
+        last_epoch: _builtins.int = ...,
+        cost: _builtins.float | None = ...,
         cost_bound: _builtins.float | None = ...,
+        heartbeat_interval: _duration_pb2.Duration | None = ...,
         warnings: _abc.Iterable[Global___TrialWarning] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound", "cost_bound", b"cost_bound"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "cost", b"cost", "cost_bound", b"cost_bound", "heartbeat_interval", b"heartbeat_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "message", b"message", "stop_train", b"stop_train", "target_reached", b"target_reached", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "end_reason", b"end_reason", "heartbeat_interval", b"heartbeat_interval", "last_epoch", b"last_epoch", "message", b"message", "stop_train", b"stop_train", "target_reached", b"target_reached", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
+    _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
     _WhichOneofReturnType__cost_bound: _TypeAlias = _typing.Literal["cost_bound"]  # noqa: Y015
     _WhichOneofArgType__cost_bound: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost) -> _WhichOneofReturnType__cost | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_bound) -> _WhichOneofReturnType__cost_bound | None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015

@@ -579,7 +579,7 @@ BEGIN
         SELECT d.job_id, t.trial_number, t.batch_size, d.delete_time
         FROM json_to_recordset(deleted_rows) AS d (job_key bigint, job_id text, delete_time bigint)
         JOIN trials t ON t.job_key = d.job_key
-        WHERE t.status = 'RUNNING' OR t.end_reason IN ('PREEMPTED', 'LOST')
+        WHERE t.status IN ('RUNNING', 'INTERRUPTED')
         ON CONFLICT (job_id, trial_number, batch_size) DO UPDATE SET delete_time = excluded.delete_time;
         INSERT INTO deletions
         SELECT j.job_id, '', j.create_time, d.delete_time

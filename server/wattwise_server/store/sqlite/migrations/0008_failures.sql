@@ -51,11 +51,11 @@ INSERT INTO new_arms
 SELECT a.job_key, a.batch_size, pruned AND NOT ran_out, pruned AND ran_out, round_cost, num_decided,
        (SELECT count(*) FROM trials t WHERE (t.job_key, t.batch_size) = (a.job_key, a.batch_size) AND t.converged),
        (SELECT count(*) FROM trials t WHERE (t.job_key, t.batch_size) = (a.job_key, a.batch_size)
-           AND t.status = 'FAILED' AND t.end_reason NOT IN ('PREEMPTED', 'JOB_DELETED')),
+           AND t.status IN ('INTERRUPTED', 'FAILED') AND t.end_reason != 'PREEMPTED'),
        (SELECT count(*) FROM trials t WHERE (t.job_key, t.batch_size) = (a.job_key, a.batch_size)
            AND t.end_reason = 'OUT_OF_MEMORY'),
        (SELECT coalesce(sum(t.cost), 0.0) FROM trials t WHERE (t.job_key, t.batch_size) = (a.job_key, a.batch_size)
-           AND t.status = 'FAILED' AND t.end_reason NOT IN ('PREEMPTED', 'JOB_DELETED')),
+           AND t.status IN ('INTERRUPTED', 'FAILED') AND t.end_reason != 'PREEMPTED'),
        '[' || rtrim(replace(hex(zeroblob(min(failures, 13))), '00', last_failure || ','), ',') || ']',
        ran_out, r.cheapest,
        CASE WHEN window_size THEN coalesce(r.count, 0) ELSE reached_count END,

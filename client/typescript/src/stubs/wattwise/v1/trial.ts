@@ -6,6 +6,7 @@
 
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
+import { Duration } from "../../google/protobuf/duration.js";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
 
 /** Why a trial was dispatched. */
@@ -82,11 +83,16 @@ export function trialTypeToNumber(object: TrialType): number {
 export enum TrialStatus {
   /** TRIAL_STATUS_UNSPECIFIED - Never sent by the server. In a filter: any status. */
   TRIAL_STATUS_UNSPECIFIED = "TRIAL_STATUS_UNSPECIFIED",
-  /** TRIAL_STATUS_RUNNING - Running: dispatched to a trainer and not ended. */
+  /** TRIAL_STATUS_RUNNING - Dispatched to a trainer and not ended. */
   TRIAL_STATUS_RUNNING = "TRIAL_STATUS_RUNNING",
-  /** TRIAL_STATUS_DECIDED - Ended by a decision, converged or not. */
+  /**
+   * TRIAL_STATUS_DECIDED - Ended by a decision of the server, or by a trainer that stopped early: the target was reached, or missed. Also: the job
+   * was deleted while the trial was running.
+   */
   TRIAL_STATUS_DECIDED = "TRIAL_STATUS_DECIDED",
-  /** TRIAL_STATUS_FAILED - Crashed, was lost, or was ended by its trainer before a decision. */
+  /** TRIAL_STATUS_INTERRUPTED - Ended without a decision: the machine was preempted, or the trial was lost. It can be resumed from a checkpoint. */
+  TRIAL_STATUS_INTERRUPTED = "TRIAL_STATUS_INTERRUPTED",
+  /** TRIAL_STATUS_FAILED - Ended without a decision, for good: the training crashed, ran out of memory, or completed without a result. */
   TRIAL_STATUS_FAILED = "TRIAL_STATUS_FAILED",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
@@ -103,6 +109,9 @@ export function trialStatusFromJSON(object: any): TrialStatus {
     case "TRIAL_STATUS_DECIDED":
       return TrialStatus.TRIAL_STATUS_DECIDED;
     case 3:
+    case "TRIAL_STATUS_INTERRUPTED":
+      return TrialStatus.TRIAL_STATUS_INTERRUPTED;
+    case 4:
     case "TRIAL_STATUS_FAILED":
       return TrialStatus.TRIAL_STATUS_FAILED;
     case -1:
@@ -120,8 +129,10 @@ export function trialStatusToNumber(object: TrialStatus): number {
       return 1;
     case TrialStatus.TRIAL_STATUS_DECIDED:
       return 2;
-    case TrialStatus.TRIAL_STATUS_FAILED:
+    case TrialStatus.TRIAL_STATUS_INTERRUPTED:
       return 3;
+    case TrialStatus.TRIAL_STATUS_FAILED:
+      return 4;
     case TrialStatus.UNRECOGNIZED:
     default:
       return -1;
@@ -530,7 +541,14 @@ export interface Trial {
    */
   tokenId: string;
   /** When the server received its newest report; of an imported trial, when the epoch ended. Unset: no report, or unknown. */
-  lastReportTime: Date | undefined;
+  lastReportTime:
+    | Date
+    | undefined;
+  /**
+   * Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are
+   * needed, since the lease never expires or the trial has ended.
+   */
+  heartbeatInterval: Duration | undefined;
 }
 
 export interface Trial_LabelsEntry {
@@ -627,27 +645,49 @@ export interface TrainingResult {
 
 /** The server's answer to a report or a heartbeat: continue or stop. */
 export interface Decision {
-  /** True: the trial has ended and training must stop. False: continue. */
+  /** Output only. True: the trial has ended and training must stop. False: continue. */
   stopTrain: boolean;
-  /** Whether the metric reached the target within the cost bound. */
+  /** Output only. Whether the metric reached the target within the cost bound. */
   converged: boolean;
-  /** Whether the metric reached the target at any cost. If true, the model is good. */
+  /** Output only. Whether the metric reached the target at any cost. If true, the model is good. */
   targetReached: boolean;
-  /** One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never empty. */
-  message: string;
-  /** Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet. */
-  cost: number;
   /**
-   * The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-   * converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected
-   * to cost less.
+   * Output only. Why the trial ended; a client that does not know the reason acts by `stop_train` and `target_reached`.
+   * Unspecified: the trial is running.
+   */
+  endReason: EndReason;
+  /**
+   * Output only. One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never
+   * empty.
+   */
+  message: string;
+  /** Output only. The newest epoch that the server has of the trial. 0: none, or the trial was deleted with its job. */
+  lastEpoch: number;
+  /**
+   * Output only. Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. Unset: no report
+   * yet, or the trial was deleted with its job.
+   */
+  cost?:
+    | number
+    | undefined;
+  /**
+   * Output only. The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off,
+   * nothing has converged yet, a person requested the trial, or this is the best known batch size and starting again is not
+   * expected to cost less.
    */
   costBound?:
     | number
     | undefined;
   /**
-   * What looks wrong about the trial, for the trainer's user. The same warning is in every later answer for the trial.
-   * Empty: nothing.
+   * Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are
+   * needed, since the lease never expires or the trial has ended.
+   */
+  heartbeatInterval:
+    | Duration
+    | undefined;
+  /**
+   * Output only. What looks wrong about the trial, for the trainer's user. The same warning is in every later answer for the
+   * trial. Empty: nothing.
    */
   warnings: TrialWarning[];
 }
@@ -793,6 +833,7 @@ function createBaseTrial(): Trial {
     labels: {},
     tokenId: "",
     lastReportTime: undefined,
+    heartbeatInterval: undefined,
   };
 }
 
@@ -881,6 +922,9 @@ export const Trial: MessageFns<Trial> = {
     }
     if (message.lastReportTime !== undefined) {
       Timestamp.encode(toTimestamp(message.lastReportTime), writer.uint32(226).fork()).join();
+    }
+    if (message.heartbeatInterval !== undefined) {
+      Duration.encode(message.heartbeatInterval, writer.uint32(234).fork()).join();
     }
     return writer;
   },
@@ -1125,6 +1169,14 @@ export const Trial: MessageFns<Trial> = {
             message.lastReportTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 29: {
+            if (tag !== 234) {
+              break;
+            }
+
+            message.heartbeatInterval = Duration.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1186,6 +1238,9 @@ export const Trial: MessageFns<Trial> = {
     );
     message.tokenId = object.tokenId ?? "";
     message.lastReportTime = object.lastReportTime ?? undefined;
+    message.heartbeatInterval = (object.heartbeatInterval !== undefined && object.heartbeatInterval !== null)
+      ? Duration.fromPartial(object.heartbeatInterval)
+      : undefined;
     return message;
   },
 };
@@ -1712,9 +1767,12 @@ function createBaseDecision(): Decision {
     stopTrain: false,
     converged: false,
     targetReached: false,
+    endReason: EndReason.END_REASON_UNSPECIFIED,
     message: "",
-    cost: 0,
+    lastEpoch: 0,
+    cost: undefined,
     costBound: undefined,
+    heartbeatInterval: undefined,
     warnings: [],
   };
 }
@@ -1730,17 +1788,26 @@ export const Decision: MessageFns<Decision> = {
     if (message.targetReached !== false) {
       writer.uint32(24).bool(message.targetReached);
     }
-    if (message.message !== "") {
-      writer.uint32(34).string(message.message);
+    if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
+      writer.uint32(32).int32(endReasonToNumber(message.endReason));
     }
-    if (message.cost !== 0) {
-      writer.uint32(41).double(message.cost);
+    if (message.message !== "") {
+      writer.uint32(42).string(message.message);
+    }
+    if (message.lastEpoch !== 0) {
+      writer.uint32(48).int32(message.lastEpoch);
+    }
+    if (message.cost !== undefined) {
+      writer.uint32(57).double(message.cost);
     }
     if (message.costBound !== undefined) {
-      writer.uint32(49).double(message.costBound);
+      writer.uint32(65).double(message.costBound);
+    }
+    if (message.heartbeatInterval !== undefined) {
+      Duration.encode(message.heartbeatInterval, writer.uint32(74).fork()).join();
     }
     for (const v of message.warnings) {
-      TrialWarning.encode(v!, writer.uint32(66).fork()).join();
+      TrialWarning.encode(v!, writer.uint32(82).fork()).join();
     }
     return writer;
   },
@@ -1783,31 +1850,55 @@ export const Decision: MessageFns<Decision> = {
             continue;
           }
           case 4: {
-            if (tag !== 34) {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.endReason = endReasonFromJSON(reader.int32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
               break;
             }
 
             message.message = reader.string();
             continue;
           }
-          case 5: {
-            if (tag !== 41) {
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.lastEpoch = reader.int32();
+            continue;
+          }
+          case 7: {
+            if (tag !== 57) {
               break;
             }
 
             message.cost = reader.double();
             continue;
           }
-          case 6: {
-            if (tag !== 49) {
+          case 8: {
+            if (tag !== 65) {
               break;
             }
 
             message.costBound = reader.double();
             continue;
           }
-          case 8: {
-            if (tag !== 66) {
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.heartbeatInterval = Duration.decode(reader, reader.uint32());
+            continue;
+          }
+          case 10: {
+            if (tag !== 82) {
               break;
             }
 
@@ -1834,9 +1925,14 @@ export const Decision: MessageFns<Decision> = {
     message.stopTrain = object.stopTrain ?? false;
     message.converged = object.converged ?? false;
     message.targetReached = object.targetReached ?? false;
+    message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
     message.message = object.message ?? "";
-    message.cost = object.cost ?? 0;
+    message.lastEpoch = object.lastEpoch ?? 0;
+    message.cost = object.cost ?? undefined;
     message.costBound = object.costBound ?? undefined;
+    message.heartbeatInterval = (object.heartbeatInterval !== undefined && object.heartbeatInterval !== null)
+      ? Duration.fromPartial(object.heartbeatInterval)
+      : undefined;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
     return message;
   },
