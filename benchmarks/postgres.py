@@ -198,9 +198,12 @@ def _failover(folder: Path) -> Iterator[Figure]:
         with servers_on(f"{user}{primary.host},{standby.host}{name}", 2) as servers:
             callers = asyncio.run(_ride_through(servers, primary, standby))
             with grpc.insecure_channel(servers[0].address) as channel:
-                admin = PeopleStub(channel)
-                found = [admin.GetTrial(v1.GetTrialRequest(trial=caller.trial.id), timeout=60) for caller in callers]
-    stored = [{each.current_epoch for each in answer.measurements} for answer in found]
+                reader = v1.JobReaderStub(channel)
+                ids = [caller.trial.id for caller in callers]
+                found = [reader.GetTrial(v1.GetTrialRequest(trial=trial), timeout=60) for trial in ids]
+                requests = [v1.ListMeasurementsRequest(trial=trial, page_size=10_000) for trial in ids]
+                pages = [reader.ListMeasurements(request, timeout=60) for request in requests]
+    stored = [{each.current_epoch for each in page.measurements} for page in pages]
     lost = sum(len(caller.acknowledged - epochs) for caller, epochs in zip(callers, stored, strict=True))
     ended = sum(not answer.trial.HasField("lease_expire_time") for answer in found)
     reports = sum(len(caller.acknowledged) for caller in callers)

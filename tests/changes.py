@@ -50,26 +50,38 @@ class Recurring(Trainer):
         self.report(trial, 10.0 * self.spec.max_epochs, metric=0.1, epoch=self.spec.max_epochs)
         return trial
 
-    def exclude(self, number: int, *, excluded: bool = True) -> v1.Job:
-        """Excludes a trial, or includes it again; returns the job."""
+    def exclude(self, number: int, *, excluded: bool = True) -> v1.SetTrialExcludedResponse:
+        """Excludes a trial, or includes it again; returns the answer."""
         trial = v1.TrialId(job_id=self.job_id, trial_number=number)
-        return self.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial, excluded=excluded)).job
+        return self.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial, excluded=excluded))
 
-    def until_detected(self, batch_size: int, epochs: int, epoch_cost: float = 10.0, *, changes: int = 1) -> v1.Job:
-        """Runs trials until there are so many changes; returns the job."""
+    def until_detected(
+        self, batch_size: int, epochs: int, epoch_cost: float = 10.0, *, changes: int = 1
+    ) -> v1.GetJobResponse:
+        """Runs trials until there are so many changes; returns the job and its details."""
         for _ in range(20):
             self.train(batch_size, epochs, epoch_cost)
-            if len(self.shown.changes) == changes:
-                return self.shown
+            if len(self.details.changes) == changes:
+                return self.known
         raise AssertionError("no change was detected")
+
+    @property
+    def known(self) -> v1.GetJobResponse:
+        """The job and its details."""
+        return self.admin.GetJob(v1.GetJobRequest(job_id=self.job_id))
 
     @property
     def shown(self) -> v1.Job:
         """The job as `GetJob` shows it."""
-        return self.admin.GetJob(v1.GetJobRequest(job_id=self.job_id)).job
+        return self.known.job
 
     @property
-    def listed(self) -> v1.Job:
+    def details(self) -> v1.JobDetails:
+        """What the job knows about its batch sizes."""
+        return self.known.details
+
+    @property
+    def listed(self) -> v1.JobListing:
         """The job as a list shows it."""
         request = v1.ListJobsRequest(job_id_prefix=self.job_id, order=v1.JOB_ORDER_ID, with_summaries=True)
         return self.admin.ListJobs(request).jobs[0]

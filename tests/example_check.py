@@ -280,7 +280,7 @@ def trains_on_if_forgotten(program: str, server: LiveServer) -> None:
     assert said.count("which does not know the trial") == 1, said
     imported = trial(server)
     assert (imported.type, imported.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
-    measured = server.admin.GetTrial(v1.GetTrialRequest(trial=imported.id)).measurements
+    measured = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=imported.id)).measurements
     assert [each.current_epoch for each in measured] == list(range(1, imported.last_epoch + 1))
 
 
@@ -346,7 +346,7 @@ def import_cheap_trial(server: LiveServer) -> None:
 
 def registered(server: LiveServer) -> bool:
     """Whether the program's job is registered."""
-    return any(job.spec.job_id == JOB for job in server.admin.ListJobs(v1.ListJobsRequest()).jobs)
+    return any(row.job.spec.job_id == JOB for row in server.admin.ListJobs(v1.ListJobsRequest()).jobs)
 
 
 def trial_begun(server: LiveServer) -> bool:

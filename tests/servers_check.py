@@ -202,7 +202,10 @@ def reported(server: WatchedServer) -> list[int]:
     """The epochs of its one trial, which has reached its target."""
     one = trial(server)
     assert one.end_reason == v1.END_REASON_TARGET_REACHED, one
-    return [each.current_epoch for each in server.admin.GetTrial(v1.GetTrialRequest(trial=one.id)).measurements]
+    return [
+        each.current_epoch
+        for each in server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=one.id)).measurements
+    ]
 
 
 CHECKS: tuple[Callable[[str, Servers, str], None], ...] = (

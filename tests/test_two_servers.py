@@ -105,10 +105,10 @@ async def test_wave_is_planned_by_both(pair: Pair) -> None:
         pair, lambda stub, place: [stub.ReportResult(each) for each in results[4 * place : 4 * place + 4]]
     )
     assert all(answer.decision.target_reached for answer in answers)
-    shown, other = (server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job for server in pair)
+    shown, other = (server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)) for server in pair)
     assert shown == other
-    assert [state.num_converged + state.num_missed for state in shown.batch_size_states] == [1, 6, 1, 0]
-    assert [state.num_running for state in shown.batch_size_states] == [0] * 4
+    assert [state.num_converged + state.num_missed for state in shown.details.batch_size_states] == [1, 6, 1, 0]
+    assert [state.num_running for state in shown.details.batch_size_states] == [0] * 4
 
 
 async def test_job_limit_is_shared(pair: Pair) -> None:
@@ -238,7 +238,7 @@ def content(server: LiveServer) -> tuple[int, int]:
     jobs = server.admin.ListJobs(v1.ListJobsRequest(page_size=1000)).jobs
     running = 0
     for job in jobs:
-        request = v1.ListTrialsRequest(job_id=job.spec.job_id, status=v1.TRIAL_STATUS_RUNNING, page_size=1000)
+        request = v1.ListTrialsRequest(job_id=job.job.spec.job_id, status=v1.TRIAL_STATUS_RUNNING, page_size=1000)
         running += len(server.admin.ListTrials(request).trials)
     return len(jobs), running
 

@@ -379,10 +379,10 @@ v1::ImportTrialResponse Client::import_trial(const v1::ImportTrialRequest& trial
   return response;
 }
 
-v1::Job Client::get_job(const std::string& job_id) {
+v1::GetJobResponse Client::get_job(const std::string& job_id) {
   v1::GetJobRequest request;
   request.set_job_id(job_id);
-  return call(&v1::JobReader::Stub::GetJob, request).job();
+  return call(&v1::JobReader::Stub::GetJob, request);
 }
 
 v1::Job Client::reset_job(const std::string& job_id) {

@@ -110,8 +110,8 @@ class Client {
   // retry; the job must be registered.
   v1::ImportTrialResponse import_trial(const v1::ImportTrialRequest& trial, Timeout call_timeout = {});
 
-  // Returns one job.
-  v1::Job get_job(const std::string& job_id);
+  // Returns one job, and what it knows about its batch sizes.
+  v1::GetJobResponse get_job(const std::string& job_id);
   // Begins the job's search again. Its trials stay in the history but no longer count.
   v1::Job reset_job(const std::string& job_id);
   // Excludes a trial from the job's search, or includes it again.

@@ -306,12 +306,11 @@ func (c *Client) ImportTrial(ctx context.Context, request *v1.ImportTrialRequest
 	return response, err
 }
 
-// GetJob returns one job.
-func (c *Client) GetJob(ctx context.Context, jobID string) (job *v1.Job, err error) {
-	err = c.Retrying(ctx, func(ctx context.Context) error {
-		response, err := c.Reader.GetJob(ctx, &v1.GetJobRequest{JobId: jobID})
-		job = response.GetJob()
+// GetJob returns one job, and what it knows about its batch sizes.
+func (c *Client) GetJob(ctx context.Context, jobID string) (response *v1.GetJobResponse, err error) {
+	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
+		response, err = c.Reader.GetJob(ctx, &v1.GetJobRequest{JobId: jobID})
 		return err
 	})
-	return job, err
+	return response, err
 }

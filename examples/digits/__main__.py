@@ -69,7 +69,8 @@ def _saved(client: Client) -> str:
     """What the server's statistics claim, which is less than a comparison of the means would show."""
     job_id = f"{PREFIX}-nightly"
     factors = client.get_server_info().factors
-    found = answer(client.get_job(job_id), client.get_job_statistics(job_id).savings, factors)
+    known = client.get_job(job_id)
+    found = answer(known.job, known.details, client.get_job_statistics(job_id).savings, factors)
     return f"{job_id}: {found.brief}"
 
 
@@ -84,7 +85,7 @@ def _kill_one(servers: Servers, table: DemoTable) -> None:
 def _after_the_kill(client: Client) -> Sequence[str]:
     """What became of all trials."""
     jobs = list(client.list_jobs(job_id_prefix=PREFIX))
-    trials = [trial for job in jobs for trial in client.list_trials(job.spec.job_id)]
+    trials = [trial for row in jobs for trial in client.list_trials(row.job.spec.job_id)]
     lost = sum(trial.end_reason == v1.END_REASON_LOST for trial in trials)
     return (f"One of two servers was killed in mid-run: of {len(trials)} trials {lost or 'none'} got lost.",)
 

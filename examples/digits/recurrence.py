@@ -81,6 +81,6 @@ class RecurringJob:
         return subprocess.CompletedProcess(trainer.args, trainer.returncode, reason + output, errors)
 
     def _newest(self, recurrence: int, reason: str, *, target_reached: bool) -> DemoLaunch:
-        job = self.client.get_job(self.job_id)
+        job = self.client.get_job(self.job_id).job
         trial = v1.TrialId(job_id=self.job_id, trial_number=job.num_trials)
         return DemoLaunch(recurrence, self.client.get_trial(trial).trial, job, reason, target_reached)

@@ -13,7 +13,7 @@ from wattwise_server.errors import StartError
 
 _JOULES_PER_KWH = 3_600_000.0
 LARGEST_EPOCHS_KEPT = 50_000
-"""The most epochs that fit into one response of GetTrial."""
+"""The largest number of epochs that may be kept of one trial."""
 
 MOST_METRICS_JOBS = 1_000
 """Jobs with metrics of their own: more make scrapes slow."""
@@ -31,7 +31,7 @@ class Limits:
         max_running_trials: Running trials of one job; a further launch is refused until one of them ends. Catches
             launchers that start trials and never train them. 1,000 is far above what one job needs; 0 means no limit.
         max_epochs_kept: How many of a trial's newest measurements are kept, 1 to 50,000. Decisions do not depend on
-            it; GetTrial shows no others. 1,000 is enough for charts, 50,000 is the most that one response can hold.
+            it; ListMeasurements returns no others. 1,000 is enough for charts.
         max_streams: Open StreamResults and WatchJob calls; a trainer whose stream is refused falls back to unary calls.
             If it is too low, trainers poll; if it is too high, a faulty client can exhaust the memory. 10,000 is usual,
             0 means no limit.

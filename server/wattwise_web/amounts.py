@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wattwise import v1
 from wattwise.commands import humanize
 from wattwise.commands.humanize import duration, end_reason, joules, trial_result
-from wattwise.commands.tables import UNDECIDED, has_stages, job_state, policy
+from wattwise.commands.tables import UNDECIDED, has_stages, policy
 from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
@@ -152,9 +152,8 @@ _STATE_KINDS = {
 }
 
 
-def job_badge(job: v1.Job) -> Badge:
+def job_badge(state: str) -> Badge:
     """The state of a job."""
-    state = job_state(job)
     return Badge(state, _STATE_KINDS.get(state, "held"))
 
 

@@ -20,10 +20,10 @@ class Belief(NamedTuple):
     deviation: float | None = None
 
 
-def beliefs(job: v1.Job) -> dict[int, Belief]:
-    """What `GetJob` says of each batch size; empty for a job of a list."""
-    arms = {arm.batch_size: arm for arm in job.arms}
-    return {state.batch_size: _belief(state, arms.get(state.batch_size)) for state in job.batch_size_states}
+def beliefs(details: v1.JobDetails) -> dict[int, Belief]:
+    """What is known of each batch size."""
+    arms = {arm.batch_size: arm for arm in details.arms}
+    return {state.batch_size: _belief(state, arms.get(state.batch_size)) for state in details.batch_size_states}
 
 
 def _belief(state: v1.BatchSizeState, arm: v1.Arm | None) -> Belief:

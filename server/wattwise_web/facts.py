@@ -36,7 +36,7 @@ class Held(NamedTuple):
     command: str = ""
 
 
-def by_people(job: v1.Job, statistics: v1.JobStatistics) -> list[Held]:
+def by_people(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics) -> list[Held]:
     """What people have set, which the search does not change."""
     spec, job_id = job.spec, shlex.quote(job.spec.job_id)
     found = []
@@ -47,7 +47,7 @@ def by_people(job: v1.Job, statistics: v1.JobStatistics) -> list[Held]:
         text = "Launches get the best known batch size, and no other one is tried."
         found.append(Held("paused", text, f"wattwise jobs resume {job_id}"))
     if job.baseline_requested:
-        waits = baseline_waits(job)
+        waits = baseline_waits(job, details)
         when = (
             f"A launch gets the default batch size, {spec.default_batch_size}, but not {waits}"
             if waits
@@ -55,11 +55,11 @@ def by_people(job: v1.Job, statistics: v1.JobStatistics) -> list[Held]:
         )
         found.append(Held("baseline", f"{when}."))
     if job.baseline_every:
-        waits = baseline_waits(job)
+        waits = baseline_waits(job, details)
         what = f"One launch in {job.baseline_every} gets the default batch size, {spec.default_batch_size}"
         text = f"{what}, but not {waits}." if waits else f"{what}."
         found.append(Held("baselines", text, f"wattwise jobs baseline {job_id} --every 0"))
-    if banned := with_status(job, v1.BATCH_SIZE_STATUS_BANNED):
+    if banned := with_status(details, v1.BATCH_SIZE_STATUS_BANNED):
         sizes = ", ".join(map(str, banned))
         text = f"No launch gets batch size{'' if len(banned) == 1 else 's'} {sizes}."
         which = banned[0] if len(banned) == 1 else "BATCH_SIZE"
@@ -82,7 +82,7 @@ def chooser(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
     return f"Chosen by the search: {amounts.stage_word(job)}."
 
 
-def job_facts(job: v1.Job) -> list[tuple[str, str]]:
+def job_facts(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
     """Which batch size a job uses, and how it is configured."""
     spec = job.spec
     sign = "at least" if spec.higher_is_better_metric else "at most"
@@ -108,7 +108,7 @@ def job_facts(job: v1.Job) -> list[tuple[str, str]]:
     if job.HasField("best_known_batch_size"):
         cost = amounts.cost(job.best_known_cost)
         facts.insert(1, ("Cheapest so far", f"batch size {job.best_known_batch_size}: {cost} expected for a model"))
-    facts += [("Changed", change.message) for change in job.changes]
+    facts += [("Changed", change.message) for change in details.changes]
     return facts
 
 

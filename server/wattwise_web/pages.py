@@ -23,10 +23,10 @@ from wattwise.commands.answer import (
 )
 from wattwise.commands.humanize import percent
 from wattwise.commands.savings import by_batch_size
-from wattwise.commands.tables import JobTrial, uncounted
+from wattwise.commands.tables import JobTrial, job_state, listed_state, uncounted
 from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
-from wattwise.rpc.answers import Pages
+from wattwise.rpc.answers import Pages, naming
 from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, facts, savings
@@ -42,6 +42,8 @@ PAGE_SIZE = 50
 _NEWEST_TRIALS = 10
 _NEWEST_EVENTS = 8
 """What the page of a job shows of its lists; their own pages have all."""
+_MEASUREMENTS = 10_000
+"""On each page that is asked for."""
 _SINGLE_TRIALS = 1000
 """Up to so many trials, charts show each one."""
 _RANGES = 250
@@ -49,7 +51,7 @@ _RANGES = 250
 _MARKS = 600
 """A chart of ranges with more marks gets fewer ranges."""
 _CURVES = 8
-"""Trials whose epochs are drawn; each takes one call, and those that have ended are kept."""
+"""Trials whose epochs are drawn; each takes some calls, and those that have ended are kept."""
 _KEPT_CURVES = 100
 _INFO_SECONDS = 30.0
 _LONGEST_SEARCH = 200
@@ -123,7 +125,7 @@ class Reader:
             "title": "Jobs",
             "info": info,
             "totals": _totals(totals.totals, info.factors),
-            "rows": [_job_row(job, info.factors) for job in listed.jobs],
+            "rows": [_job_row(row, info.factors) for row in listed.jobs],
             "total": listed.total_size,
             "search": search,
             "state": state,
@@ -149,6 +151,7 @@ class Reader:
         job_id = wanted.get("id", "")
         known = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = known.job
+        details: v1.JobDetails = known.details
         trials_request = TrialFilter().request(job_id, page_size=_NEWEST_TRIALS)
         running_request = TrialFilter(result="running").request(job_id, page_size=PAGE_SIZE)
         events_request = v1.ListEventsRequest(job_id=job_id, page_size=_NEWEST_EVENTS)
@@ -162,33 +165,33 @@ class Reader:
         )
         curves = await self._newest_curves(visitor, job, running.trials, statistics.buckets)
         bounds = [trial.cost_bound for trial in listed.trials if trial.HasField("cost_bound")]
-        found = answer(job, statistics.savings, info.factors, preview.choices)
+        found = answer(job, details, statistics.savings, info.factors, preview.choices)
         return {
             "title": job_id,
             "info": info,
             "job_id": job_id,
-            "badge": amounts.job_badge(job),
+            "badge": amounts.job_badge(job_state(job, details)),
             "sentence": _sentence(found, running.total_size),
-            "warnings": _warnings(job),
+            "warnings": _warnings(job, details),
             "answer": found,
-            "card": savings.card(job, statistics, info.factors, found),
+            "card": savings.card(job, details, statistics, info.factors, found),
             "advice": [f"{text[:1].upper()}{text[1:]}." for text in statistics.savings.advice],
             "factors": savings.factor_lines(info.factors),
             "factor_source": info.factors.source,
-            "facts": facts.job_facts(job),
-            "by_people": facts.by_people(job, statistics),
+            "facts": facts.job_facts(job, details),
+            "by_people": facts.by_people(job, details, statistics),
             "choices": list(preview.choices)[:3],
             "chooser": facts.chooser(job, preview.choices),
             "charts": [
                 chart
                 for chart in (
-                    charts.cost_by_trial(job, statistics, bounds[0] if bounds else None),
-                    charts.expected_costs(job, preview.choices, by_batch_size(statistics, info.factors)),
+                    charts.cost_by_trial(job, details, statistics, bounds[0] if bounds else None),
+                    charts.expected_costs(job, details, preview.choices, by_batch_size(statistics, info.factors)),
                     charts.curves(job.spec, curves),
                     charts.saved_so_far(job, statistics),
                     charts.model_by_month(statistics, info.factors),
                     charts.epochs(job, statistics),
-                    charts.power(job, statistics.power_profiles),
+                    charts.power(job, details, statistics.power_profiles),
                 )
                 if not chart.is_empty
             ],
@@ -215,8 +218,10 @@ class Reader:
         return [curve for curve in found if isinstance(curve, charts.Curve)]
 
     async def _curve(self, visitor: Visitor, job_id: str, trial_number: int) -> charts.Curve:
-        found = await self._trial(visitor, job_id, trial_number)
-        return charts.Curve(found.trial, thinned(found.measurements, POINTS))
+        found, measurements = await asyncio.gather(
+            self._trial(visitor, job_id, trial_number), self._measurements(visitor, job_id, trial_number)
+        )
+        return charts.Curve(found.trial, thinned(measurements, POINTS))
 
     async def _ended_curve(self, visitor: Visitor, job: v1.Job, bucket: v1.TrialBucket) -> charts.Curve:
         """That of a trial of a job that the visitor may read. It may go on, but then it ends again."""
@@ -263,43 +268,47 @@ class Reader:
         """`/compare?a=&b=`."""
         first, second = wanted.get("a", ""), wanted.get("b", "")[:_LONGEST_SEARCH]
         answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=first))
-        one: v1.Job = answer.job
+        one: v1.GetJobResponse = answer
         info, other = await asyncio.gather(self.info(visitor), self._job_or_none(visitor, second))
         values: Values = {"title": f"{first} compared", "info": info, "job_id": first, "other": second}
         if other is None or second == first:
             # The jobs of its name come first, which are probably about the same model.
             request = v1.ListJobsRequest(page_size=PAGE_SIZE, contains=second, order=v1.JOB_ORDER_LAST_ACTIVITY)
             listed = await self._call(visitor, lambda link: link.reader.ListJobs, request)
-            ids = [job.spec.job_id for job in listed.jobs if job.spec.job_id != first]
-            prefix = one.spec.job_id_prefix
+            ids = [row.job.spec.job_id for row in listed.jobs if row.job.spec.job_id != first]
+            prefix = one.job.spec.job_id_prefix
             ids.sort(key=lambda job_id: not job_id.startswith(prefix))
             return values | {"found": ids, "more": bool(listed.next_page_token), "rows": [], "charts": [], "notes": []}
-        jobs = [one, other]
+        known = [one, other]
+        jobs = [each.job for each in known]
         statistics = await asyncio.gather(*(self._statistics(visitor, job) for job in jobs))
         top = max(map(charts.highest_cost, statistics)) * _ROOM or None
         sizes = {size for job in jobs for size in job.spec.batch_sizes}
         pairs = list(zip(jobs, statistics, strict=True))
         found = [
-            charts.cost_by_trial(job, of, name=f"cost-{place}", title=job.spec.job_id, sizes=sizes, top=top)
-            for place, (job, of) in enumerate(pairs, 1)
+            charts.cost_by_trial(
+                each.job, each.details, of, name=f"cost-{place}", title=each.job.spec.job_id, sizes=sizes, top=top
+            )
+            for place, (each, of) in enumerate(zip(known, statistics, strict=True), 1)
         ]
         return values | {
             "found": [],
             "more": False,
             "rows": facts.compared(pairs, info.factors),
-            "notes": facts.incomparable(one, other),
+            "notes": facts.incomparable(one.job, other.job),
             "charts": [chart for chart in (charts.cost_per_delivery(pairs), *found) if not chart.is_empty],
         }
 
-    async def _job_or_none(self, visitor: Visitor, job_id: str) -> v1.Job | None:
+    async def _job_or_none(self, visitor: Visitor, job_id: str) -> v1.GetJobResponse | None:
         if not job_id:
             return None
         try:
-            answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
+            found: v1.GetJobResponse = await self._call(
+                visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id)
+            )
         except (JobNotFoundError, PermissionDeniedError):
             return None
-        job: v1.Job = answer.job
-        return job
+        return found
 
     async def _statistics(self, visitor: Visitor, job: v1.Job) -> v1.JobStatistics:
         """The figures of a job, with at most `_MARKS` buckets if it has too many trials to show each one."""
@@ -325,15 +334,29 @@ class Reader:
         answer: v1.GetTrialResponse = await self._call(visitor, lambda link: link.reader.GetTrial, request)
         return answer
 
+    async def _measurements(self, visitor: Visitor, job_id: str, trial_number: int) -> list[v1.Measurement]:
+        found: list[v1.Measurement] = []
+        trial = v1.TrialId(job_id=job_id, trial_number=trial_number)
+        request, pages = v1.ListMeasurementsRequest(trial=trial, page_size=_MEASUREMENTS), Pages()
+        while True:
+            page = await self._call(visitor, lambda link: link.reader.ListMeasurements, request)
+            with naming(self.backend.address, "ListMeasurements"):
+                pages.check(page)
+            found += page.measurements
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return found
+
     async def trial(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/trial?job=&number=`."""
         job_id, trial_number = wanted.get("job", ""), whole(wanted.get("number", ""))
-        info, job, found = await asyncio.gather(
+        info, known, found, measurements = await asyncio.gather(
             self.info(visitor),
             self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id)),
             self._trial(visitor, job_id, trial_number),
+            self._measurements(visitor, job_id, trial_number),
         )
-        job, trial = job.job, found.trial
+        job, trial = known.job, found.trial
         return {
             "title": f"Trial {trial_number} of {job_id}",
             "info": info,
@@ -347,8 +370,8 @@ class Reader:
             "charts": [
                 chart
                 for chart in (
-                    charts.curves(job.spec, [charts.Curve(trial, found.measurements)], of_job=False),
-                    charts.power(job, [found.power_profile] if found.HasField("power_profile") else []),
+                    charts.curves(job.spec, [charts.Curve(trial, measurements)], of_job=False),
+                    charts.power(job, known.details, [found.power_profile] if found.HasField("power_profile") else []),
                 )
                 if not chart.is_empty
             ],
@@ -514,8 +537,8 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
     }
 
 
-def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
-    summary, found = job.summary, job.summary.savings
+def _job_row(row: v1.JobListing, factors: v1.Factors) -> Values:
+    job, summary, found = row.job, row.summary, row.summary.savings
     saving, text = main_quantity(found, factors)[1:]
     match saving.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
@@ -534,7 +557,7 @@ def _job_row(job: v1.Job, factors: v1.Factors) -> Values:
     has_activity = summary.HasField("last_activity_time")
     return {
         "id": job.spec.job_id,
-        "badge": amounts.job_badge(job),
+        "badge": amounts.job_badge(listed_state(row)),
         "used": job.batch_size_in_use,
         "default": job.spec.default_batch_size,
         "now": text(saving.in_use) if saving.HasField("in_use") else amounts.unknown(),
@@ -556,8 +579,8 @@ def _sentence(found: Answer, running: int) -> str:
     return " ".join(filter(None, (found.now, found.saved, found.used, found.upcoming, runs)))
 
 
-def _warnings(job: v1.Job) -> list[tuple[str, str]]:
-    found = [("advice", job.advice)] if job.advice else []
+def _warnings(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
+    found = [("advice", details.advice)] if details.advice else []
     found += [
         (f"{amounts.warning_kind(each.reason)}, trial {each.trial_number}", each.message) for each in job.warnings
     ]

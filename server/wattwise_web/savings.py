@@ -118,7 +118,7 @@ def _row(name: str, saving: v1.SavingsEstimate, text: Format) -> Row:
     )
 
 
-def card(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors, found: Answer) -> Card:
+def card(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors, found: Answer) -> Card:
     """The savings of one job."""
     savings = statistics.savings
     _, saving, text = main_quantity(savings, factors)
@@ -129,17 +129,17 @@ def card(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors, found: 
         _LEADS[found.kind],
         "" if figure is None else text(figure),
         rows_of(savings, factors),
-        _facts(job, savings, factors),
+        _facts(job, details, savings, factors),
         moment(savings.newest_baseline_time) if savings.HasField("newest_baseline_time") else None,
         [*spending, *filter(None, [spent_by_month(statistics, factors)])],
         f"{saving.confidence:.0%}",
     )
 
 
-def _facts(job: v1.Job, savings: v1.Savings, factors: v1.Factors) -> list[str]:
+def _facts(job: v1.Job, details: v1.JobDetails, savings: v1.Savings, factors: v1.Factors) -> list[str]:
     facts = []
     if since := savings.compared_from_trial:
-        why = "; ".join(change.message for change in job.changes if change.since_trial == since)
+        why = "; ".join(change.message for change in details.changes if change.since_trial == since)
         text = why or f"the job's behaviour changed at trial {since}"
         facts.append(f"Only trials from {since} on are compared: {text}")
     if savings.num_baseline_trials:

@@ -37,18 +37,16 @@ class ThroughClient:
             "ReportResult": lambda r: v1.ReportResultResponse(decision=client.report_result(r.result)),
             "Heartbeat": lambda r: v1.HeartbeatResponse(decision=client.heartbeat(r.trial)),
             "EndTrial": lambda r: v1.EndTrialResponse(trial=client.end_trial(r.trial, r.reason)),
-            "GetJob": lambda r: v1.GetJobResponse(job=client.get_job(r.job_id)),
+            "GetJob": lambda r: client.get_job(r.job_id),
             "GetTrial": lambda r: client.get_trial(r.trial),
             "DeleteJob": lambda r: client.delete_job(r.job_id),
             "ImportTrial": client.import_trial,
-            "ResetJob": lambda r: v1.ResetJobResponse(job=client.reset_job(r.job_id)),
+            "ResetJob": lambda r: client.reset_job(r.job_id),
             "SetTrialExcluded": lambda r: client.set_trial_excluded(r.trial, excluded=r.excluded),
-            "SetBatchSizeState": lambda r: v1.SetBatchSizeStateResponse(
-                job=client.set_batch_size_state(r.job_id, r.batch_size, r.status)
-            ),
-            "SetJobPaused": lambda r: v1.SetJobPausedResponse(job=client.set_job_paused(r.job_id, paused=r.paused)),
-            "RequestBaseline": lambda r: v1.RequestBaselineResponse(job=client.request_baseline(r.job_id)),
-            "SetJobPolicy": lambda r: v1.SetJobPolicyResponse(job=client.set_job_policy(r.job_id, r.policy)),
+            "SetBatchSizeState": lambda r: client.set_batch_size_state(r.job_id, r.batch_size, r.status),
+            "SetJobPaused": lambda r: client.set_job_paused(r.job_id, paused=r.paused),
+            "RequestBaseline": lambda r: client.request_baseline(r.job_id),
+            "SetJobPolicy": lambda r: client.set_job_policy(r.job_id, r.policy),
         }
 
     async def call(self, method: str, request: Message) -> Any:

@@ -27,6 +27,7 @@ _ARGUMENTS = {
     "end": {"trial", "reason"},
     "until": {"trial", "heartbeat"},
     "job": {"job_id"},
+    "details": {"job_id"},
     "delete": set[str](),
     "import": {
         "trial",
@@ -202,6 +203,11 @@ class Replay:
         request = v1.GetJobRequest(job_id=args.get("job_id", self._spec.job_id))
         job: v1.Job = (await self._server.call("GetJob", request)).job
         return job
+
+    async def _do_details(self, args: Mapping[str, Any]) -> Message:
+        request = v1.GetJobRequest(job_id=args.get("job_id", self._spec.job_id))
+        details: v1.JobDetails = (await self._server.call("GetJob", request)).details
+        return details
 
     async def _do_delete(self, _args: Mapping[str, Any]) -> Message:
         request = v1.DeleteJobRequest(job_id=self._spec.job_id)

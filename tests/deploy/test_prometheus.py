@@ -143,7 +143,7 @@ def test_every_query_and_alert_runs(scraped: tuple[WatchedServer, Prometheus, bo
     raised = {rule["name"]: [alert["labels"].get("job_id") for alert in rule["alerts"]] for rule in rules}
     if has_jobs:
         request = v1.ListJobsRequest(state=v1.JOB_STATE_ATTENTION)
-        troubled = {job.spec.job_id for job in server.admin.ListJobs(request).jobs}
+        troubled = {row.job.spec.job_id for row in server.admin.ListJobs(request).jobs}
         assert set(raised["WattwiseJobNeedsAttention"]) == troubled >= {"test-failing"}
         assert raised["WattwiseJobLoses"] == [HOSTILE]
         assert raised["WattwiseJobsNeedAttention"] == []

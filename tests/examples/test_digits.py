@@ -54,7 +54,7 @@ def test_demo_prints_its_choices_and_what_it_measured(tmp_path: Path) -> None:
     with LiveServer(tmp_path) as again:
         again.start()
         with Client(again.address) as client:
-            assert client.get_job("digits-nightly").num_trials > 3
+            assert client.get_job("digits-nightly").job.num_trials > 3
 
 
 def test_make_keeps_the_demo() -> None:
@@ -150,7 +150,7 @@ def test_trainer_reports_to_any_server(server: LiveServer) -> None:
     assert done.returncode == 0, done.stderr
     with Client(server.address) as client:
         (trial,) = client.list_trials("digits-alone")
-        measured = client.get_trial(trial.id).measurements
+        measured = client.list_measurements(trial.id)
     assert trial.converged
     assert [m.current_epoch for m in measured] == list(range(1, trial.last_epoch + 1))
     energy = [m.energy_joules for m in measured]

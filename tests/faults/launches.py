@@ -124,13 +124,12 @@ class Launches(ExitStack):
     def trials(self) -> dict[str, Stored]:
         """The trials that the server has, by the id of their launch."""
         with Client(self.address) as client:
-            found = [client.get_trial(trial.id) for trial in client.list_trials(self.job_id)]
-        return {
-            each.trial.id.launch_id: Stored(
-                each.trial, {measured.current_epoch: measured.energy_joules for measured in each.measurements}
-            )
-            for each in found
-        }
+            return {
+                trial.id.launch_id: Stored(
+                    trial, {each.current_epoch: each.energy_joules for each in client.list_measurements(trial.id)}
+                )
+                for trial in client.list_trials(self.job_id)
+            }
 
 
 def main(address: str, job_id: str, joules: str) -> None:

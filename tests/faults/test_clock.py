@@ -95,7 +95,7 @@ def test_step_between_two_servers(adrift: LiveServer, clock: Clock) -> None:
     following = job.next()
     assert following.id.trial_number == 2
     assert following.start_time.ToDatetime() < ended.start_time.ToDatetime(), "the step was seen"
-    measured = adrift.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements
+    measured = adrift.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements
     assert [m.current_epoch for m in measured] == [1, 2, 3]
 
 

@@ -51,7 +51,7 @@ def reports_until_refused(job: Trainer, trial: v1.Trial, error: str) -> int:
 
 def check_all_is_there(server: LiveServer, job: Trainer, trial: v1.Trial, acknowledged: int) -> None:
     """The acknowledged epochs are stored, and the next one is accepted."""
-    kept = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements
+    kept = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements
     assert [m.current_epoch for m in kept] == list(range(1, acknowledged + 1))
     assert not job.report(trial, acknowledged + 1, metric=0.1, epoch=acknowledged + 1).stop_train
     assert job.next().id.trial_number == 2
@@ -64,7 +64,7 @@ def test_full_disk(on_small_disk: LiveServer) -> None:
     trial = job.next()
     filler = fill(server.database.parent)
     acknowledged = reports_until_refused(job, trial, "free some space on its disk")
-    shown = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id))
+    shown = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id, page_size=10_000))
     assert len(shown.measurements) == acknowledged
     filler.unlink()
     check_all_is_there(server, job, trial, acknowledged)
@@ -155,5 +155,5 @@ def test_damaged_file(server: LiveServer, tmp_path: Path) -> None:
     server.kill()
     wattwise(server, "restore", backup, "--force")
     server.start()
-    assert len(server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements) == 1
+    assert len(server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements) == 1
     assert job.next().id.trial_number == 2

@@ -26,7 +26,7 @@ _SAMPLES = 20
 def look_around(server: LiveServer, rng: random.Random) -> None:
     """What an operator and a dashboard ask: lists, one job, its trials, a watch."""
     jobs = server.admin.ListJobs(v1.ListJobsRequest(page_size=20)).jobs
-    job_id = rng.choice(jobs).spec.job_id
+    job_id = rng.choice(jobs).job.spec.job_id
     watch = server.admin.WatchJob(v1.WatchJobRequest(job_id=job_id))
     try:
         next(watch)

@@ -120,7 +120,7 @@ def test_servers_are_replaced_one_after_another(cluster: Cluster) -> None:
         trials = cluster.servers[0].admin.ListTrials(v1.ListTrialsRequest(job_id=f"rollout-{place}", page_size=1000))
         assert [trial.id.trial_number for trial in trials.trials] == list(range(1, len(trials.trials) + 1))
         for trial in trials.trials:
-            shown = cluster.servers[0].admin.GetTrial(v1.GetTrialRequest(trial=trial.id))
+            shown = cluster.servers[0].admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id))
             assert [m.current_epoch for m in shown.measurements] == reports.get(trial.id.trial_number, [])
 
 

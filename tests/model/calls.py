@@ -105,13 +105,24 @@ class Calls:
         ended: v1.Trial = self._call(self.trainer.EndTrial, v1.EndTrialRequest(trial=trial, reason=reason), **how).trial
         return ended
 
-    def job(self, job: str, **how: Any) -> v1.Job:
-        known: v1.Job = self._call(self.admin.GetJob, v1.GetJobRequest(job_id=job), **how).job
+    def job(self, job: str, **how: Any) -> v1.GetJobResponse:
+        known: v1.GetJobResponse = self._call(self.admin.GetJob, v1.GetJobRequest(job_id=job), **how)
         return known
 
     def trial(self, trial: v1.TrialId, **how: Any) -> v1.GetTrialResponse:
         response: v1.GetTrialResponse = self._call(self.admin.GetTrial, v1.GetTrialRequest(trial=trial), **how)
         return response
+
+    def measurements(self, trial: v1.TrialId, page: int = 10_000) -> list[v1.Measurement]:
+        """All measurements of a trial, page by page."""
+        found: list[v1.Measurement] = []
+        request = v1.ListMeasurementsRequest(trial=trial, page_size=page)
+        while True:
+            answer: v1.ListMeasurementsResponse = self._call(self.admin.ListMeasurements, request)
+            found += answer.measurements
+            request = v1.ListMeasurementsRequest(trial=trial, page_size=page, page_token=answer.next_page_token)
+            if not answer.next_page_token:
+                return found
 
     def delete(self, job: str, **how: Any) -> v1.DeleteJobResponse:
         response: v1.DeleteJobResponse = self._call(self.admin.DeleteJob, v1.DeleteJobRequest(job_id=job), **how)

@@ -212,7 +212,7 @@ class Agent:
     def look(self, ledger: Ledger) -> None:
         with ledger.lock:
             least = max(ledger.trials, default=0)
-        job = self.calls.job(ledger.spec.job_id, wait=False, timeout=5)
+        job = self.calls.job(ledger.spec.job_id, wait=False, timeout=5).job
         if job.num_trials < least:
             ledger.problems.append(f"num_trials is {job.num_trials} after trial {least} was dispatched")
 
@@ -228,7 +228,8 @@ class Audit:
     def __init__(self, calls: Calls, ledger: Ledger) -> None:
         self.calls = calls
         self.ledger = ledger
-        self.job = calls.job(ledger.spec.job_id)
+        self.known = calls.job(ledger.spec.job_id)
+        self.job, self.details = self.known.job, self.known.details
         self.spec = self.job.spec
         self.trials = calls.trials(ledger.spec.job_id, page=1000)
         self.problems = list(ledger.problems)
@@ -239,7 +240,7 @@ class Audit:
         for trial in self.trials:
             self._trial(trial)
         self._cheapest()
-        for state in self.job.batch_size_states:
+        for state in self.details.batch_size_states:
             self._batch_size(state)
         self._arms()
         for number, known in self.ledger.trials.items():
@@ -282,7 +283,9 @@ class Audit:
         found, holder = self.job.min_cost, self.job.min_cost_batch_size
         self._hold(found == least.get(holder), f"min_cost is {found}, that of {holder} is {least.get(holder)}")
         # A cheaper one does not count while it keeps failing.
-        may_fail = {state.batch_size for state in self.job.batch_size_states if state.num_failed >= _MAY_BE_SET_ASIDE}
+        may_fail = {
+            state.batch_size for state in self.details.batch_size_states if state.num_failed >= _MAY_BE_SET_ASIDE
+        }
         cheaper = {size for size, cost in least.items() if cost < found}
         self._hold(cheaper <= may_fail, f"min_cost is {found}, but {sorted(cheaper - may_fail)} are cheaper")
 
@@ -318,7 +321,7 @@ class Audit:
                 return
             counted[size] = [t.cost if t.converged else max(t.cost, floor) for t in mine[-window:]]
         try:
-            check_arms(self.job, counted)
+            check_arms(self.known, counted)
         except MismatchError as error:
             self.problems.append(str(error))
 
@@ -327,7 +330,7 @@ class Audit:
         if found is None or found.id.batch_size != known.size:
             self.problems.append(f"acknowledged trial {number} is gone or has another batch size")
             return
-        kept = self.calls.trial(found.id).measurements
+        kept = self.calls.measurements(found.id)
         rows = {m.current_epoch: Row(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in kept}
         for epoch, row in known.acknowledged.items():
             self._hold(

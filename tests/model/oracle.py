@@ -409,9 +409,12 @@ class Oracle:
             self.min_size,
             "min_cost_batch_size",
         )
+
+    def check_details(self, known: v1.GetJobResponse) -> None:
+        """Compares what a job knows about its batch sizes."""
         if self.knows_bounds:
-            check_arms(job, {size: self._counted(size) for size in self.surviving})
-        for state, size in zip(job.batch_size_states, self.sizes, strict=True):
+            check_arms(known, {size: self._counted(size) for size in self.surviving})
+        for state, size in zip(known.details.batch_size_states, self.sizes, strict=True):
             self._check_state(state, size)
 
     def _check_state(self, state: v1.BatchSizeState, size: int) -> None:
@@ -475,14 +478,15 @@ class Oracle:
             same(got, trial.decision, f"{where} repeated")
 
 
-def check_arms(job: v1.Job, counted: dict[int, list[float]]) -> None:
+def check_arms(known: v1.GetJobResponse, counted: dict[int, list[float]]) -> None:
     """Compares the arms of a job of the paper's policies with the costs that count."""
-    if job.stage == v1.STAGE_PRUNING:
-        same(len(job.arms), 0, "arms while pruning")
+    arms = known.details.arms
+    if known.job.stage == v1.STAGE_PRUNING:
+        same(len(arms), 0, "arms while pruning")
         return
-    same([arm.batch_size for arm in job.arms], sorted(counted), "arms")
-    for arm in job.arms:
-        _check_arm(job.spec, arm, counted[arm.batch_size])
+    same([arm.batch_size for arm in arms], sorted(counted), "arms")
+    for arm in arms:
+        _check_arm(known.job.spec, arm, counted[arm.batch_size])
 
 
 def _check_arm(spec: v1.JobSpec, arm: v1.Arm, costs: list[float]) -> None:

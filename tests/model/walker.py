@@ -383,7 +383,9 @@ class Walker:
             raise MismatchError(f"{arguments} should be {code}, was {answer}")
 
     def look(self) -> None:
-        self.oracle.check_job(self.calls.job(self.spec.job_id))
+        known = self.calls.job(self.spec.job_id)
+        self.oracle.check_job(known.job)
+        self.oracle.check_details(known)
 
     def look_all(self) -> None:
         self.look()
@@ -392,7 +394,7 @@ class Walker:
         for got, trial in zip(found, self._all, strict=True):
             self.oracle.check_trial(got, trial)
         if (one := self._pick()) and isinstance(self.calls, Calls):
-            kept = self.calls.trial(self._id(one)).measurements
+            kept = self.calls.measurements(self._id(one))
             rows = [Row(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in kept]
             same(repr(rows), repr(one.rows), f"measurements of trial {one.number}")
 
@@ -411,8 +413,7 @@ class Walker:
         live = [trial for trial in self._all if trial.running or trial.reason in ("PREEMPTED", "LOST")]
         self._stopped |= {(job, trial.number, trial.size) for trial in live}
         gone = self.calls.delete(job)
-        stopped = sorted(trial.id.trial_number for trial in gone.stopped_trials)
-        same(stopped, [trial.number for trial in running], "stopped trials")
+        same(gone.num_stopped_trials, len(running), "stopped trials")
         self._refused("NOT_FOUND", self.calls.job, job)
         for trial in self._all[-5:]:
             # Those of an earlier job of this id are remembered as well.

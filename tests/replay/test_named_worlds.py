@@ -199,7 +199,7 @@ def test_priors_are_the_same_over_grpc(window: int, grpc_server: LiveServer) -> 
         assert play(there, World(before), seed=4, recurrences=8, overlap=0.3).trials == known.trials
         successor = OverGrpc(client, later, [there])
         over = play(successor, World(made), seed=5, recurrences=20, overlap=0.3)
-        states = client.get_job(successor.job_id).batch_size_states
+        states = client.get_job(successor.job_id).details.batch_size_states
     assert over.trials == here.trials
     assert [state.expected_cost for state in states] == [belief.expected_cost for belief in warm.beliefs]
 

@@ -159,10 +159,10 @@ def test_the_jobs_server_is_only_read(grpc_server: LiveServer, capsys: pytest.Ca
     """The replay of a job runs in process: the server has no new job afterwards."""
     with Client(grpc_server.address) as client:
         _trained(client, workload(3, 2), "replay-read")
-        before = {each.spec.job_id for each in client.list_jobs()}
+        before = {each.job.spec.job_id for each in client.list_jobs()}
         words = ("--job", "replay-read", "--server", grpc_server.address, "--seeds", "1", "--json", "-")
         assert main(("replay", *words)) == 0
-        assert {each.spec.job_id for each in client.list_jobs()} == before
+        assert {each.job.spec.job_id for each in client.list_jobs()} == before
     assert json.loads(capsys.readouterr().out)[0]["workload"] == "replay-read"
 
 
@@ -202,9 +202,9 @@ def test_the_usual_server_has_the_job(
         monkeypatch.setenv("WATTWISE_SERVER", grpc_server.address)
         assert main(("replay", "--job", "replay-usual", "--seeds", "1", "--json", "-")) == 0
         assert json.loads(capsys.readouterr().out)[0]["workload"] == "replay-usual"
-        before = {each.spec.job_id for each in client.list_jobs()}
+        before = {each.job.spec.job_id for each in client.list_jobs()}
         assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS")) == 0
-        assert {each.spec.job_id for each in client.list_jobs()} == before
+        assert {each.job.spec.job_id for each in client.list_jobs()} == before
     monkeypatch.setenv("WATTWISE_SERVER", "127.0.0.1:1")
     assert main(("replay", "--job", "replay-usual")) == 1
     assert "server at 127.0.0.1:1" in capsys.readouterr().err

@@ -36,11 +36,11 @@ def test_a_server_is_told_the_prior(grpc_server: LiveServer, capsys: pytest.Capt
     assert main(("replay", *words, "--policy", reader, "--server", grpc_server.address)) == 0
     capsys.readouterr()
     with Client(grpc_server.address) as client:
-        prior, job = [each for each in client.list_jobs() if "two-humps" in each.spec.job_id]
-    assert list(job.spec.prior_job_ids) == [prior.spec.job_id]
-    assert not prior.spec.prior_job_ids
-    assert prior.num_trials >= 100
-    assert job.num_trials < 50
+        prior, job = [each for each in client.list_jobs() if "two-humps" in each.job.spec.job_id]
+    assert list(job.job.spec.prior_job_ids) == [prior.job.spec.job_id]
+    assert not prior.job.spec.prior_job_ids
+    assert prior.job.num_trials >= 100
+    assert job.job.num_trials < 50
 
 
 @pytest.mark.parametrize("prior", ["v1", "squad", "mirrored"])
@@ -82,8 +82,8 @@ def test_a_policy_that_takes_no_priors_starts_without(
     assert main(("replay", "--synthetic", "drift", "--prior", "mirrored", *_ONE, "--server", grpc_server.address)) == 0
     capsys.readouterr()
     with Client(grpc_server.address) as client:
-        (job,) = [each for each in client.list_jobs() if "drift" in each.spec.job_id]
-    assert not job.spec.prior_job_ids
+        (job,) = [each for each in client.list_jobs() if "drift" in each.job.spec.job_id]
+    assert not job.job.spec.prior_job_ids
 
 
 def _cost(made: Workload, seed: int, before: Workload | None = None) -> float:

@@ -42,7 +42,7 @@ def changed(changing: LiveServer) -> Recurring:
 
 def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, changed: Recurring) -> None:
     """The page of a job has them, and the line is before the first trial that counts; its badge asks for attention."""
-    (change,) = changed.shown.changes
+    (change,) = changed.details.changes
     shown, page = text_of(job_page(browser, changed.job_id)), job_page(browser, changed.job_id)
     sentence = f"{change.message[0].upper()}{change.message[1:]}"
     assert f"epochs changed, trial {change.detected_by_trial} {sentence}" in shown
@@ -61,7 +61,7 @@ def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, change
 
 def test_a_claim_says_from_which_trial_it_compares(browser: httpx.Client, changed: Recurring) -> None:
     """Without a claim and with one, on the page of the job and in the list; a model's price is of all trials."""
-    (change,) = changed.shown.changes
+    (change,) = changed.details.changes
     since = f"since trial {change.since_trial}"
     number = changed.shown.num_trials - change.since_trial + 1
     shown = text_of(job_page(browser, changed.job_id))

@@ -123,7 +123,7 @@ def test_long_intervals_leave_room_for_others(grpc_server: LiveServer, own_web: 
     trial = trainer.next()
     for epoch in (1, 10):
         trainer.report(trial, 100.0 * epoch, 0.1 * epoch, epoch, epoch)
-    states = grpc_server.admin.GetJob(v1.GetJobRequest(job_id="vague")).job.batch_size_states
+    states = grpc_server.admin.GetJob(v1.GetJobRequest(job_id="vague")).details.batch_size_states
     means = [state.expected_cost for state in states]
     ends = [state.expected_cost + 1.96 * state.expected_cost_deviation for state in states]
     near = [mean for mean in means if mean <= 10 * min(means)]

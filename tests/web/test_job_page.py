@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from wattwise import v1
-from wattwise.commands.tables import job_state
+from wattwise.commands.tables import listed_state
 from wattwise_web import amounts
 from wattwise_web.facts import web_url
 
@@ -85,7 +85,7 @@ def test_a_job_has_the_same_state_everywhere(own_web: httpx.Client, grpc_server:
     running.next()
     states = {new.job_id: "new", missing.job_id: "failing", idle.job_id: "idle", running.job_id: "running"}
     request = v1.ListJobsRequest(job_id_prefix="state-", with_summaries=True)
-    assert {job.spec.job_id: job_state(job) for job in grpc_server.admin.ListJobs(request).jobs} == states
+    assert {row.job.spec.job_id: listed_state(row) for row in grpc_server.admin.ListJobs(request).jobs} == states
     for job_id, state in states.items():
         (cell,) = re.findall(r'<td data-label="state">(.*?)</td>', own_web.get("/", params={"q": job_id}).text)
         (badge,) = re.findall('<h1 class="id">.*?</h1>\\s*(<span class="badge.*?)\n', job_page(own_web, job_id).text)
@@ -96,9 +96,9 @@ def test_the_cheapest_batch_size_has_its_expected_cost(
     own_web: httpx.Client, grpc_server: LiveServer, lucky: Trainer
 ) -> None:
     """The page says what a model is expected to cost, not what the luckiest trial did."""
-    job = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=lucky.job_id)).job
-    (state,) = (each for each in job.batch_size_states if each.batch_size == 8)
-    assert state.expected_cost > 2 * job.min_cost == 20.0
+    known = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=lucky.job_id))
+    (state,) = (each for each in known.details.batch_size_states if each.batch_size == 8)
+    assert state.expected_cost > 2 * known.job.min_cost == 20.0
     expected = amounts.cost(state.expected_cost)
     assert facts_of(job_page(own_web, lucky.job_id))["Cheapest so far"].startswith(f"batch size 8: {expected} expected")
 

@@ -57,6 +57,7 @@ const std::map<std::string, Steps::Step>& Steps::table() {
       {"close", &Steps::close},       {"import", &Steps::import_trial},   {"reset", &Steps::reset},
       {"exclude", &Steps::exclude},   {"set_batch_size", &Steps::set_batch_size},
       {"pause", &Steps::pause},       {"baseline", &Steps::baseline},     {"set_policy", &Steps::set_policy},
+      {"details", &Steps::get_details},
   };
   return steps;
 }
@@ -119,7 +120,12 @@ Answer Steps::get(const YAML::Node& args) {
 
 Answer Steps::get_job(const YAML::Node& args) {
   check_keys(args, {"job_id"});
-  return answer(client_.get_job(text(args, "job_id", spec_.job_id())));
+  return answer(client_.get_job(text(args, "job_id", spec_.job_id())).job());
+}
+
+Answer Steps::get_details(const YAML::Node& args) {
+  check_keys(args, {"job_id"});
+  return answer(client_.get_job(text(args, "job_id", spec_.job_id())).details());
 }
 
 Answer Steps::delete_job(const YAML::Node& args) {

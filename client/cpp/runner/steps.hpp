@@ -40,6 +40,7 @@ class Steps {
   Answer next(const YAML::Node& args);
   Answer report(const YAML::Node& args);
   Answer get_job(const YAML::Node& args);
+  Answer get_details(const YAML::Node& args);
 
  private:
   using Step = Answer (Steps::*)(const YAML::Node&);

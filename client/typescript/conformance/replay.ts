@@ -51,6 +51,7 @@ const ARGUMENTS: Record<string, string[]> = {
   register: Object.keys(JobSpec.create()).map(snake),
   get: ["trial"],
   job: ["job_id"],
+  details: ["job_id"],
   delete: [],
   import: ["trial", "job_id", ...IMPORT],
   reset: ["job_id"],
@@ -93,7 +94,8 @@ export class Replay {
     end: (args) => this.#client.endTrial(this.#trial(args.trial), args["reason"] as TrainerReason),
     register: (args) => this.#register(args),
     get: (args) => this.#get(args),
-    job: (args) => this.#client.getJob(this.#jobIdOf(args)),
+    job: async (args) => (await this.#client.getJob(this.#jobIdOf(args))).job,
+    details: async (args) => (await this.#client.getJob(this.#jobIdOf(args))).details,
     delete: async () => (await this.#client.deleteJob(this.#jobId)).job,
     import: (args) => this.#import(args),
     reset: (args) => this.#client.resetJob(this.#jobIdOf(args)),
@@ -131,7 +133,7 @@ export class Replay {
         await this.#replayStep(index + 1, step);
       }
       if (this.#scenario.job_then !== undefined) {
-        check(await this.#client.getJob(this.#jobId), this.#scenario.job_then);
+        check(present((await this.#client.getJob(this.#jobId)).job, "job"), this.#scenario.job_then);
       }
     } finally {
       this.#streams.forEach((stream) => stream.cancel());

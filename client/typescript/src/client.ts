@@ -34,8 +34,23 @@ import {
 } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import { type BatchSizeStatus, type Job, JobSpec, type Policy } from "./stubs/wattwise/v1/job.js";
 import type { DeleteJobResponse, SetTrialExcludedResponse } from "./stubs/wattwise/v1/job_control.js";
-import { type GetTrialResponse, ListJobsRequest, ListTrialsRequest } from "./stubs/wattwise/v1/job_reader.js";
-import { type Decision, EndReason, TrainingResult, Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
+import {
+  type GetJobResponse,
+  type GetTrialResponse,
+  type JobListing,
+  ListJobsRequest,
+  ListMeasurementsRequest,
+  ListTrialsRequest,
+  type WatchJobResponse,
+} from "./stubs/wattwise/v1/job_reader.js";
+import {
+  type Decision,
+  EndReason,
+  type Measurement,
+  TrainingResult,
+  Trial,
+  type TrialId,
+} from "./stubs/wattwise/v1/trial.js";
 
 /** A job's configuration. The server fills in the default of every field that is left out. */
 export type JobOptions = Pick<JobSpec, "jobIdPrefix" | "batchSizes" | "defaultBatchSize" | "gpu"> & Partial<JobSpec>;
@@ -278,13 +293,13 @@ export class Client implements TrialCalls {
     return answer;
   }
 
-  /** Returns one job. */
-  async getJob(jobId: string, options?: CallOptions): Promise<Job> {
-    return present((await this.#call(READER, (stub) => stub.getJob, { jobId }, options)).job, "job");
+  /** Returns one job, and what it knows about its batch sizes. */
+  getJob(jobId: string, options?: CallOptions): Promise<GetJobResponse> {
+    return this.#call(READER, (stub) => stub.getJob, { jobId }, options);
   }
 
   /** Iterates over all jobs, oldest first. */
-  async *listJobs(filter: Partial<ListJobsRequest> = {}, options?: CallOptions): AsyncGenerator<Job> {
+  async *listJobs(filter: Partial<ListJobsRequest> = {}, options?: CallOptions): AsyncGenerator<JobListing> {
     const request = ListJobsRequest.fromPartial(filter);
     const seen = new Set([request.pageToken]);
     do {
@@ -311,14 +326,31 @@ export class Client implements TrialCalls {
     } while (request.pageToken);
   }
 
-  /** Returns one trial with its measurements. */
+  /** Returns one trial with its power profile. */
   getTrial(trial: TrialId, options?: CallOptions): Promise<GetTrialResponse> {
     return this.#call(READER, (stub) => stub.getTrial, { trial }, options);
   }
 
-  /** Deletes a job with its trials. Running trials are stopped. */
-  deleteJob(jobId: string, options?: CallOptions): Promise<DeleteJobResponse> {
-    return this.#call(CONTROL, (stub) => stub.deleteJob, { jobId }, options);
+  /** Iterates over a trial's measurements by epoch. */
+  async *listMeasurements(
+    trial: TrialId,
+    filter: Partial<ListMeasurementsRequest> = {},
+    options?: CallOptions,
+  ): AsyncGenerator<Measurement> {
+    const request = ListMeasurementsRequest.fromPartial({ ...filter, trial });
+    const seen = new Set([request.pageToken]);
+    do {
+      const page = await this.#call(READER, (stub) => stub.listMeasurements, request, options);
+      checkNextPage("ListMeasurements", page.measurements.length, page.nextPageToken, seen);
+      yield* page.measurements;
+      request.pageToken = page.nextPageToken;
+    } while (request.pageToken);
+  }
+
+  /** Deletes a job with its trials. Running trials are stopped. A missing job is an error unless `allowMissing` is set. */
+  deleteJob(jobId: string, options?: CallOptions & { allowMissing?: boolean }): Promise<DeleteJobResponse> {
+    const request = { jobId, allowMissing: options?.allowMissing ?? false };
+    return this.#call(CONTROL, (stub) => stub.deleteJob, request, options);
   }
 
   /** Begins the job's search again. Its trials stay in the history but no longer count. */
@@ -367,7 +399,7 @@ export class Client implements TrialCalls {
    * Yields a job's current state, then its newest state after it has changed, at most ten times a second. Throws
    * `JobNotFoundError` once it is deleted.
    */
-  async *watchJob(jobId: string, options?: CallOptions): AsyncGenerator<Job> {
+  async *watchJob(jobId: string, options?: CallOptions): AsyncGenerator<WatchJobResponse> {
     const timeoutMs = options?.timeoutMs ?? this.#timeoutMs;
     const callId = this.#newCallId();
     let [waits, deadline] = [pauses(), performance.now() + timeoutMs];
@@ -377,9 +409,9 @@ export class Client implements TrialCalls {
       const call = link.reader.watchJob({ jobId }, this.#metadata(callId));
       let answered = false;
       try {
-        for await (const { job } of call) {
+        for await (const state of call) {
           answered = true;
-          yield present(job as Job | undefined, "job");
+          yield state as WatchJobResponse;
           [waits, deadline] = [pauses(), performance.now() + timeoutMs];
         }
         return;

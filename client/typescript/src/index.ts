@@ -14,6 +14,7 @@ export {
   BatchSizeStatus,
   GpuConfig,
   Job,
+  JobDetails,
   JobSpec,
   Policy,
   Stage,

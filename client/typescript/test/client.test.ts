@@ -23,7 +23,7 @@ import {
   TrialId,
   TrialStatus,
 } from "../src/index.js";
-import { epoch, ghost, job, Server } from "./server.js";
+import { all, epoch, ghost, job, Server } from "./server.js";
 
 const server = new Server();
 let client: Client;
@@ -84,7 +84,7 @@ test("a missing number is refused before anything is sent, and NaN is a metric",
     }
   }
   assert.equal((await trial.report({ ...numbers, metric: Number.NaN })).targetReached, false);
-  assert.equal((await client.getTrial(trial.id)).measurements.length, 1);
+  assert.equal((await all(client.listMeasurements(trial.id))).length, 1);
   await trial.end(EndReason.END_REASON_COMPLETED);
 });
 
@@ -148,7 +148,7 @@ test("lists iterate over all pages, and a trial has its measurements", async () 
   assert.deepEqual(numbers, [1, 2, 3]);
   const trial = TrialId.fromPartial({ jobId: spec.jobId, batchSize: 16, trialNumber: 1 });
   await client.reportResult({ trial, ...epoch(1, 10, 0.5) });
-  assert.equal((await client.getTrial(trial)).measurements[0]?.energyJoules, 10);
+  assert.equal((await all(client.listMeasurements(trial)))[0]?.energyJoules, 10);
   await client.endTrial(trial, EndReason.END_REASON_ERROR);
   assert.equal((await client.getTrial(trial)).trial?.status, TrialStatus.TRIAL_STATUS_FAILED);
 });
@@ -157,9 +157,9 @@ test("a watch yields every change and ends when the job is deleted", async () =>
   const spec = job();
   await client.registerJob(spec);
   const watch = client.watchJob(spec.jobId);
-  assert.equal((await watch.next()).value?.numTrials, 0);
+  assert.equal((await watch.next()).value?.job?.numTrials, 0);
   await client.getNextBatchSize(spec.jobId);
-  assert.equal((await watch.next()).value?.numTrials, 1);
+  assert.equal((await watch.next()).value?.job?.numTrials, 1);
   await client.deleteJob(spec.jobId);
   await assert.rejects(watch.next(), JobNotFoundError);
 });
@@ -175,7 +175,7 @@ test("a watch goes on when the server closes the connection because of its age, 
   await client.registerJob(spec);
   let states = 0;
   for await (const state of client.watchJob(spec.jobId)) {
-    assert.equal(state.spec?.jobId, spec.jobId);
+    assert.equal(state.job?.spec?.jobId, spec.jobId);
     if (++states === 4) {
       break;
     }

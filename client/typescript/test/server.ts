@@ -93,3 +93,12 @@ export function epoch(number: number, cost: number, metric: number) {
 export function ghost(jobId: string): TrialId {
   return TrialId.fromPartial({ jobId, batchSize: 16, trialNumber: 9 });
 }
+
+/** All items of an iteration. */
+export async function all<T>(items: AsyncIterable<T>): Promise<T[]> {
+  const found: T[] = [];
+  for await (const item of items) {
+    found.push(item);
+  }
+  return found;
+}

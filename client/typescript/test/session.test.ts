@@ -22,7 +22,7 @@ import {
   TrialSession,
   WarningReason,
 } from "../src/index.js";
-import { epoch, ghost, job, Server } from "./server.js";
+import { all, epoch, ghost, job, Server } from "./server.js";
 
 const server = new Server();
 let client: Client;
@@ -174,7 +174,7 @@ test("a training continues on a server that does not know its trial, and is impo
   const imported = await trial.end(EndReason.END_REASON_COMPLETED);
   assert.equal(imported.type, TrialType.TRIAL_TYPE_IMPORTED);
   assert.deepEqual([imported.endReason, imported.lastEpoch], [EndReason.END_REASON_TARGET_REACHED, 3]);
-  assert.equal((await unaware.getTrial(imported.id!)).measurements.length, 3);
+  assert.equal((await all(unaware.listMeasurements(imported.id!))).length, 3);
   assert.equal(shown().filter((message) => message.includes("does not know the trial")).length, 1);
   unaware.close();
   await lost.close();

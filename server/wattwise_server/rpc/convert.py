@@ -105,7 +105,9 @@ def trial_key(
     return _trainers_trial(request, "trial")
 
 
-def shown_trial_key(request: v1.GetTrialRequest | v1.SetTrialExcludedRequest) -> TrialKey:
+def shown_trial_key(
+    request: v1.GetTrialRequest | v1.ListMeasurementsRequest | v1.SetTrialExcludedRequest,
+) -> TrialKey:
     """The trial of a person's call; its batch size is optional and 0 if unset.
 
     Raises:
@@ -247,6 +249,7 @@ def _check_named(
     | v1.AcquirePowerLimitRequest
     | v1.ReportPowerProfileRequest
     | v1.GetTrialRequest
+    | v1.ListMeasurementsRequest
     | v1.SetTrialExcludedRequest,
     where: str,
 ) -> None:
@@ -402,17 +405,21 @@ def _warning(known: TrialWarning) -> v1.TrialWarning:
 
 def job(known: Job) -> v1.Job:
     """A job."""
+    surviving = known.search.surviving
+    return _job(known, [arm.batch_size for arm in surviving], [arm.batch_size for arm in surviving if failing(arm)])
+
+
+def job_details(known: Job) -> v1.JobDetails:
+    """What a job knows about its batch sizes."""
     search = known.search
     beliefs = POLICIES[known.spec.policy].belief(known.spec, search)
-    surviving = search.surviving
-    failing_sizes = [arm.batch_size for arm in surviving if failing(arm)]
-    message = _job(known, [arm.batch_size for arm in surviving], failing_sizes)
-    message.arms.extend(_arms(search, beliefs))
-    message.power_limits.extend(_power_limits(known))
-    message.batch_size_states.extend(_batch_size_states(known, beliefs))
-    message.advice = advice(search, known.spec.job_id)
-    message.changes.extend(map(_change, changes(known)))
-    return message
+    return v1.JobDetails(
+        arms=_arms(search, beliefs),
+        batch_size_states=_batch_size_states(known, beliefs),
+        power_limits=_power_limits(known),
+        changes=map(_change, changes(known)),
+        advice=advice(search, known.spec.job_id),
+    )
 
 
 def _change(known: Change) -> v1.DetectedChange:
@@ -427,12 +434,10 @@ def _change(known: Change) -> v1.DetectedChange:
     )
 
 
-def listed_job(known: ListedJob, summary: Summary | None) -> v1.Job:
+def listed_job(known: ListedJob, summary: Summary | None) -> v1.JobListing:
     """A job of a list."""
-    message = _job(known.job, known.surviving, known.failing)
-    if summary is not None:
-        message.summary.CopyFrom(_summary(summary))
-    return message
+    shown = _job(known.job, known.surviving, known.failing)
+    return v1.JobListing(job=shown, summary=None if summary is None else _summary(summary))
 
 
 def _summary(known: Summary) -> v1.JobSummary:

@@ -16,10 +16,12 @@ from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.call import current_call
 from wattwise_server.store.base import JobPlace, Place
 
-ListRequest: TypeAlias = v1.ListJobsRequest | v1.ListTrialsRequest | v1.ListEventsRequest
+ListRequest: TypeAlias = v1.ListJobsRequest | v1.ListTrialsRequest | v1.ListEventsRequest | v1.ListMeasurementsRequest
 
 USUAL_PAGE = 50
 LARGEST_PAGE = 1000
+USUAL_MEASUREMENTS, MOST_MEASUREMENTS = 1_000, 10_000
+"""On a page."""
 PAGE_BYTES = 2 * 1024 * 1024
 """A page ends at this size; with the jobs that were read last it stays below the 4 MiB that clients accept."""
 _CODE_BYTES, _NUMBER_BYTES = 16, 8
@@ -30,19 +32,18 @@ JOBS_AT_A_TIME = 100
 """So many that other calls need not wait long: a job of an older server may have a thousand batch sizes."""
 TRIALS_AT_A_TIME = 100
 """A trial whose ids and monitors have the longest names takes 10 kB."""
+MEASUREMENTS_AT_A_TIME = 1_000
 
 
-def page_size(requested: int) -> int:
-    """How many items to return: 0 means 50, more than 1000 means 1000.
+def page_size(requested: int, usual: int = USUAL_PAGE, largest: int = LARGEST_PAGE) -> int:
+    """How many items to return: 0 means `usual`, and more than `largest` means `largest`.
 
     Raises:
         InvalidRequestError: the size is negative.
     """
     if requested < 0:
-        raise InvalidRequestError(
-            Violation("page_size", f"is {requested}; use 1 to {LARGEST_PAGE}, or 0 for {USUAL_PAGE}")
-        )
-    return min(requested or USUAL_PAGE, LARGEST_PAGE)
+        raise InvalidRequestError(Violation("page_size", f"is {requested}; use 1 to {largest}, or 0 for {usual}"))
+    return min(requested or usual, largest)
 
 
 class PageTokens:

@@ -11,11 +11,20 @@ from importlib.metadata import version
 from wattwise import v1
 
 from wattwise_server.config import Factors
-from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.errors import InvalidRequestError, JobNotFoundError, Violation
 from wattwise_server.observability.call import current_call
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import Context, StreamLimit
-from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, TRIALS_AT_A_TIME, PageTokens, page_size
+from wattwise_server.rpc.paging import (
+    JOBS_AT_A_TIME,
+    MEASUREMENTS_AT_A_TIME,
+    MOST_MEASUREMENTS,
+    PAGE_BYTES,
+    TRIALS_AT_A_TIME,
+    USUAL_MEASUREMENTS,
+    PageTokens,
+    page_size,
+)
 from wattwise_server.rpc.streams import TrialStream, WatchPace
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
@@ -24,7 +33,6 @@ from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
 from wattwise_server.usecases.statistics import Statistics
 
-_MEASUREMENTS_AT_A_TIME = 1_000
 _WATCH_JOBS_SECONDS = 1.0
 
 
@@ -115,7 +123,8 @@ class JobReaderService(v1.JobReaderServicer):
 
     async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
         """One job."""
-        return v1.GetJobResponse(job=convert.job(await self._administration.job(request.job_id)))
+        job = await self._administration.job(request.job_id)
+        return v1.GetJobResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
         """A page of jobs."""
@@ -152,18 +161,31 @@ class JobReaderService(v1.JobReaderServicer):
         return page
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
-        """One trial with its measurements."""
+        """One trial with its power profile."""
         found = await self._administration.trial(convert.shown_trial_key(request))
-        response, measurements = v1.GetTrialResponse(trial=convert.shown_trial(found.shown)), found.measurements
+        response = v1.GetTrialResponse(trial=convert.shown_trial(found.shown))
         if found.samples:
             response.power_profile.CopyFrom(convert.power_profile(found.spec, found.shown.trial, found.samples))
-        for begin in range(0, len(measurements), _MEASUREMENTS_AT_A_TIME):
-            response.measurements.extend(
-                map(convert.measurement, measurements[begin : begin + _MEASUREMENTS_AT_A_TIME])
-            )
-            # There may be tens of thousands: others are served in between.
-            await asyncio.sleep(0)
         return response
+
+    async def ListMeasurements(
+        self, request: v1.ListMeasurementsRequest, context: Context
+    ) -> v1.ListMeasurementsResponse:
+        """A page of measurements."""
+        size = page_size(request.page_size, USUAL_MEASUREMENTS, MOST_MEASUREMENTS)
+        key, after = convert.shown_trial_key(request), next(iter(self._tokens.place(request)), 0)
+        page = v1.ListMeasurementsResponse()
+        while len(page.measurements) < size and page.ByteSize() < PAGE_BYTES:
+            wanted = min(size - len(page.measurements), MEASUREMENTS_AT_A_TIME)
+            found = await self._administration.measurements(key, after, wanted + 1, newest_first=request.newest_first)
+            page.measurements.extend(map(convert.measurement, found[:wanted]))
+            if len(found) <= wanted:
+                return page
+            after = found[wanted - 1].epoch
+            # Other calls are served in between.
+            await asyncio.sleep(0)
+        page.next_page_token = self._tokens.token(request, (after,))
+        return page
 
     async def ListEvents(self, request: v1.ListEventsRequest, context: Context) -> v1.ListEventsResponse:
         """A page of events."""
@@ -181,7 +203,7 @@ class JobReaderService(v1.JobReaderServicer):
         with self._streams.opened(), self._pace.opened() as pause:
             async with aclosing(self._administration.watch_job(request.job_id)) as states:
                 async for job in states:
-                    yield v1.WatchJobResponse(job=convert.job(job))
+                    yield v1.WatchJobResponse(job=convert.job(job), details=convert.job_details(job))
                     await pause()
 
     async def WatchTrials(
@@ -237,12 +259,18 @@ class JobControlService(v1.JobControlServicer):
 
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
         """Deletes a job."""
-        job, stopped = await self._administration.delete_job(request.job_id)
-        return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped[-LARGEST_PAGE:]))
+        try:
+            job, num_stopped = await self._administration.delete_job(request.job_id)
+        except JobNotFoundError:
+            if not request.allow_missing:
+                raise
+            return v1.DeleteJobResponse()
+        return v1.DeleteJobResponse(job=convert.job(job), num_stopped_trials=num_stopped)
 
     async def ResetJob(self, request: v1.ResetJobRequest, context: Context) -> v1.ResetJobResponse:
         """Begins a search again."""
-        return v1.ResetJobResponse(job=convert.job(await self._control.reset(request.job_id)))
+        job = await self._control.reset(request.job_id)
+        return v1.ResetJobResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetTrialExcluded(
         self, request: v1.SetTrialExcludedRequest, context: Context
@@ -250,7 +278,9 @@ class JobControlService(v1.JobControlServicer):
         """Excludes or includes a trial."""
         key = convert.shown_trial_key(request)
         trial, job = await self._control.set_trial_excluded(key, excluded=request.excluded)
-        return v1.SetTrialExcludedResponse(trial=convert.trial(trial), job=convert.job(job))
+        return v1.SetTrialExcludedResponse(
+            trial=convert.trial(trial), job=convert.job(job), details=convert.job_details(job)
+        )
 
     async def SetBatchSizeState(
         self, request: v1.SetBatchSizeStateRequest, context: Context
@@ -264,12 +294,13 @@ class JobControlService(v1.JobControlServicer):
         if change is None:
             fault = "cannot be set; use BATCH_SIZE_STATUS_ALLOWED, _BANNED or _PINNED"
             raise InvalidRequestError(Violation("status", fault))
-        return v1.SetBatchSizeStateResponse(job=convert.job(await change(request.job_id, request.batch_size)))
+        job = await change(request.job_id, request.batch_size)
+        return v1.SetBatchSizeStateResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetJobPaused(self, request: v1.SetJobPausedRequest, context: Context) -> v1.SetJobPausedResponse:
         """Pauses or resumes a search."""
         job = await self._control.set_paused(request.job_id, paused=request.paused)
-        return v1.SetJobPausedResponse(job=convert.job(job))
+        return v1.SetJobPausedResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
         """Requests a trial of the default batch size."""
@@ -277,12 +308,13 @@ class JobControlService(v1.JobControlServicer):
             job = await self._control.schedule_baselines(request.job_id, request.every)
         else:
             job = await self._control.request_baseline(request.job_id)
-        return v1.RequestBaselineResponse(job=convert.job(job))
+        return v1.RequestBaselineResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:
         """Changes a policy."""
         policy = convert.policy(request.policy)
-        return v1.SetJobPolicyResponse(job=convert.job(await self._control.set_policy(request.job_id, policy)))
+        job = await self._control.set_policy(request.job_id, policy)
+        return v1.SetJobPolicyResponse(job=convert.job(job), details=convert.job_details(job))
 
 
 class ServerInfoService(v1.ServerInfoServicer):

@@ -129,6 +129,7 @@ ACCESS: Mapping[str, Access] = {
             "ListJobs": _listed,
             "ListTrials": _listed_trials,
             "GetTrial": _trial,
+            "ListMeasurements": _trial,
             "WatchJob": _job,
             "WatchTrials": _job,
             "WatchJobs": _listed,

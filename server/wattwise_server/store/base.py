@@ -42,6 +42,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from wattwise_server.clock import Clock
+from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
     EndReason,
     HistoryEntry,
@@ -354,8 +355,10 @@ class Transaction(Protocol):
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
 
-    async def measurements(self, number: int) -> Sequence[Measurement]:
-        """The newest measurements of a trial, as many as one answer holds, by epoch."""
+    async def measurements(
+        self, number: int, *, after: int = 0, newest_first: bool = False, limit: int = LARGEST_EPOCHS_KEPT
+    ) -> Sequence[Measurement]:
+        """The measurements of a trial by epoch, or the newest first: those behind the epoch `after`, 0 for all."""
 
     async def metric_span(self, number: int) -> MetricSpan:
         """The metrics of a trial's measurements that were saved by earlier transactions."""

@@ -25,6 +25,7 @@ from types import TracebackType
 from zlib import crc32
 
 from wattwise_server.clock import Clock
+from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
     HistoryEntry,
     Job,
@@ -545,10 +546,12 @@ class CachedTransaction:
         await self.cached.durable()
         return await self.store.queries.trial(self.job_id, self.key, number)
 
-    async def measurements(self, number: int) -> Sequence[Measurement]:
-        """The newest measurements of a trial by epoch."""
+    async def measurements(
+        self, number: int, *, after: int = 0, newest_first: bool = False, limit: int = LARGEST_EPOCHS_KEPT
+    ) -> Sequence[Measurement]:
+        """The measurements of a trial by epoch, or the newest first."""
         await self.cached.durable()
-        return await self.store.queries.measurements(self.key, number)
+        return await self.store.queries.measurements(self.key, number, after, limit, newest_first=newest_first)
 
     async def metric_span(self, number: int) -> MetricSpan:
         """The metrics of a trial's measurements."""

@@ -13,7 +13,6 @@ from datetime import datetime
 from itertools import accumulate
 from typing import NamedTuple
 
-from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
     Arm,
     Job,
@@ -88,6 +87,9 @@ TRIALS, OF_TRIALS = (
 _ARMS = "SELECT * FROM arms LEFT JOIN power_limits USING (job_key, batch_size) WHERE job_key = $1 ORDER BY batch_size"
 _PREFIXED = "jobs j WHERE job_id >= $1 AND job_id < $1 || {greatest}"
 _MEASUREMENTS = """
+    SELECT * FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch > $3 ORDER BY epoch LIMIT $4
+"""
+_NEWEST_MEASUREMENTS = """
     SELECT * FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch < $3 ORDER BY epoch DESC LIMIT $4
 """
 _PLACE = ("start_time", "job_key", "trial_number")
@@ -100,8 +102,6 @@ _DELIVERIES = """
 """
 _LEAST_MICROS = -(2**63)
 _JOBS_AT_A_STRETCH = 100
-_PIECES = 50
-_MEASUREMENTS_AT_A_TIME = LARGEST_EPOCHS_KEPT // _PIECES
 _METRIC_SPAN = """
     SELECT count(*) AS epochs, min(metric) AS least, max(metric) AS most,
            (SELECT metric FROM measurements WHERE job_key = $1 AND trial_number = $2 ORDER BY epoch LIMIT 1) AS first
@@ -363,18 +363,15 @@ class Queries(ABC):
         # Of thousands of trials: other jobs' calls go on meanwhile.
         return await asyncio.to_thread(read_events, job_id, trials, rows)
 
-    async def measurements(self, key: int, trial_number: int) -> Sequence[Measurement]:
-        """A trial's newest measurements, as many as one answer holds, by epoch."""
-        newest: list[Measurement] = []
-        before = sys.maxsize
-        # In pieces, between which others read.
-        for _ in range(_PIECES):
-            rows = await self._all(_MEASUREMENTS, key, trial_number, before, _MEASUREMENTS_AT_A_TIME)
-            newest += map(read_measurement, rows)
-            if len(rows) < _MEASUREMENTS_AT_A_TIME:
-                break
-            before = newest[-1].epoch
-        return newest[::-1]
+    async def measurements(
+        self, key: int, trial_number: int, after: int, limit: int, *, newest_first: bool
+    ) -> Sequence[Measurement]:
+        """A trial's measurements behind an epoch, 0 for all, by epoch or the newest first."""
+        if newest_first:
+            rows = await self._all(_NEWEST_MEASUREMENTS, key, trial_number, after or sys.maxsize, limit)
+        else:
+            rows = await self._all(_MEASUREMENTS, key, trial_number, after, limit)
+        return [read_measurement(row) for row in rows]
 
     async def metric_span(self, key: int, trial_number: int) -> MetricSpan:
         """The metrics of a trial's measurements."""

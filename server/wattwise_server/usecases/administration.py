@@ -58,17 +58,15 @@ class TrialPage(NamedTuple):
 
 
 class TrialDetails(NamedTuple):
-    """A trial with all that was measured.
+    """A trial with its power profile.
 
     Attributes:
         shown: The trial.
-        measurements: Its newest ones, by epoch.
         samples: Of its power profile, by ascending limit.
         spec: The job's configuration.
     """
 
     shown: ShownTrial
-    measurements: Sequence[Measurement]
     samples: Sequence[PowerSample]
     spec: JobSpec
 
@@ -150,24 +148,35 @@ class Administration:
         return await self._store.count_trials(wanted)
 
     async def trial(self, key: TrialKey) -> TrialDetails:
-        """A trial with all that was measured.
+        """A trial with its power profile.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
         """
-        job, trial, measurements, samples = await self._trial(key)
+        job, trial, samples = await self._trial(key)
         recurrences = await self._recurrences(trial.job_id, [trial])
-        return TrialDetails(shown_trial(job, trial, recurrences.get(trial.number, 0)), measurements, samples, job.spec)
+        return TrialDetails(shown_trial(job, trial, recurrences.get(trial.number, 0)), samples, job.spec)
 
     @retried
-    async def _trial(self, key: TrialKey) -> tuple[Job, Trial, Sequence[Measurement], Sequence[PowerSample]]:
+    async def measurements(self, key: TrialKey, after: int, limit: int, *, newest_first: bool) -> Sequence[Measurement]:
+        """At most `limit` measurements of a trial behind the epoch `after`, 0 for all, by epoch or the newest first.
+
+        Raises:
+            JobNotFoundError, TrialNotFoundError: there is no such trial.
+        """
+        async with self._store.transaction(key.job_id) as tx:
+            _, trial = await find_trial(tx, key)
+            return await tx.measurements(trial.number, after=after, newest_first=newest_first, limit=limit)
+
+    @retried
+    async def _trial(self, key: TrialKey) -> tuple[Job, Trial, Sequence[PowerSample]]:
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             samples = await tx.samples(trial.number)
             if trial.profile and not samples:
                 # From an older server, which kept two.
                 samples = sorted(set(trial.profile))
-            return job, trial, await tx.measurements(trial.number), samples
+            return job, trial, samples
 
     async def _recurrences(self, job_id: str | None, trials: Sequence[Trial]) -> Mapping[int, int]:
         """Which need for a model each trial of one job served, by its number, as far as its start is known."""
@@ -183,15 +192,15 @@ class Administration:
         return await self._store.history(wanted, after, limit)
 
     @retried
-    async def delete_job(self, job_id: str) -> tuple[Job, Sequence[Trial]]:
-        """Deletes a job; returns its last state, and its running trials, which will be stopped.
+    async def delete_job(self, job_id: str) -> tuple[Job, int]:
+        """Deletes a job; returns its last state, and the number of its running trials, which will be stopped.
 
         Raises:
             JobNotFoundError: there is no such job.
         """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-            return job, self._lifecycle.delete(tx, job)
+            return job, len(self._lifecycle.delete(tx, job))
 
     async def preview(self, job_id: str) -> Preview:
         """What the next launch of a job would get; nothing is dispatched.

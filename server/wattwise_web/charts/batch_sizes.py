@@ -40,18 +40,21 @@ _HEADROOM = 1.18
 """The end of the axis relative to the highest interval, with room for the chances."""
 
 
-def expected_costs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], figures: Figures) -> Chart:
+def expected_costs(
+    job: v1.Job, details: v1.JobDetails, preview: Sequence[v1.PreviewedChoice], figures: Figures
+) -> Chart:
     """What a model is expected to cost with each batch size, and which is next.
 
     Args:
         job: the job.
+        details: what it knows about its batch sizes.
         preview: what its next launch may get.
         figures: what is known of its batch sizes besides.
     """
     name, title = "arms", "Expected cost by batch size"
     chances = {choice.batch_size: choice.probability for choice in preview}
-    known = beliefs(job)
-    rows = [_belief_row(job, state, known[state.batch_size], chances, figures) for state in job.batch_size_states]
+    known = beliefs(details)
+    rows = [_belief_row(job, state, known[state.batch_size], chances, figures) for state in details.batch_size_states]
     columns = (
         "batch size",
         "state",
@@ -64,15 +67,15 @@ def expected_costs(job: v1.Job, preview: Sequence[v1.PreviewedChoice], figures: 
     )
     means = [belief.mean for belief in known.values() if belief.mean is not None]
     if not means:
-        allowed = all(state.status == v1.BATCH_SIZE_STATUS_ALLOWED for state in job.batch_size_states)
+        allowed = all(state.status == v1.BATCH_SIZE_STATUS_ALLOWED for state in details.batch_size_states)
         return Chart(name, title) if allowed and not job.num_trials else Chart(name, title, "", columns, rows)
     ceiling = _ceiling(means, known)
     values = [
         _belief_value(state, known[state.batch_size], chances.get(state.batch_size, 0.0), ceiling)
-        for state in job.batch_size_states
+        for state in details.batch_size_states
         if known[state.batch_size].mean is not None
     ]
-    labels = _LABELS if len(job.batch_size_states) <= _NARROW else 1
+    labels = _LABELS if len(details.batch_size_states) <= _NARROW else 1
     for value in sorted(values, key=lambda value: -value["chance"])[labels:]:
         value["label"] = ""
     caption = (
@@ -215,12 +218,12 @@ def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
     return Chart(name, title, caption, columns, rows, base(values, layers))
 
 
-def power(job: v1.Job, profiles: Sequence[v1.PowerProfile]) -> Chart:
+def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfile]) -> Chart:
     """What a step takes at each power limit."""
     name, title = "power", "Power limits"
     if not profiles:
         return Chart(name, title)
-    chosen = {limit.batch_size: limit.power_setting.limit_watts_per_gpu for limit in job.power_limits}
+    chosen = {limit.batch_size: limit.power_setting.limit_watts_per_gpu for limit in details.power_limits}
     found = [(profile, limit) for profile in profiles for limit in profile.limits]
     # Without energy, time alone tells something.
     measured = any(limit.energy_joules_per_step > 0 for _, limit in found)

@@ -48,6 +48,7 @@ _SINGLE, _SEVERAL = "Each mark is a trial", "Each mark is the median of a range 
 
 def cost_by_trial(
     job: v1.Job,
+    details: v1.JobDetails,
     statistics: v1.JobStatistics,
     bound: float | None = None,
     *,
@@ -60,6 +61,7 @@ def cost_by_trial(
 
     Args:
         job: the job.
+        details: what it knows, with the changes that it has detected.
         statistics: its figures, with buckets.
         bound: the cost at which its newest trial is stopped, if it is.
         name: of the chart's element.
@@ -85,7 +87,7 @@ def cost_by_trial(
         values,
         [
             *_line_layers(lines, y),
-            *_change_layers(job.changes, _dates(buckets)),
+            *_change_layers(details.changes, _dates(buckets)),
             *_mark_layers(buckets, x, y, sizes=sizes or job.spec.batch_sizes, single=single),
         ],
         height=260,
@@ -99,7 +101,7 @@ def cost_by_trial(
     return Chart(
         name,
         title,
-        _caption(job, kinds, single=single, explored=explored),
+        _caption(details, kinds, single=single, explored=explored),
         (*columns, *(("why this batch size",) if single else ())),
         [_row(job.spec.job_id, bucket, single=single) for bucket in newest],
         with_dates(spec, values),
@@ -274,7 +276,7 @@ def _dates(buckets: Sequence[v1.TrialBucket]) -> Callable[[int], int | None]:
     return date
 
 
-def _caption(job: v1.Job, kinds: set[tuple[int, bool]], *, single: bool, explored: bool) -> str:
+def _caption(details: v1.JobDetails, kinds: set[tuple[int, bool]], *, single: bool, explored: bool) -> str:
     """What the marks mean; only some policies have trials that explore and are hollow although they delivered."""
     legend = {
         (_FILLED, False): "filled: it delivered a model",
@@ -284,7 +286,7 @@ def _caption(job: v1.Job, kinds: set[tuple[int, bool]], *, single: bool, explore
     parts = [text for kind, text in legend.items() if kind in kinds]
     if any(excluded for _, excluded in kinds):
         parts.append("grey and struck through: excluded, so it does not count")
-    marked = "".join(f" A vertical line: {change.message}." for change in job.changes)
+    marked = "".join(f" A vertical line: {change.message}." for change in details.changes)
     return f"{_SINGLE if single else _SEVERAL}; {'; '.join(parts)}.{marked}"
 
 

@@ -38,7 +38,7 @@ def changed(grpc_server: LiveServer) -> Recurring:
 
 def test_a_change_is_shown(ask: Ask, changed: Recurring) -> None:
     """`jobs show` has the warning, and the change once the warning is withdrawn; `jobs events` has the event."""
-    (change,) = changed.shown.changes
+    (change,) = changed.details.changes
     shown = ask("jobs", "show", changed.job_id)
     assert row(shown, "warning")[1] == change.message
     assert shown.count(change.message) == 1
@@ -53,7 +53,7 @@ def test_a_change_is_shown(ask: Ask, changed: Recurring) -> None:
 
 def test_watch_has_the_warning(changed: Recurring, grpc_server: LiveServer) -> None:
     """A line of the job has it as a fact, and a terminal a line above the trials, cut to the width."""
-    (change,) = changed.shown.changes
+    (change,) = changed.details.changes
     with watching(changed.job_id) as process:
         assert f'warning="{change.message}"' in line_with(process, "job", f"job={changed.job_id}")
     with watching("--prefix", changed.job_id) as process:
@@ -78,7 +78,7 @@ def test_watch_has_the_warning(changed: Recurring, grpc_server: LiveServer) -> N
 
 def test_a_claim_says_from_which_trial_it_compares(ask: Ask, changed: Recurring, grpc_server: LiveServer) -> None:
     """The first line, what it rests on, the advice, and the summary of a run; the price of a model is of all trials."""
-    (change,) = changed.shown.changes
+    (change,) = changed.details.changes
     since = f"since trial {change.since_trial}"
     number = changed.shown.num_trials - change.since_trial + 1 + 46
     shown = ask("jobs", "savings", changed.job_id)
@@ -101,7 +101,7 @@ def test_a_claim_says_from_which_trial_it_compares(ask: Ask, changed: Recurring,
 
 def test_a_table_says_from_which_trial_claims_compare(ask: Ask, changed: Recurring, grpc_server: LiveServer) -> None:
     """A pipe and a wide terminal have a column, the last one of a pipe; a narrow terminal says it below the table."""
-    (change,) = changed.shown.changes
+    (change,) = changed.details.changes
     listing = ("jobs", "savings", "--prefix", changed.job_id)
     assert row(ask(*listing), changed.job_id)[-1] == str(change.since_trial)
     environment = {"WATTWISE_SERVER": grpc_server.address}

@@ -10,12 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.commands.tables import print_jobs
 
 from tests.client.commands.conftest import Ask, row
 from tests.jobs import Trainer, monitor_of, result
 from tests.live_server import LiveServer
-from tests.people import PeopleStub
 from tests.terminal import on_terminal, wattwise
 
 
@@ -70,11 +68,11 @@ def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:
     answer = ask("jobs", "exclude-trial", job_id, "2")
     assert answer.startswith(f"Excluded trial 2 of {job_id}, with batch size {size}. ")
     shown = ask("jobs", "show", job_id)
-    assert json.loads(ask("jobs", "show", job_id, "--json"))["min_cost"] == 1000
+    assert json.loads(ask("jobs", "show", job_id, "--json"))["job"]["min_cost"] == 1000
     assert row(shown, "excluded trials") == ["excluded trials", "2"]
     assert row(ask("jobs", "trials", job_id), "2")[4] == "decided, excluded"
     assert ask("jobs", "include-trial", job_id, "2").startswith(f"Included trial 2 of {job_id}")
-    assert json.loads(ask("jobs", "show", job_id, "--json"))["min_cost"] == 1
+    assert json.loads(ask("jobs", "show", job_id, "--json"))["job"]["min_cost"] == 1
 
 
 def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
@@ -121,17 +119,6 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id} is no longer pinned; ")
     assert row(ask("jobs", "list"), job_id)[1] == "running"
     assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned: ")
-
-
-def test_pinned_batch_size_of_an_older_server(
-    ask: Ask, trainer: Trainer, grpc_channel: grpc.Channel, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The list of jobs shows it also if the server sends the state of the batch size only."""
-    ask("jobs", "pin", trainer.job_id, "64")
-    job = PeopleStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
-    job.ClearField("pinned_batch_size")
-    print_jobs([job])
-    assert row(capsys.readouterr().out, trainer.job_id)[1] == "pinned to 64"
 
 
 def test_paused_search(ask: Ask, trainer: Trainer) -> None:
@@ -333,7 +320,7 @@ def test_json_and_unknown_jobs(ask: Ask, refused: Ask, trainer: Trainer, words: 
     trainer.run(10)
     action, *rest = words
     answer = json.loads(ask("jobs", action, trainer.job_id, *rest, "--json"))
-    assert answer.get("job", answer)["spec"]["job_id"] == trainer.job_id
+    assert answer["job"]["spec"]["job_id"] == trainer.job_id
     error = refused("jobs", action, "unknown-job", *rest, status=1)
     assert "unknown-job" in error
     assert error.count("\n") == 1

@@ -16,7 +16,16 @@ from tests.hostile.server import Behaviour, HostileServer
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
 
-METHODS = ("ListJobs", "GetJob", "ListTrials", "GetTrial", "GetJobStatistics", "GetStatistics", "GetServerInfo")
+METHODS = (
+    "ListJobs",
+    "GetJob",
+    "ListTrials",
+    "GetTrial",
+    "ListMeasurements",
+    "GetJobStatistics",
+    "GetStatistics",
+    "GetServerInfo",
+)
 COMMANDS = (
     "jobs list",
     "jobs list --wide",

@@ -186,9 +186,9 @@ def test_trial_from_before_a_reset_is_excluded(ask: Ask, trainer: Trainer, tmp_p
     file = written(tmp_path, f"{HEADING},start_time\na,16,2,10,100,0.95,2026-01-01\n")
     assert "excluded, before the job's reset" in ask("jobs", "import", trainer.job_id, file)
     assert row(ask("jobs", "show", trainer.job_id), "excluded trials") == ["excluded trials", "1"]
-    assert "min_cost" not in json.loads(ask("jobs", "show", trainer.job_id, "--json"))
+    assert "min_cost" not in json.loads(ask("jobs", "show", trainer.job_id, "--json"))["job"]
     ask("jobs", "include-trial", trainer.job_id, "1")
-    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["min_cost"] == 100
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["job"]["min_cost"] == 100
 
 
 def test_faults_are_reported_before_anything_is_sent(ask: Ask, refused: Ask, trainer: Trainer, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_list_and_totals(ask: Ask, saving: Trainer, losing: Trainer) -> None:
     shown = ask("jobs", "savings")
     document = json.loads(ask("jobs", "savings", "--json"))
     assert row(shown, saving.job_id)[1:7] == ["saves", "10.0 J", "100 J", "2.58 kJ", "3.20 kJ", "1.00 kJ"]
-    assert {job["spec"]["job_id"] for job in document["jobs"]} >= {saving.job_id, losing.job_id}
+    assert {row["job"]["spec"]["job_id"] for row in document["jobs"]} >= {saving.job_id, losing.job_id}
     assert document["totals"]["num_jobs"] == len(document["jobs"])
     rows = ask("jobs", "savings", "--no-headers").splitlines()
     assert len(rows) == len(document["jobs"])
@@ -326,7 +326,7 @@ def test_wrong_page_is_no_fault_of_others(
     monkeypatch.setenv("WATTWISE_WEB_URL", wrong)
     assert repr(wrong) in refused("jobs", "show", trainer.job_id, "--web", status=2)
     assert not any(line.startswith("page") for line in ask("jobs", "show", trainer.job_id).splitlines())
-    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["spec"]["job_id"] == trainer.job_id
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["job"]["spec"]["job_id"] == trainer.job_id
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_epochs_of_a_trial(ask: Ask, trainer: Trainer) -> None:
 
 
 def test_trial_as_json(ask: Ask, trainer: Trainer) -> None:
-    """--json is the answer of GetTrial: the trial and its measurements."""
+    """--json is the answer of GetTrial, and the measurements."""
     document = json.loads(ask("jobs", "trial", trainer.job_id, "1", "--json"))
     assert document["trial"]["labels"] == {"host": "node7", "commit": "abc"}
     assert [epoch["metric"] for epoch in document["measurements"]] == [0.5, 0.7, 0.95]

@@ -97,7 +97,7 @@ def test_json(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
         found = [json.loads(process.stdout.readline()) for _ in range(2)]
         delete(grpc_server, trainer.job_id)
         assert json.loads(process.stdout.read().splitlines()[-1]) == {"deleted": trainer.job_id}
-    assert sorted(next(iter(each)) for each in found) == ["job", "trial"]
+    assert sorted(sorted(each) for each in found) == [["details", "job"], ["trial"]]
     assert next(each["trial"]["id"]["batch_size"] for each in found if "trial" in each) == 16
 
 
@@ -200,5 +200,5 @@ def test_heading_of_the_jobs(running: int, heading: str) -> None:
     table = _JobTable()
     for number in range(2):
         summary = v1.JobSummary(num_running_trials=int(number < running))
-        table.take(v1.Job(spec=v1.JobSpec(job_id=f"job-{number}"), summary=summary))
+        table.take(v1.JobListing(job=v1.Job(spec=v1.JobSpec(job_id=f"job-{number}")), summary=summary))
     assert next(iter(table.lines(80, 10))) == f"{heading} running trials"

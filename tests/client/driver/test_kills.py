@@ -228,7 +228,7 @@ def test_number_that_another_launch_has(runs: Runs, server: LiveServer, command:
     driver = runs.start(write_job(runs.folder, words, run={"recurrences": 1}))
     wait_until(lambda: any((folder / "waits").exists() for folder in runs.trial_folders()))
     with Client(server.address) as client:
-        spec = client.get_job(JOB_ID).spec
+        spec = client.get_job(JOB_ID).job.spec
     server.stop()
     server.lose_database()
     with LiveServer(server.database.parent) as aside:

@@ -123,7 +123,7 @@ def test_other_job(spec: JobSpec, server: LiveServer, job_id: str | None) -> Non
     with pytest.raises(TrainerSetupError, match=f"{spec.job_id!r}.*{job_id!r}"):
         BatchSizeOptimizer(server.address, replace(spec, job_id=job_id), monitor=StepMonitor())
     with Client(server.address) as client:
-        assert [job.spec.job_id for job in client.list_jobs()] == [spec.job_id]
+        assert [row.job.spec.job_id for row in client.list_jobs()] == [spec.job_id]
 
 
 @pytest.mark.usefixtures("spec")
@@ -167,4 +167,4 @@ def test_script_of_another_job(runs: Runs, server: LiveServer, changes: dict[str
     assert named in done.stderr
     assert only_trial(server, JOB_ID).end_reason == v1.END_REASON_ERROR
     with Client(server.address) as client:
-        assert [job.spec.job_id for job in client.list_jobs()] == [JOB_ID]
+        assert [row.job.spec.job_id for row in client.list_jobs()] == [JOB_ID]

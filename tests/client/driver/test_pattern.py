@@ -59,7 +59,7 @@ def test_metrics_are_reported_as_they_are_printed(runs: Runs, server: LiveServer
     (trial,) = trials(server)
     assert (trial.end_reason, trial.last_epoch, trial.last_metric) == (v1.END_REASON_TARGET_REACHED, 2, 0.95)
     with Client(server.address) as client:
-        first, second = client.get_trial(trial.id).measurements
+        first, second = client.list_measurements(trial.id)
     assert 0.3 <= first.time_seconds <= second.time_seconds - 0.3
     assert second.energy_joules == pytest.approx(100 * second.time_seconds)
     (line,) = runs.history()
@@ -186,7 +186,7 @@ def test_forgotten_result(
     assert done.returncode == 1
     assert named in done.stderr
     with Client(server.address) as client:
-        arm = next(arm for arm in client.get_job(JOB_ID).batch_size_states if arm.batch_size == 16)
+        arm = next(arm for arm in client.get_job(JOB_ID).details.batch_size_states if arm.batch_size == 16)
     assert (arm.num_failed, arm.num_missed) == (0, 0)
     assert [trial.end_reason for trial in trials(server)] == [v1.END_REASON_PREEMPTED]
     assert runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1})).returncode == 0

@@ -272,7 +272,7 @@ def test_prices_of_a_run(runs: Runs, server: LiveServer) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("eta_knob=0.4 is computed from") == 1
     with Client(server.address) as client:
-        assert client.get_job(JOB_ID).spec.eta_knob == 0.4
+        assert client.get_job(JOB_ID).job.spec.eta_knob == 0.4
     (line,) = runs.history()
     assert (line["measured_by"], line["reached"]) == ("command", True)
     changed = runs.run(write_job(runs.folder, with_client("well"), job=prices | {"gpu_hour_price": 0}))

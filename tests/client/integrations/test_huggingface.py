@@ -123,7 +123,7 @@ class TestHuggingFace(TrainerConformance):
         spec = job_spec()
         with pytest.raises(TrainerSetupError, match=r"torch.distributed.init_process_group\(\)"):
             WattwiseCallback(BatchSizeOptimizer(grpc_server.address, spec, monitor=StepMonitor()), "eval_accuracy")
-        assert spec.job_id not in [job.spec.job_id for job in client.list_jobs()]
+        assert spec.job_id not in [row.job.spec.job_id for row in client.list_jobs()]
 
 
 @pytest.mark.parametrize("kind", SPECIAL)

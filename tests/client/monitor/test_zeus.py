@@ -46,8 +46,8 @@ def test_zeus_monitor(grpc_addr: str, machine: Machine, run: Runner) -> None:
     show(machine, 0)
     trial, waited = run(case_training, machine, grpc_addr, "test-zeus")
     with Client(grpc_addr) as client:
-        first, second = client.get_trial(v1.TrialId.FromString(trial)).measurements
-        gpu = client.get_job("test-zeus").spec.gpu
+        first, second = client.list_measurements(v1.TrialId.FromString(trial))
+        gpu = client.get_job("test-zeus").job.spec.gpu
     assert (first.energy_joules, second.energy_joules) == (14.0, 54.0)
     assert 0 < first.time_seconds < second.time_seconds < 60
     assert gpu == v1.GpuConfig(max_power_watts=500.0, number_of_gpus=2, gpu_model="Stub V100")

@@ -42,7 +42,7 @@ def test_generated_job_id(grpc_addr: str) -> None:
     """A job without an id is registered under an id that the client generates."""
     with Client(grpc_addr) as client:
         job = client.register_job(job_spec(job_id=None)).job
-        assert client.get_job(job.spec.job_id) == job
+        assert client.get_job(job.spec.job_id).job == job
 
 
 def test_same_request_is_same_trial(grpc_addr: str) -> None:
@@ -61,7 +61,7 @@ def test_trial_from_dispatch_to_end(grpc_addr: str) -> None:
         assert client.report_result(result).cost == 10
         assert not client.heartbeat(trial.id).stop_train
         assert client.end_trial(trial.id, v1.END_REASON_ERROR).status == v1.TRIAL_STATUS_FAILED
-        assert [m.metric for m in client.get_trial(trial.id).measurements] == [0.1]
+        assert [m.metric for m in client.list_measurements(trial.id)] == [0.1]
 
 
 def test_errors_of_the_server(grpc_addr: str) -> None:
@@ -101,7 +101,7 @@ def test_lists_go_through_all_pages(grpc_addr: str) -> None:
         ids = [
             client.register_job(job_spec(job_id_prefix="pages", job_id=f"pages-{n}")).job.spec.job_id for n in "12345"
         ]
-        assert [job.spec.job_id for job in client.list_jobs(job_id_prefix="pages-", page_size=2)] == ids
+        assert [row.job.spec.job_id for row in client.list_jobs(job_id_prefix="pages-", page_size=2)] == ids
         for _ in range(5):
             client.get_next_batch_size(ids[0])
         assert [trial.id.trial_number for trial in client.list_trials(ids[0], page_size=2)] == [1, 2, 3, 4, 5]
@@ -114,10 +114,11 @@ def test_watching_a_job(grpc_addr: str) -> None:
     with Client(grpc_addr) as client:
         job_id = _registered(client)
         states = client.watch_job(job_id)
-        assert next(states).num_trials == 0
+        assert next(states).job.num_trials == 0
         client.get_next_batch_size(job_id)
-        assert next(states).num_trials == 1
-        assert [trial.id.trial_number for trial in client.delete_job(job_id).stopped_trials] == [1]
+        assert next(states).job.num_trials == 1
+        assert client.delete_job(job_id).num_stopped_trials == 1
+        assert not client.delete_job(job_id, allow_missing=True).HasField("job")
         with pytest.raises(JobNotFoundError):
             next(states)
 
@@ -131,7 +132,7 @@ def test_watch_outlives_a_restart(server: LiveServer) -> None:
         server.kill()
         server.start()
         client.get_next_batch_size(job_id)
-        while next(states).num_trials != 1:
+        while next(states).job.num_trials != 1:
             pass
 
 
@@ -141,7 +142,7 @@ def test_calls_wait_for_a_server_that_comes_back(server: LiveServer) -> None:
         job_id = _registered(client)
         server.kill()
         found: list[v1.Job] = []
-        call = threading.Thread(target=lambda: found.append(client.get_job(job_id)))
+        call = threading.Thread(target=lambda: found.append(client.get_job(job_id).job))
         call.start()
         server.start()
         call.join(20)
@@ -155,7 +156,7 @@ def test_lost_answers_are_asked_for_again(grpc_addr: str, status: grpc.StatusCod
     with closing(losing), Client(losing.address) as client:
         job_id = _registered(client)
         assert client.get_next_batch_size(job_id).trial.id.trial_number == 1
-        assert client.get_job(job_id).num_trials == 1
+        assert client.get_job(job_id).job.num_trials == 1
     assert [losing.calls.count(name) for name in ("RegisterJob", "GetNextBatchSize", "GetJob")] == [2, 2, 2]
 
 

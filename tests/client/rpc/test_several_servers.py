@@ -151,7 +151,7 @@ def test_servers_that_never_answered(
         address = prefer(wrong, first.address)
         for _ in range(3):
             with Client(address, timeout=60, retry=False) as client:
-                assert client.get_job(JOB_ID).spec.job_id == JOB_ID
+                assert client.get_job(JOB_ID).job.spec.job_id == JOB_ID
     (warning,) = _warnings(caplog)
     assert wrong in warning
 
@@ -168,7 +168,7 @@ def test_all_servers_down(pair: tuple[LiveServer, LiveServer, str], caplog: pyte
         (warning,) = _warnings(caplog)
         assert "retrying for 0.5 seconds" in warning
         second.start()
-        assert client.get_job(JOB_ID).spec.job_id == JOB_ID
+        assert client.get_job(JOB_ID).job.spec.job_id == JOB_ID
         assert len(_warnings(caplog)) == 1
 
 
@@ -177,11 +177,11 @@ def test_watch_goes_on_at_another_server(pair: tuple[LiveServer, LiveServer, str
     first, second, address = pair
     with Client(address) as client:
         watch = client.watch_job(JOB_ID)
-        assert not next(watch).paused
+        assert not next(watch).job.paused
         first.kill()
         with Client(second.address) as admin:
             admin.set_job_paused(JOB_ID, paused=True)
-        assert next(watch).paused
+        assert next(watch).job.paused
         watch.close()  # type: ignore[attr-defined]
 
 
@@ -190,7 +190,7 @@ def test_storage_of_one_server_fails(pair: tuple[LiveServer, LiveServer, str]) -
     first, _, address = pair
     _without_database(first)
     with Client(address, retry=False) as client:
-        assert client.get_job(JOB_ID).spec.job_id == JOB_ID
+        assert client.get_job(JOB_ID).job.spec.job_id == JOB_ID
 
 
 def test_client_stays_only_for_a_while_with_a_server_without_its_storage(
@@ -234,7 +234,7 @@ def test_answer_counts_more_than_silence(
         waiting = pool.submit(client.get_job, JOB_ID)
         wait_until(lambda: waiting.done() or len(rounds) > 1)
         other.database.with_name("elsewhere.db").rename(other.database)
-        assert waiting.result(60).spec.job_id == JOB_ID
+        assert waiting.result(60).job.spec.job_id == JOB_ID
 
 
 @pytest.mark.parametrize("dead_first", [True, False])
@@ -254,7 +254,7 @@ def test_server_that_is_back_is_used_though_another_lacks_its_database(
         waiting = pool.submit(client.get_job, JOB_ID)
         wait_until(lambda: waiting.done() or len(rounds) > 1)
         dead.start()
-        assert waiting.result(60).spec.job_id == JOB_ID
+        assert waiting.result(60).job.spec.job_id == JOB_ID
         assert client._connection.link().server == dead.address
 
 
@@ -415,11 +415,11 @@ def test_name_with_several_addresses(
         Client(f"dns://{names}/{NAME}:{port}", timeout=60, credentials=trusting) as client,
     ):
         (job,) = client.list_jobs()
-        host = job.spec.job_id.removeprefix("test-")
+        host = job.job.spec.job_id.removeprefix("test-")
         os.kill(both[host].process.pid, death)
         for _ in range(3):
             (job,) = client.list_jobs()
-            assert job.spec.job_id != f"test-{host}"
+            assert job.job.spec.job_id != f"test-{host}"
         if death is signal.SIGSTOP:
             os.kill(both[host].process.pid, signal.SIGCONT)
             (warning,) = _warnings(caplog)
@@ -434,7 +434,7 @@ def test_threads_share_a_move(pair: tuple[LiveServer, LiveServer, str], caplog: 
         first.kill()
         answers: list[str] = []
         threads = [
-            threading.Thread(target=lambda: answers.append(client.get_job(JOB_ID).spec.job_id)) for _ in range(8)
+            threading.Thread(target=lambda: answers.append(client.get_job(JOB_ID).job.spec.job_id)) for _ in range(8)
         ]
         for thread in threads:
             thread.start()

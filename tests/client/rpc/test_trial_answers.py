@@ -54,8 +54,8 @@ def test_lists_that_differ(change: dict[str, list[object]]) -> None:
         v1.ListJobsResponse(next_page_token="a", total_size=3),  # noqa: S106 - of a page
         v1.ListTrialsResponse(next_page_token="a"),  # noqa: S106 - of a page
         v1.ListEventsResponse(next_page_token="a"),  # noqa: S106 - of a page
-        v1.ListJobsResponse(jobs=[v1.Job()], next_page_token="before"),  # noqa: S106 - of a page
-        v1.ListJobsResponse(jobs=[v1.Job()], next_page_token=10_000 * "x"),
+        v1.ListJobsResponse(jobs=[v1.JobListing()], next_page_token="before"),  # noqa: S106 - of a page
+        v1.ListJobsResponse(jobs=[v1.JobListing()], next_page_token=10_000 * "x"),
     ],
 )
 def test_pages_that_may_not_end(page: v1.ListJobsResponse) -> None:
@@ -69,7 +69,7 @@ def test_new_page_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MOST_PAGES", 5)
     pages = answers.Pages()
     for number in range(1, 5):
-        pages.check(v1.ListJobsResponse(jobs=[v1.Job()], next_page_token=str(number)))
+        pages.check(v1.ListJobsResponse(jobs=[v1.JobListing()], next_page_token=str(number)))
     with pytest.raises(InvalidAnswerError):
-        pages.check(v1.ListJobsResponse(jobs=[v1.Job()], next_page_token="5"))  # noqa: S106 - of a page
+        pages.check(v1.ListJobsResponse(jobs=[v1.JobListing()], next_page_token="5"))  # noqa: S106 - of a page
     pages.check(v1.ListJobsResponse())

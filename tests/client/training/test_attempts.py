@@ -119,7 +119,7 @@ def test_advice_of_the_server(grpc_addr: str) -> None:
     with pytest.raises(TrainFailError) as caught:
         missing(bso, max_tries=20)
     with Client(grpc_addr) as client:
-        advice = client.get_job(bso.trial.id.job_id).advice
+        advice = client.get_job(bso.trial.id.job_id).details.advice
     assert advice
     assert advice in str(caught.value)
 
@@ -131,7 +131,7 @@ def test_advice_after_crashes(grpc_addr: str) -> None:
         for _ in bso.attempts(max_tries=3):
             pass
     with Client(grpc_addr) as client:
-        advice = client.get_job(bso.trial.id.job_id).advice
+        advice = client.get_job(bso.trial.id.job_id).details.advice
     assert advice
     assert str(caught.value).endswith(f"; {advice}")
 
@@ -260,7 +260,7 @@ def test_out_of_memory_in_the_last_attempt(grpc_addr: str, caplog: pytest.LogCap
     with pytest.raises(MemoryError):
         raising(bso, MemoryError(), 1)
     with Client(grpc_addr) as client:
-        advice = client.get_job(bso.trial.id.job_id).advice
+        advice = client.get_job(bso.trial.id.job_id).details.advice
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert isinstance(warning.args, tuple)
     assert warning.args[-1] == advice != ""
@@ -451,7 +451,7 @@ def test_job_that_was_deleted(grpc_addr: str, max_tries: int) -> None:
         deleted_meanwhile()
     assert "launch the job again" not in str(caught.value)
     with Client(grpc_addr) as client:
-        assert bso.trial.id.job_id not in {job.spec.job_id for job in client.list_jobs()}
+        assert bso.trial.id.job_id not in {row.job.spec.job_id for row in client.list_jobs()}
 
 
 def test_job_that_was_deleted_after_a_miss(grpc_addr: str) -> None:

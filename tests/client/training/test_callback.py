@@ -51,8 +51,9 @@ def test_three_calls_in_a_loop(grpc_addr: str) -> None:
     assert (bso.decision.converged, bso.decision.cost) == (True, 5 * JOULES)
     with Client(grpc_addr) as client:
         found = client.get_trial(bso.trial.id)
+        measured = list(client.list_measurements(bso.trial.id))
     assert found.trial.end_reason == v1.END_REASON_TARGET_REACHED
-    assert [(m.current_epoch, m.time_seconds, m.energy_joules) for m in found.measurements] == [
+    assert [(m.current_epoch, m.time_seconds, m.energy_joules) for m in measured] == [
         (epoch, epoch, epoch * JOULES) for epoch in range(1, 6)
     ]
 
@@ -118,7 +119,7 @@ def test_asking_twice_is_one_trial(grpc_addr: str) -> None:
     with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor()) as bso:
         assert bso.get_batch_size() == bso.get_batch_size() == bso.trial.id.batch_size
         with Client(grpc_addr) as client:
-            assert client.get_job(bso.trial.job.spec.job_id).num_trials == 1
+            assert client.get_job(bso.trial.job.spec.job_id).job.num_trials == 1
 
 
 def test_infinite_metric_has_not_converged(grpc_addr: str) -> None:
@@ -127,8 +128,8 @@ def test_infinite_metric_has_not_converged(grpc_addr: str) -> None:
         for metric in (math.inf, -math.inf, math.nan):
             bso.on_evaluate(metric)
         with Client(grpc_addr) as client:
-            found = client.get_trial(bso.trial.id)
-    assert [math.isnan(m.metric) for m in found.measurements] == [True] * 3
+            measured = list(client.list_measurements(bso.trial.id))
+    assert [math.isnan(m.metric) for m in measured] == [True] * 3
 
 
 def test_nan_metric_is_warned_of_once(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -447,7 +447,9 @@ def test_unanswered_trial_that_was_lost(server: LiveServer) -> None:
         delivered = deliver_record(client, TrialRecord.from_lines(path.read_text().splitlines()), 10.0)
         assert delivered is not None
         unanswered, imported = client.list_trials("test-unanswered")
-        failed = {each.batch_size: each.num_failed for each in client.get_job("test-unanswered").batch_size_states}
+        failed = {
+            each.batch_size: each.num_failed for each in client.get_job("test-unanswered").details.batch_size_states
+        }
     assert (unanswered.end_reason, imported.id) == (v1.END_REASON_PREEMPTED, delivered.id)
     assert failed[16] == 0
 

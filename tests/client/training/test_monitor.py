@@ -63,7 +63,7 @@ def test_kind_is_reported(grpc_addr: str, monitor: Monitor, kind: str) -> None:
     assert bso.trial.monitor_kind == kind
     with Client(grpc_addr) as client:
         assert client.get_trial(bso.trial.id).trial.monitor == monitor_of(kind)
-        assert client.get_job(bso.trial.job.spec.job_id).monitor == monitor_of(kind)
+        assert client.get_job(bso.trial.job.spec.job_id).job.monitor == monitor_of(kind)
 
 
 def test_invalid_kind(grpc_addr: str) -> None:
@@ -118,8 +118,8 @@ def test_monitor_that_fails_for_one_window(grpc_addr: str, caplog: pytest.LogCap
         job, trials = client.get_job(bso.trial.job.spec.job_id), list(client.list_trials(bso.trial.job.spec.job_id))
     wall = monitor_of("wall-monitor")
     partly = v1.Monitor(kinds=["wall-monitor"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
-    assert job.monitor == partly
-    assert not job.HasField("other_monitor")
+    assert job.job.monitor == partly
+    assert not job.job.HasField("other_monitor")
     assert [trial.monitor for trial in trials] == [wall, partly, wall]
 
 

@@ -100,7 +100,8 @@ def test_epochs_after_the_checkpoint_are_trained_again_and_counted(grpc_addr: st
     assert seen == [2, 3, 4]
     with Client(grpc_addr) as client:
         found = client.get_trial(bso.trial.id)
-    assert [(m.current_epoch, m.metric) for m in found.measurements] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.95)]
+        measured = list(client.list_measurements(bso.trial.id))
+    assert [(m.current_epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.95)]
     # Three windows before, three after.
     assert (found.trial.time_seconds, found.trial.energy_joules) == (6, 6 * JOULES)
 
@@ -200,7 +201,7 @@ def test_deleted_job(grpc_addr: str) -> None:
         client.delete_job(job_id)
         with pytest.raises(ResumeError, match="deleted with its job"):
             resumed(grpc_addr, state, job_id=job_id)
-        assert job_id not in [job.spec.job_id for job in client.list_jobs()]
+        assert job_id not in [row.job.spec.job_id for row in client.list_jobs()]
 
 
 def test_job_that_was_registered_again(grpc_addr: str) -> None:

@@ -116,7 +116,8 @@ def test_model_that_was_finished_without_the_server(server: LiveServer) -> None:
     launched_again(server.address, bso.trial.id.job_id)
     with Client(server.address) as client:
         found = client.get_trial(bso.trial.id)
-    assert [m.current_epoch for m in found.measurements] == [1, 2, 3]
+        measured = list(client.list_measurements(bso.trial.id))
+    assert [m.current_epoch for m in measured] == [1, 2, 3]
     assert (found.trial.end_reason, found.trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert spooled() == []
 
@@ -216,9 +217,9 @@ def test_resumed_trial_takes_its_file_over(server: LiveServer) -> None:
     again.on_train_begin()
     again.on_evaluate(0.3)
     with Client(server.address) as client:
-        trial = client.get_trial(bso.trial.id)
+        trial, measured = client.get_trial(bso.trial.id), list(client.list_measurements(bso.trial.id))
     assert trial.trial.status == v1.TRIAL_STATUS_RUNNING
-    assert [(m.current_epoch, m.metric) for m in trial.measurements] == [(1, 0.1), (2, 0.3)]
+    assert [(m.current_epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.3)]
     again.close()
     assert spooled() == []
 
@@ -336,7 +337,7 @@ def test_server_that_lost_its_database(
     with Client(server.address) as client:
         (trial,) = client.list_trials(bso.trial.id.job_id)
         assert epochs(client, trial.id) == [1, 2, 3]
-        assert client.get_job(bso.trial.id.job_id).spec == bso.trial.job.spec
+        assert client.get_job(bso.trial.id.job_id).job.spec == bso.trial.job.spec
     assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
     assert sum("no longer has" in message for message in caplog.messages) == 1
     assert spooled() == []
@@ -425,7 +426,7 @@ def test_deleted_trial_stays_deleted(server: LiveServer, reason: v1.EndReason.Va
         if again:
             client.register_job(job_spec(job_id="test-deleted"))
         assert deliver_files(client, [path], 10.0)[:2] == (1, 0)
-        assert [job.num_trials for job in client.list_jobs()] == ([0] if again else [])
+        assert [row.job.num_trials for row in client.list_jobs()] == ([0] if again else [])
     assert spooled() == []
 
 

@@ -179,7 +179,7 @@ def test_a_server_on_the_copy_decides_the_same(file: Path, postgres_url: str, tm
         return trial.id, trial.type
 
     with server_on(url_of(file), tmp_path / "old") as old, server_on(postgres_url, tmp_path / "new") as new:
-        jobs = [job.spec.job_id for job in old.admin.ListJobs(v1.ListJobsRequest(page_size=1000)).jobs]
+        jobs = [row.job.spec.job_id for row in old.admin.ListJobs(v1.ListJobsRequest(page_size=1000)).jobs]
         assert len(jobs) > 100
         launches = [
             (job, trial.id.launch_id)

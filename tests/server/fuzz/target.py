@@ -92,7 +92,7 @@ class Target:
         admin, trainer = self.server.admin, self.server.trainer
         while jobs := admin.ListJobs(v1.ListJobsRequest(page_size=1000)).jobs:
             for job in jobs:
-                admin.DeleteJob(v1.DeleteJobRequest(job_id=job.spec.job_id))
+                admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job.spec.job_id))
         for spec in (BASE_SPEC, VICTIM_SPEC):
             trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
         self.trial = trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=BASE)).trial.id

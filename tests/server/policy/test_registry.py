@@ -110,8 +110,9 @@ def test_one_file_and_one_enum_value_add_a_policy(server: Path, tmp_path: Path) 
             chosen.append(trial.id.batch_size)
             job.report(trial, cost)
         assert chosen == [8, 16, 32, 64, 16]
-        shown = live.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
-        assert (shown.spec.policy, shown.min_cost) == (number, 20.0)
+        known = live.admin.GetJob(v1.GetJobRequest(job_id=job.job_id))
+        shown = known.details
+        assert (known.job.spec.policy, known.job.min_cost) == (number, 20.0)
         assert [(arm.batch_size, arm.param_mean, arm.num_observations) for arm in shown.arms] == [
             (8, -40.0, 1),
             (16, -22.5, 2),

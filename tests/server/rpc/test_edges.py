@@ -29,7 +29,7 @@ def test_reward_precision_is_fixed_only_under_gts(grpc_stub: Stub, grpc_channel:
     job = Trainer(grpc_stub, num_pruning_rounds=0, batch_sizes=[16], learn_reward_precision=False)
     for cost in (10.0, 20.0, 30.0):
         job.run(cost)
-    (arm,) = PeopleStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=job.job_id)).job.arms
+    (arm,) = PeopleStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=job.job_id)).details.arms
     assert arm.reward_precision == pytest.approx(1 / (200 / 3))
 
 
@@ -48,10 +48,10 @@ def test_huge_numbers_are_refused_or_counted(grpc_stub: Stub, grpc_channel: grpc
         job.run(cost)
         job.run(1.0, converges=False)
     admin = PeopleStub(grpc_channel)
-    shown = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
-    assert (shown.num_trials, [arm.batch_size for arm in shown.arms]) == (7, [16])
+    known = admin.GetJob(v1.GetJobRequest(job_id=job.job_id))
+    assert (known.job.num_trials, [arm.batch_size for arm in known.details.arms]) == (7, [16])
     (listed,) = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id)).jobs
-    assert (listed.num_trials, listed.min_cost) == (7, shown.min_cost)
+    assert (listed.job.num_trials, listed.job.min_cost) == (7, known.job.min_cost)
 
 
 @pytest.mark.parametrize("sign", ["x", "\u00e9", "\U0001f680"])
@@ -120,7 +120,7 @@ def test_lists_during_deletions_show_whole_jobs(server: LiveServer) -> None:
         churning = pool.submit(churn)
         while not churning.done():
             for job in server.admin.ListJobs(v1.ListJobsRequest()).jobs:
-                assert list(job.spec.batch_sizes) == [8, 16, 32, 64]
+                assert list(job.job.spec.batch_sizes) == [8, 16, 32, 64]
         churning.result()
 
 

@@ -104,7 +104,7 @@ def test_stop_is_pushed_when_the_job_is_deleted(job: Trainer, stream: Stream, gr
     stream.decision()
     gone = PeopleStub(grpc_channel).DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
     assert gone.job.spec.job_id == job.job_id
-    assert [(t.id.trial_number, t.end_reason) for t in gone.stopped_trials] == [(1, v1.END_REASON_JOB_DELETED)]
+    assert gone.num_stopped_trials == 1
     assert stream.decision().stop_train
     assert job.heartbeat(trial).stop_train
     assert "deleted" in job.report(trial, 60.0, epoch=2).message

@@ -78,6 +78,7 @@ OF_READERS: dict[str, Request] = {
     "ListJobs": lambda job_id: v1.ListJobsRequest(job_id_prefix=job_id),
     "ListTrials": lambda job_id: v1.ListTrialsRequest(job_id=job_id),
     "GetTrial": lambda job_id: v1.GetTrialRequest(trial=trial(job_id)),
+    "ListMeasurements": lambda job_id: v1.ListMeasurementsRequest(trial=trial(job_id)),
     "WatchJob": lambda job_id: v1.WatchJobRequest(job_id=job_id),
     "WatchTrials": lambda job_id: v1.WatchTrialsRequest(job_id=job_id),
     "WatchJobs": lambda job_id: v1.WatchJobsRequest(job_id_prefix=job_id),
@@ -135,7 +136,7 @@ class Guarded:
         """The ids that a token is shown."""
         request = v1.ListJobsRequest(job_id_prefix=prefix)
         answer = self.live.admin.ListJobs(request, metadata=bearing(self.tokens[token]))
-        return [job.spec.job_id for job in answer.jobs]
+        return [row.job.spec.job_id for row in answer.jobs]
 
 
 @pytest.fixture(scope="module")

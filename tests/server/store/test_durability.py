@@ -70,7 +70,7 @@ def test_acknowledged_reports_survive_a_kill_under_load(server: LiveServer) -> N
         server.start()
         assert len(acknowledged) == 8
         for trial in trials:
-            kept = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements
+            kept = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements
             last = acknowledged[trial.id.trial_number]
             assert [m.current_epoch for m in kept] == list(range(1, len(kept) + 1))
             assert last <= len(kept) <= last + 1

@@ -149,7 +149,8 @@ async def test_only_measurements_of_trials_that_ended_long_ago_are_deleted(tmp_p
         running.trial_number: [1, 2],
         recent.trial_number: [1, 2],
     }
-    shown, measured, _, _ = await site.administration.trial(decided)
+    shown, _, _ = await site.administration.trial(decided)
+    measured = await site.administration.measurements(decided, 0, 10, newest_first=False)
     last = shown.trial.last
     assert (shown.trial.cost, last and last.epoch, measured) == (30.0, 3, [])
     await site.open()
@@ -208,6 +209,6 @@ def test_server_prunes_by_itself(server: LiveServer) -> None:
     trial = job.run(10.0)
     server.stop()
     server.start("--keep-measurements-days", "0.00000001")
-    wait_until(lambda: not server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements)
+    wait_until(lambda: not server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements)
     shown = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial
     assert (shown.status, shown.cost, shown.last_epoch) == (v1.TRIAL_STATUS_DECIDED, 10.0, 1)

@@ -45,7 +45,7 @@ def test_jobs_are_paged_oldest_first(grpc_stub: Stub, admin: PeopleStub) -> None
     seen, token = [], ""
     while True:
         page = admin.ListJobs(v1.ListJobsRequest(page_size=2, page_token=token, job_id_prefix="paged_"))
-        seen.append([job.spec.job_id for job in page.jobs])
+        seen.append([row.job.spec.job_id for row in page.jobs])
         token = page.next_page_token
         if not token:
             break
@@ -59,8 +59,8 @@ def test_a_failing_default_is_not_in_use(grpc_stub: Stub, admin: PeopleStub) -> 
     def in_use() -> int:
         (listed,) = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=trainer.job_id)).jobs
         job = admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
-        assert listed.batch_size_in_use == job.batch_size_in_use
-        return listed.batch_size_in_use
+        assert listed.job.batch_size_in_use == job.batch_size_in_use
+        return job.batch_size_in_use
 
     for _ in range(2):
         trainer.end(trainer.next(), v1.END_REASON_ERROR)
@@ -75,14 +75,14 @@ def test_only_failing_batch_sizes_stay_in_use(grpc_stub: Stub, admin: PeopleStub
     for _ in range(3):
         trainer.end(trainer.next(), v1.END_REASON_ERROR)
     (listed,) = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=trainer.job_id)).jobs
-    assert listed.batch_size_in_use == 16
+    assert listed.job.batch_size_in_use == 16
 
 
 def test_prefix_is_taken_literally(grpc_stub: Stub, admin: PeopleStub) -> None:
     """SQL's wildcards have no special meaning in a prefix."""
     Trainer(grpc_stub, job_id_prefix="a", job_id="a%b")
     Trainer(grpc_stub, job_id_prefix="a", job_id="axb")
-    assert [j.spec.job_id for j in admin.ListJobs(v1.ListJobsRequest(job_id_prefix="a%")).jobs] == ["a%b"]
+    assert [j.job.spec.job_id for j in admin.ListJobs(v1.ListJobsRequest(job_id_prefix="a%")).jobs] == ["a%b"]
 
 
 def test_trials_are_filtered(grpc_stub: Stub, admin: PeopleStub) -> None:
@@ -177,7 +177,7 @@ def test_jobs_are_paged_by_id(grpc_stub: Stub, admin: PeopleStub) -> None:
     seen = []
     while True:
         page = admin.ListJobs(request)
-        seen += [job.spec.job_id for job in page.jobs]
+        seen += [row.job.spec.job_id for row in page.jobs]
         if not page.next_page_token:
             break
         request.page_token = page.next_page_token
@@ -259,20 +259,59 @@ def test_unknown_job_is_not_found_by_any_method(admin: PeopleStub) -> None:
 
 
 def test_every_measurement_is_kept(grpc_stub: Stub, admin: PeopleStub) -> None:
-    """GetTrial returns each epoch's time, energy and metric, NaN included."""
+    """ListMeasurements returns each epoch's time, energy and metric, NaN included."""
     job = Trainer(grpc_stub)
     trial = job.next()
     sent = [(1, 1.5, 10.25, 0.1), (2, 3.0, 20.5, math.nan), (5, 7.0, 50.0, 0.3)]
     for epoch, time, energy, metric in sent:
         job.report(trial, energy, metric, epoch, time)
         job.report(trial, energy, metric, epoch, time)
-    response = admin.GetTrial(v1.GetTrialRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=1)))
-    kept = [(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in response.measurements]
+    shown = v1.TrialId(job_id=job.job_id, trial_number=1)
+    response = admin.GetTrial(v1.GetTrialRequest(trial=shown))
+    measured = admin.ListMeasurements(v1.ListMeasurementsRequest(trial=shown)).measurements
+    kept = [(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in measured]
     assert str(kept) == str(sent)
-    times = [m.report_time.ToNanoseconds() for m in response.measurements]
+    times = [m.report_time.ToNanoseconds() for m in measured]
     assert response.trial.start_time.ToNanoseconds() <= times[0] < times[1] < times[2]
     last = response.trial
     assert (last.last_epoch, last.time_seconds, last.energy_joules, last.last_metric, last.cost) == (5, 7, 50, 0.3, 50)
+
+
+def test_measurements_are_paged(grpc_stub: Stub, admin: PeopleStub) -> None:
+    """Pages of measurements hold every epoch once, in both directions; a token is for one trial and direction."""
+    job = Trainer(grpc_stub)
+    trial, other = job.next(), job.next()
+    for epoch in range(1, 8):
+        job.report(trial, epoch, metric=0.1, epoch=epoch)
+
+    def pages(*, newest_first: bool) -> list[list[int]]:
+        found, token = [], ""
+        while True:
+            request = v1.ListMeasurementsRequest(
+                trial=trial.id, page_size=3, page_token=token, newest_first=newest_first
+            )
+            page = admin.ListMeasurements(request)
+            found.append([measured.current_epoch for measured in page.measurements])
+            token = page.next_page_token
+            if not token:
+                return found
+
+    assert pages(newest_first=False) == [[1, 2, 3], [4, 5, 6], [7]]
+    assert pages(newest_first=True) == [[7, 6, 5], [4, 3, 2], [1]]
+    token = admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id, page_size=7)).next_page_token
+    assert token == ""
+    token = admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id, page_size=3)).next_page_token
+    for wrong in (
+        v1.ListMeasurementsRequest(trial=other.id, page_token=token),
+        v1.ListMeasurementsRequest(trial=trial.id, page_token=token, newest_first=True),
+        v1.ListMeasurementsRequest(trial=trial.id, page_size=-1),
+    ):
+        with refused() as refusal:
+            admin.ListMeasurements(wrong)
+        assert refusal.reason == "ERROR_REASON_INVALID_REQUEST"
+    with refused() as refusal:
+        admin.ListMeasurements(v1.ListMeasurementsRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=9)))
+    assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
 
 
 def test_watch_shows_every_change_and_the_end(grpc_stub: Stub, admin: PeopleStub) -> None:
@@ -314,7 +353,8 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     assert [(each.trial.cost, each.trial.cost_bound) for each in listed] == [(30.0, None), (20.0, 60.0)]
     job = await site.administration.job("j")
     assert (job.num_trials, job.num_observations, job.num_events) == (2, 1, 3)
-    shown, epochs, _, _ = await site.administration.trial(running.key)
+    shown, _, _ = await site.administration.trial(running.key)
+    epochs = await site.administration.measurements(running.key, 0, 10, newest_first=False)
     assert (shown.trial.cost, shown.trial.cost_bound, len(epochs)) == (20.0, 60.0, 2)
     await site.close()
 
@@ -368,7 +408,7 @@ async def test_page_of_jobs_is_of_one_moment(tmp_path: Path, monkeypatch: pytest
     )
     request = v1.ListJobsRequest(page_size=110, order=v1.JOB_ORDER_ATTENTION, with_summaries=True)
     page = await service.ListJobs(request, cast("Any", None))
-    assert [job.spec.job_id for job in page.jobs] == job_ids[:9:-1]
+    assert [row.job.spec.job_id for row in page.jobs] == job_ids[:9:-1]
     assert page.next_page_token
     await site.close()
 
@@ -385,7 +425,8 @@ async def test_leases_begin_again_after_a_failed_commit(tmp_path: Path) -> None:
         with pytest.raises(StorageUnavailableError):
             await report(site, trial.key, 1)
         other.execute("DROP TRIGGER full")
-    shown, epochs, _, _ = await site.administration.trial(trial.key)
+    shown, _, _ = await site.administration.trial(trial.key)
+    epochs = await site.administration.measurements(trial.key, 0, 10, newest_first=False)
     assert (shown.trial.lease_expire_time, epochs) == (site.now + timedelta(hours=1), [])
     await site.close()
 

@@ -31,6 +31,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         postgres.drop_database(url)
 
 
+_Answer = v1.GetJobResponse | v1.SetTrialExcludedResponse | v1.SetJobPolicyResponse | v1.ResetJobResponse
+
+
 def kinds(job: v1.Job) -> list[int]:
     """The reasons of a job's warnings."""
     return [warning.reason for warning in job.warnings]
@@ -39,7 +42,7 @@ def kinds(job: v1.Job) -> list[int]:
 def needs_attention(job: Recurring) -> bool:
     """Whether a job is marked in a list, and thus among those that are."""
     request = v1.ListJobsRequest(job_id_prefix=job.job_id, state=v1.JOB_STATE_ATTENTION)
-    found = job.job_id in [each.spec.job_id for each in job.admin.ListJobs(request).jobs]
+    found = job.job_id in [each.job.spec.job_id for each in job.admin.ListJobs(request).jobs]
     assert job.listed.summary.needs_attention is found
     return found
 
@@ -72,9 +75,10 @@ def test_change_is_published(server: WatchedServer) -> None:
     before = server.figure("wattwise_changes_detected_total", quantity="epochs")
     job = Recurring(server)
     last = job.train(16, 10, times=USUAL)
-    assert (list(job.shown.changes), job.events(), kinds(job.shown)) == ([], [], [])
-    shown = job.until_detected(16, 21)
-    (change,) = shown.changes
+    assert (list(job.details.changes), job.events(), kinds(job.shown)) == ([], [], [])
+    known = job.until_detected(16, 21)
+    shown, details = known.job, known.details
+    (change,) = details.changes
     assert (change.quantity, change.batch_size) == (v1.CHANGED_QUANTITY_EPOCHS, 16)
     assert change.since_trial == last.id.trial_number + 1
     assert change.factor == pytest.approx(2.1, rel=0.1)
@@ -86,8 +90,7 @@ def test_change_is_published(server: WatchedServer) -> None:
     (warning,) = shown.warnings
     assert (warning.reason, warning.field) == (v1.WARNING_REASON_EPOCHS_CHANGED, "result.current_epoch")
     assert (warning.trial_number, warning.message) == (change.detected_by_trial, change.message)
-    assert job.listed.warnings == shown.warnings
-    assert not job.listed.changes
+    assert job.listed.job.warnings == shown.warnings
     (line,) = [each for each in server.events("change detected") if each["job"] == job.job_id]
     assert (line["trial"], line["batch_size"], line["since_trial"]) == (
         change.detected_by_trial,
@@ -98,7 +101,7 @@ def test_change_is_published(server: WatchedServer) -> None:
     assert server.figure("wattwise_changes_detected_total", quantity="epochs") == before + 1
     job.train(16, 21)
     assert len(job.events()) == 1
-    assert job.shown.changes == shown.changes
+    assert job.details.changes == details.changes
 
 
 def test_batch_size_that_no_longer_reaches_the_target_has_no_factor(server: WatchedServer) -> None:
@@ -106,9 +109,9 @@ def test_batch_size_that_no_longer_reaches_the_target_has_no_factor(server: Watc
     job = Recurring(server)
     job.train(16, 10, times=USUAL)
     for _ in range(20):
-        if not job.shown.changes:
+        if not job.details.changes:
             job.miss(16)
-    (change,) = job.shown.changes
+    (change,) = job.details.changes
     assert not change.HasField("factor")
     assert not change.factor_is_lower_limit
     assert "batch size 16 misses the target" in change.message
@@ -119,11 +122,11 @@ def test_factor_of_stopped_trials_is_a_lower_limit(server: WatchedServer) -> Non
     job = Recurring(server, batch_sizes=[16], disable_early_stopping=False, max_epochs=100)
     for _ in range(USUAL):
         job.report(job.next(), 100.0, epoch=10)
-    while not job.shown.changes:
+    while not job.details.changes:
         trial, epoch = job.next(), 20
         while not job.report(trial, 10.0 * epoch, metric=0.1, epoch=epoch).stop_train:
             epoch += 10
-    (change,) = job.shown.changes
+    (change,) = job.details.changes
     assert change.factor_is_lower_limit
     assert 1.5 < change.factor < 10
     assert f"batch size 16 takes at least {change.factor:.1f} times as many epochs" in change.message
@@ -134,8 +137,9 @@ def test_each_quantity_has_its_warning(server: WatchedServer) -> None:
     job = Recurring(server)
     job.train(16, 10, times=USUAL)
     job.until_detected(16, 10, 30.0)
-    shown = job.until_detected(16, 30, 30.0, changes=2)
-    cost, epochs = shown.changes
+    known = job.until_detected(16, 30, 30.0, changes=2)
+    shown, details = known.job, known.details
+    cost, epochs = details.changes
     assert (cost.quantity, epochs.quantity) == (v1.CHANGED_QUANTITY_EPOCH_COST, v1.CHANGED_QUANTITY_EPOCHS)
     assert cost.since_trial < epochs.since_trial
     assert kinds(shown) == [v1.WARNING_REASON_EPOCH_COST_CHANGED, v1.WARNING_REASON_EPOCHS_CHANGED]
@@ -152,7 +156,8 @@ def test_warning_is_withdrawn(server: WatchedServer) -> None:
     """Once twenty later trials have ended, the job needs no attention any more; the change stays."""
     job = Recurring(server)
     job.train(16, 10, times=USUAL)
-    shown = job.until_detected(16, 30)
+    known = job.until_detected(16, 30)
+    details = known.details
     running = [job.begin(16) for _ in range(2 * SHOWN_TRIALS)]
     for trial in running[: SHOWN_TRIALS - 1]:
         job.report(trial, 300.0, epoch=30)
@@ -161,40 +166,41 @@ def test_warning_is_withdrawn(server: WatchedServer) -> None:
     job.end(running[SHOWN_TRIALS - 1], v1.END_REASON_ERROR)
     assert kinds(job.shown) == []
     assert not needs_attention(job)
-    assert job.shown.changes == shown.changes
-    assert job.figures.savings.compared_from_trial == shown.changes[0].since_trial
+    assert job.details.changes == details.changes
+    assert job.figures.savings.compared_from_trial == details.changes[0].since_trial
 
 
 def test_warning_agrees_with_a_rebuilt_search(server: WatchedServer) -> None:
     """Without one of the trials that show it, without any, and under another policy there is no change."""
     job = Recurring(server)
     job.train(16, 10, times=USUAL)
-    shown = job.until_detected(16, 30)
-    since = shown.changes[0].since_trial
-    numbers = range(since, shown.changes[0].detected_by_trial + 1)
+    known = job.until_detected(16, 30)
+    details = known.details
+    since = details.changes[0].since_trial
+    numbers = range(since, details.changes[0].detected_by_trial + 1)
 
-    def set_excluded(*, excluded: bool) -> v1.Job:
+    def set_excluded(*, excluded: bool) -> v1.SetTrialExcludedResponse:
         return [job.exclude(number, excluded=excluded) for number in numbers][-1]
 
-    def set_policy(policy: v1.Policy.ValueType) -> v1.Job:
-        return job.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy)).job
+    def set_policy(policy: v1.Policy.ValueType) -> v1.SetJobPolicyResponse:
+        return job.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy))
 
-    def is_changed(found: v1.Job) -> bool:
-        assert found == job.shown
-        (of_list,) = {bool(job.listed.warnings), job.listed.summary.needs_attention}
+    def is_changed(found: _Answer) -> bool:
+        assert (found.job, found.details) == (job.shown, job.details)
+        (of_list,) = {bool(job.listed.job.warnings), job.listed.summary.needs_attention}
         compared = {job.figures.savings.compared_from_trial, job.listed.summary.savings.compared_from_trial}
-        assert compared == {since if found.changes else 0}
-        assert bool(found.changes) is bool(found.warnings) is of_list
+        assert compared == {since if found.details.changes else 0}
+        assert bool(found.details.changes) is bool(found.job.warnings) is of_list
         return of_list
 
-    assert is_changed(shown)
+    assert is_changed(known)
     assert not is_changed(set_excluded(excluded=True))
     assert is_changed(set_excluded(excluded=False))
     assert not is_changed(set_policy(v1.POLICY_GTS))
     assert is_changed(set_policy(v1.POLICY_KNOWLEDGE_GRADIENT))
     # What a person's call rebuilds is not detected again.
     assert len(job.events()) == 1
-    assert not is_changed(job.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job)
+    assert not is_changed(job.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)))
 
 
 def test_claim_begins_again(server: WatchedServer) -> None:
@@ -204,8 +210,9 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     job.train(8, 5, times=USUAL)
     early = job.figures
     assert (early.savings.compared_from_trial, early.savings.num_deliveries, early.num_deliveries) == (0, 25, 25)
-    shown = job.until_detected(8, 15)
-    since = shown.changes[0].since_trial
+    known = job.until_detected(8, 15)
+    shown, details = known.job, known.details
+    since = details.changes[0].since_trial
     found, savings = job.figures, job.figures.savings
     number = shown.num_trials - since + 1
     assert (savings.compared_from_trial, savings.num_deliveries, savings.num_baseline_trials) == (since, number, 0)
@@ -259,11 +266,12 @@ def test_trial_from_before_a_change_is_not_compared_while_it_runs(server: Watche
     job.train(16, 10, times=USUAL)
     slow = job.begin(8)
     job.report(slow, 1000.0, metric=0.1)
-    shown = job.until_detected(16, 30)
-    assert slow.id.trial_number < shown.changes[0].since_trial
+    known = job.until_detected(16, 30)
+    shown, details = known.job, known.details
+    assert slow.id.trial_number < details.changes[0].since_trial
     running = job.begin(16)
     job.report(running, 7.0, metric=0.1)
-    number = shown.num_trials - shown.changes[0].since_trial + 1
+    number = shown.num_trials - details.changes[0].since_trial + 1
     found = job.figures
     assert found.savings.cost.spent == 300.0 * number + 7.0
     assert found.spent.cost == 100.0 * USUAL + 1000.0 + 300.0 * number + 7.0
@@ -278,7 +286,8 @@ def test_claim_of_a_change_survives_a_restart(server: WatchedServer) -> None:
     """It follows from what is stored."""
     job = Recurring(server)
     job.train(16, 10, times=USUAL)
-    shown = job.until_detected(16, 30)
+    known = job.until_detected(16, 30)
+    shown = known.job
     figures = job.figures
     server.stop()
     server.start()
@@ -302,7 +311,7 @@ def test_paper_policies_detect_nothing(tmp_path: Path) -> None:
             job = Recurring(server, policy=policy)
             job.train(16, 10, times=USUAL)
             job.train(16, 40, times=5)
-            assert (list(job.shown.changes), job.figures.savings.compared_from_trial) == ([], 0)
+            assert (list(job.details.changes), job.figures.savings.compared_from_trial) == ([], 0)
 
 
 async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:

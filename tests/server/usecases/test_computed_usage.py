@@ -50,7 +50,7 @@ def test_search_uses_the_computed_cost(server: LiveServer, policy: v1.Policy.Val
     assert (shown.time_seconds, shown.energy_joules, shown.power_setting.limit_watts_per_gpu) == (2.0, 200.0, 300.0)
     assert shown.computed == usage(80.0, 2.5)
     assert shown.cost == job_of(server, trainer).min_cost == 0.5 * 80.0 + 0.5 * 100 * 2.5
-    answer = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id))
+    answer = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id))
     assert [(m.energy_joules, m.computed) for m in answer.measurements] == [
         (100.0, usage(60.0, 1.5)),
         (200.0, usage(80.0, 2.5)),

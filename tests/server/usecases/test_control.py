@@ -36,15 +36,17 @@ def admin(grpc_channel: grpc.Channel) -> PeopleStub:
     return PeopleStub(grpc_channel)
 
 
-def set_state(admin: PeopleStub, job: Trainer, batch_size: int, status: v1.BatchSizeStatus.ValueType) -> v1.Job:
+def set_state(
+    admin: PeopleStub, job: Trainer, batch_size: int, status: v1.BatchSizeStatus.ValueType
+) -> v1.SetBatchSizeStateResponse:
     """Allow, ban or pin a batch size."""
     request = v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=batch_size, status=status)
-    return admin.SetBatchSizeState(request).job
+    return admin.SetBatchSizeState(request)
 
 
-def statuses(job: v1.Job) -> dict[int, str]:
+def statuses(known: v1.GetJobResponse | v1.SetBatchSizeStateResponse | v1.ResetJobResponse) -> dict[int, str]:
     """The status of every batch size that is not simply allowed."""
-    named = {each.batch_size: v1.BatchSizeStatus.Name(each.status) for each in job.batch_size_states}
+    named = {each.batch_size: v1.BatchSizeStatus.Name(each.status) for each in known.details.batch_size_states}
     short = {size: name.removeprefix("BATCH_SIZE_STATUS_") for size, name in named.items()}
     return {size: name for size, name in short.items() if name != "ALLOWED"}
 
@@ -73,9 +75,9 @@ def test_exhausted_job_is_healthy_after_one_command(
     assert crashes <= 3
     with refusing("NO_BATCH_SIZE_LEFT"):
         job.next()
-    state = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job
+    state = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id))
     assert not statuses(state)
-    assert state.num_trials == crashes
+    assert state.job.num_trials == crashes
     trial = job.next()
     assert trial.id.trial_number == crashes + 1
     assert job.report(trial, 10.0).target_reached
@@ -105,8 +107,8 @@ def test_allowed_batch_size_says_what_is_known_of_memory(
         job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
     state = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
     assert list(state.surviving_batch_sizes) == [8]
-    assert list(set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_ALLOWED).surviving_batch_sizes) == [8, 16, 32]
-    reason = set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_ALLOWED).batch_size_states[3].reason
+    assert list(set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_ALLOWED).job.surviving_batch_sizes) == [8, 16, 32]
+    reason = set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_ALLOWED).details.batch_size_states[3].reason
     assert "tried" not in reason
 
 
@@ -121,7 +123,7 @@ def test_allowed_batch_size_comes_back(grpc_stub: v1.BatchSizeOptimizerStub, adm
     for size in (64, 32, 16):
         state = set_state(admin, job, size, v1.BATCH_SIZE_STATUS_ALLOWED)
     assert not statuses(state)
-    assert [each.num_failed for each in state.batch_size_states] == [0, 0, 0]
+    assert [each.num_failed for each in state.details.batch_size_states] == [0, 0, 0]
 
 
 def test_allowed_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
@@ -129,7 +131,7 @@ def test_allowed_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimizer
     job = Trainer(grpc_stub, num_pruning_rounds=1)
     job.run(100.0)
     job.run(100.0, converges=False)
-    assert statuses(admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job) == {8: "PRUNED"}
+    assert statuses(admin.GetJob(v1.GetJobRequest(job_id=job.job_id))) == {8: "PRUNED"}
     assert not statuses(set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_ALLOWED))
     trial = job.next()
     assert (trial.id.batch_size, trial.type) == (8, v1.TRIAL_TYPE_EXPLORATION)
@@ -145,14 +147,14 @@ def test_banned_batch_size_is_never_chosen(
     assert first.id.batch_size == 16
     state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
     assert statuses(state) == {16: "BANNED"}
-    assert not state.HasField("min_cost")
+    assert not state.job.HasField("min_cost")
     job.next()
     for _ in range(12):
         assert spend(job, 50.0).id.batch_size != 16
     with refusing("INVALID_REQUEST", "default_batch_size"):
         admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
     state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED)
-    assert (state.min_cost, state.min_cost_batch_size) == (1.0, 16)
+    assert (state.job.min_cost, state.job.min_cost_batch_size) == (1.0, 16)
 
 
 def test_last_batch_size_cannot_be_banned(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
@@ -284,9 +286,9 @@ def test_baseline_is_withdrawn(grpc_stub: v1.BatchSizeOptimizerStub, admin: Peop
     job = Trainer(grpc_stub)
     baseline = v1.RequestBaselineRequest(job_id=job.job_id)
     admin.RequestBaseline(baseline)
-    assert set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_BANNED).baseline_requested
-    assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED).baseline_requested
-    assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED).baseline_requested
+    assert set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_BANNED).job.baseline_requested
+    assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED).job.baseline_requested
+    assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED).job.baseline_requested
     assert admin.RequestBaseline(baseline).job.baseline_requested
     assert not admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job.baseline_requested
 
@@ -430,7 +432,7 @@ def test_control_survives_a_kill(server: LiveServer) -> None:
     server.kill()
     server.start()
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == before
-    assert statuses(before) == {8: "PINNED", 64: "BANNED"}
+    assert statuses(server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id))) == {8: "PINNED", 64: "BANNED"}
     after = server.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job
     server.kill()
     server.start()

@@ -44,15 +44,15 @@ def test_one_cheap_delivery(server: WatchedServer, policy: v1.Policy.ValueType) 
     job = Delivering(server, policy=policy)
     for cost in (100.0, 110.0, 90.0):
         job.deliver(16, cost)
-    least, expected = job.shown.min_cost, job.shown.batch_size_states[1].expected_cost
+    least, expected = job.shown.min_cost, job.details.batch_size_states[1].expected_cost
     decision = job.deliver(16, 4.0)
     (warning,) = decision.warnings
     assert (decision.converged, warning.reason, job.doubts()) == (True, CHEAP, [warning.trial_number])
     assert f"wattwise jobs exclude-trial {job.job_id} {warning.trial_number}" in warning.message
     for _ in range(2):
-        shown = job.shown
-        assert (shown.min_cost, shown.batch_size_states[1].expected_cost) == (least, expected)
-        assert shown.batch_size_states[1].num_converged == 3
+        shown, details = job.known.job, job.known.details
+        assert (shown.min_cost, details.batch_size_states[1].expected_cost) == (least, expected)
+        assert details.batch_size_states[1].num_converged == 3
         assert job.doubts() == [warning.trial_number]
         server.kill()
         server.start()
@@ -60,7 +60,7 @@ def test_one_cheap_delivery(server: WatchedServer, policy: v1.Policy.ValueType) 
     assert (job.shown.min_cost, job.doubts()) == (5.0, [])
     if policy == v1.POLICY_KNOWLEDGE_GRADIENT:
         # The bounds of this policy follow from it, those of the others from the least cost.
-        assert job.shown.batch_size_states[1].expected_cost < expected
+        assert job.details.batch_size_states[1].expected_cost < expected
     assert not job.deliver(16, 4.0).warnings
 
 

@@ -23,7 +23,7 @@ from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.site import Site, draft
 from tests.server.usecases.test_leases import get, lose
-from tests.server.usecases.test_monitors import job_of
+from tests.server.usecases.test_monitors import details_of, job_of
 from tests.watched import WatchedServer
 
 POLICIES = [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS, v1.POLICY_KNOWLEDGE_GRADIENT]
@@ -45,7 +45,7 @@ def imported(trainer: Trainer, launch_id: str = "a", batch_size: int = 16, **fie
 
 def stored(server: LiveServer, trial: v1.Trial) -> Sequence[v1.Measurement]:
     """The measurements that the server has of a trial."""
-    return server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements
+    return server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements
 
 
 def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
@@ -160,7 +160,7 @@ def test_undecided_trial_ends_as_the_client_says(server: LiveServer, reason: str
         trial = imported(trainer, f"r{number}", measurements=measured, end_reason=ended).trial
         assert (trial.status, trial.end_reason) == (v1.TrialStatus.Value(f"TRIAL_STATUS_{status}"), ended)
         assert (trial.converged, trial.last_epoch) == (False, len(measured))
-    state = job_of(server, trainer).batch_size_states[1]
+    state = details_of(server, trainer).batch_size_states[1]
     assert state.num_failed == (0 if reason == "PREEMPTED" else 2)
     assert not job_of(server, trainer).HasField("min_cost")
 
@@ -355,7 +355,7 @@ def test_lost_trial_that_reached_the_target_is_decided(server: LiveServer) -> No
     lose(server, trial)
     answer = imported(trainer, "launch", measurements=epochs(0.5, 0.95, first=2), end_reason=v1.END_REASON_COMPLETED)
     assert (answer.trial.status, answer.trial.converged) == (v1.TRIAL_STATUS_DECIDED, True)
-    states = job_of(server, trainer).batch_size_states
+    states = details_of(server, trainer).batch_size_states
     assert (states[1].num_converged, states[1].num_failed, states[1].num_running) == (1, 0, 0)
 
 
@@ -387,7 +387,7 @@ def test_lost_trial_that_gains_nothing_stays_lost(server: LiveServer) -> None:
     assert (more.end_reason, more.last_epoch) == (v1.END_REASON_LOST, 2)
     ended = imported(trainer, "launch", end_reason=v1.END_REASON_ERROR).trial
     assert ended.end_reason == v1.END_REASON_ERROR
-    assert job_of(server, trainer).batch_size_states[1].num_failed == 1
+    assert details_of(server, trainer).batch_size_states[1].num_failed == 1
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -399,7 +399,7 @@ def test_new_job_chooses_from_its_history(server: LiveServer, policy: v1.Policy.
     imported(trainer, "oom", 64, end_reason=v1.END_REASON_OUT_OF_MEMORY)
     job = job_of(server, trainer)
     assert (job.min_cost, job.min_cost_batch_size, job.num_trials) == (100.0, 32, 7)
-    assert job.batch_size_states[3].status == v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY
+    assert details_of(server, trainer).batch_size_states[3].status == v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY
     answer = trainer.stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id))
     if policy == v1.POLICY_PRUNING_GTS:
         # The walk is the paper's; while it explores, the others get the cheapest.

@@ -69,7 +69,7 @@ def test_state_in_the_database_is_bounded(server: LiveServer) -> None:
 def test_every_batch_size_has_an_expected_cost(server: LiveServer) -> None:
     """GetJob shows the belief about every batch size, tried or not, and about one that does not fit into memory."""
     job = kg_trainer(server)
-    states = server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.batch_size_states
+    states = server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).details.batch_size_states
     assert [state.HasField("expected_cost") for state in states] == [False] * 4
     launch(job)
     for _ in range(20):
@@ -78,8 +78,9 @@ def test_every_batch_size_has_an_expected_cost(server: LiveServer) -> None:
             job.end(trial, v1.END_REASON_OUT_OF_MEMORY)
             break
         train(job, trial)
-    shown = server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
-    assert list(shown.surviving_batch_sizes) == [8, 16, 32]
+    known = server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id))
+    shown = known.details
+    assert list(known.job.surviving_batch_sizes) == [8, 16, 32]
     assert [state.batch_size for state in shown.batch_size_states] == [8, 16, 32, 64]
     for state in shown.batch_size_states:
         assert 1000 < state.expected_cost < 20_000

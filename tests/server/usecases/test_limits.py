@@ -26,7 +26,7 @@ from wattwise_server.errors import TooManyJobsError
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import StreamLimit
-from wattwise_server.rpc.paging import PageTokens
+from wattwise_server.rpc.paging import MEASUREMENTS_AT_A_TIME, PAGE_BYTES, PageTokens
 from wattwise_server.rpc.service import JobReaderService
 from wattwise_server.security.tokens import Role
 from wattwise_server.store import queries
@@ -121,7 +121,7 @@ def test_epochs_kept(limited: LiveServer) -> None:
     assert refusal.reason == "ERROR_REASON_INVALID_RESULT"
     for epoch in range(16, 20):
         job.report(trial, epoch, metric=0.1, epoch=epoch)
-    shown = limited.admin.GetTrial(v1.GetTrialRequest(trial=trial.id))
+    shown = limited.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id))
     assert [m.current_epoch for m in shown.measurements] == [16, 17, 18, 19]
     assert job.report(trial, 20, epoch=20).converged
     assert limited.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.min_cost == 20
@@ -362,7 +362,7 @@ def test_long_lists_are_split_into_pages_that_fit(server: LiveServer) -> None:
     while not sizes_of_pages or request.page_token:
         page = server.admin.ListJobs(request)
         sizes_of_pages.append(page.ByteSize())
-        seen += [job.spec.job_id for job in page.jobs]
+        seen += [row.job.spec.job_id for row in page.jobs]
         request.page_token = page.next_page_token
     assert seen == [f"test-wide-{number:03}" for number in range(900)]
     assert max(sizes_of_pages) < MESSAGE_BYTES < sum(sizes_of_pages)
@@ -410,9 +410,10 @@ def multiply(database: Path, number: int) -> None:
         connection.execute("COMMIT")
 
 
-def test_longest_trial_fits_into_one_message() -> None:
-    """GetTrial returns at most the newest 50,000 epochs, which fit into one message."""
-    assert v1.GetTrialResponse(measurements=[_widest()] * 50_000).ByteSize() < MESSAGE_BYTES
+def test_largest_page_of_measurements_fits_into_one_message() -> None:
+    """A page ends at 2 MiB with the measurements that were read last, far below what clients accept."""
+    page = v1.ListMeasurementsResponse(measurements=[_widest()] * MEASUREMENTS_AT_A_TIME)
+    assert PAGE_BYTES + page.ByteSize() < MESSAGE_BYTES
 
 
 def _widest() -> v1.Measurement:
@@ -442,15 +443,17 @@ async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(convert, "measurement", counted(convert.measurement))
     tokens, statistics = PageTokens(site.store.page_token_key), Statistics(site.store, Factors())
     service, context = JobReaderService(site.administration, statistics, StreamLimit(0), tokens), cast("Any", None)
-    request = v1.GetTrialRequest(trial=v1.TrialId(job_id="j", trial_number=shown.key.trial_number))
-    answer = asyncio.create_task(service.GetTrial(request, context))
+    trial = v1.TrialId(job_id="j", trial_number=shown.key.trial_number)
+    request = v1.ListMeasurementsRequest(trial=trial, page_size=5_000)
+    answer = asyncio.create_task(service.ListMeasurements(request, context))
     while not answer.done():
         await asyncio.sleep(0)
         for counts in pieces.values():
             counts.append(0)
     assert [measured.current_epoch for measured in (await answer).measurements] == list(range(1, 3_501))
-    assert [sum(counts) for counts in pieces.values()] == [3_500, 3_500]
-    assert max(map(max, pieces.values())) <= 1_000, "between two answers"
+    # Of each piece one more is read, to see whether more follow.
+    assert [sum(counts) for counts in pieces.values()] == [3_503, 3_500]
+    assert max(map(max, pieces.values())) <= 1_001, "between two answers"
     await site.close()
 
 

@@ -27,6 +27,11 @@ def job_of(server: LiveServer, trainer: Trainer) -> v1.Job:
     return server.admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
 
 
+def details_of(server: LiveServer, trainer: Trainer) -> v1.JobDetails:
+    """What the job knows about its batch sizes."""
+    return server.admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).details
+
+
 def warned_trial(trainer: Trainer) -> tuple[v1.Trial, v1.Decision]:
     """A running trial of an estimate, in a job whose first trial was measured; and the decision on it."""
     trainer.run(100.0, monitor=NVML)
@@ -43,8 +48,8 @@ def test_monitor_is_shown_wherever_energy_is(server: LiveServer) -> None:
     listed = server.admin.ListTrials(v1.ListTrialsRequest(job_id=trainer.job_id)).trials
     assert [(trial.monitor, trial.HasField("other_monitor")) for trial in listed] == [(BOTH, False)] * 2
     (job,) = server.admin.ListJobs(v1.ListJobsRequest()).jobs
-    assert job.monitor == job_of(server, trainer).monitor == BOTH
-    assert not job.HasField("other_monitor")
+    assert job.job.monitor == job_of(server, trainer).monitor == BOTH
+    assert not job.job.HasField("other_monitor")
 
 
 def test_unknown_monitor_is_unset(server: LiveServer) -> None:

@@ -195,14 +195,14 @@ def test_restart_keeps_what_is_known_and_who_profiles(server: LiveServer) -> Non
     job = Trainer(server.trainer)
     trial, other = job.next(), job.next()
     report(job, trial, power_sample(225, 90))
-    known = server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.power_limits
+    known = server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).details.power_limits
     second = Trainer(server.trainer)
     first = second.next()
     ask(second, first)
     server.kill()
     server.start()
     assert limit_of(job, other) == 225
-    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.power_limits == known
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).details.power_limits == known
     assert ask(second, second.next()) == WAIT
     assert ask(second, first) == PROFILE
 
@@ -224,7 +224,7 @@ def test_job_shows_its_limits(grpc_stub: Stub, grpc_server: LiveServer) -> None:
     """GetJob returns the cheapest limit of each batch size with a step's cost, time and energy."""
     job = Trainer(grpc_stub, eta_knob=0.5)
     report(job, job.next(), power_sample(250, energy=100, time=2.0, steps=10), power_sample(225, energy=500))
-    shown = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.power_limits
+    shown = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).details.power_limits
     assert list(shown) == [
         v1.PowerLimit(
             batch_size=16,

@@ -80,7 +80,7 @@ def test_epochs_carry_over_and_costs_do_not(grpc_server: LiveServer, prior: str)
     spec = kg_spec(prior_job_ids=[prior])
     job = Trainer(grpc_server.trainer, **{field.name: value for field, value in spec.ListFields()})
     job.report(job.next(), 60_000.0, epoch=6)
-    states = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.batch_size_states
+    states = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).details.batch_size_states
     expected = {state.batch_size: state.expected_cost for state in states}
     assert min(expected.values()) > 20_000
     assert expected[8] > 3 * expected[64]

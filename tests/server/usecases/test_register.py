@@ -32,7 +32,7 @@ def register(stub: Stub, spec: v1.JobSpec) -> v1.RegisterJobResponse:
     return stub.RegisterJob(v1.RegisterJobRequest(job=spec))
 
 
-def test_defaults_are_filled_in(grpc_stub: Stub) -> None:
+def test_defaults_are_filled_in(grpc_stub: Stub, grpc_channel: grpc.Channel) -> None:
     """A job with only the required fields is returned with every default of the contract."""
     requested = v1.JobSpec(job_id_prefix="test", batch_sizes=[32, 16], default_batch_size=16, gpu=GPU)
     response = register(grpc_stub, requested)
@@ -64,7 +64,8 @@ def test_defaults_are_filled_in(grpc_stub: Stub) -> None:
     assert spec == expected
     assert (response.job.stage, response.job.pruning_round, response.job.num_trials) == (v1.STAGE_MAB, 0, 0)
     assert not response.job.HasField("min_cost")
-    assert [arm.num_observations for arm in response.job.arms] == [0, 0]
+    known = v1.JobReaderStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=spec.job_id))
+    assert [arm.num_observations for arm in known.details.arms] == [0, 0]
 
 
 def test_job_keeps_its_policy_when_the_default_changes(server: LiveServer) -> None:

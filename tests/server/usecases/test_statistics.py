@@ -395,7 +395,7 @@ def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:
     request = v1.ListJobsRequest(job_id_prefix="sum-", with_summaries=True, with_total_size=True)
     listed = priced.admin.ListJobs(request)
     assert listed.total_size == 3
-    summaries = {job.spec.job_id: job.summary for job in listed.jobs}
+    summaries = {row.job.spec.job_id: row.summary for row in listed.jobs}
     for job in (saves, loses, new):
         one = figures(priced, job.job_id).savings
         assert summaries[job.job_id].savings.cost == one.cost

@@ -36,6 +36,7 @@ var stepsByName = map[string]step{
 	"register":  (*steps).register,
 	"get":       (*steps).get,
 	"job":       (*steps).getJob,
+	"details":   (*steps).getDetails,
 	"delete":    (*steps).delete,
 	"invent":    (*steps).invent,
 	"open":      (*steps).open,
@@ -171,6 +172,16 @@ func (s *steps) get(ctx context.Context, args fields) (proto.Message, error) {
 }
 
 func (s *steps) getJob(ctx context.Context, args fields) (proto.Message, error) {
+	response, err := s.knownJob(ctx, args)
+	return response.GetJob(), err
+}
+
+func (s *steps) getDetails(ctx context.Context, args fields) (proto.Message, error) {
+	response, err := s.knownJob(ctx, args)
+	return response.GetDetails(), err
+}
+
+func (s *steps) knownJob(ctx context.Context, args fields) (*v1.GetJobResponse, error) {
 	if err := checkKeys(args, "job_id"); err != nil {
 		return nil, err
 	}

@@ -127,8 +127,8 @@ def _candidates(client: Client, job_id: str) -> Iterator[str]:
     # What helps an error must not fail, nor take long where there are many jobs.
     with suppress(WattwiseError):
         recent = client.list_jobs(order=v1.JOB_ORDER_LAST_ACTIVITY, page_size=PAGE)
-        for job in (*islice(client.list_jobs(contains=job_id, page_size=1), 1), *islice(recent, PAGE)):
-            yield job.spec.job_id
+        for row in (*islice(client.list_jobs(contains=job_id, page_size=1), 1), *islice(recent, PAGE)):
+            yield row.job.spec.job_id
 
 
 @contextmanager

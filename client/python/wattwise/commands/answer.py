@@ -70,12 +70,17 @@ class Answer(NamedTuple):
 
 
 def answer(
-    job: v1.Job, savings: v1.Savings, factors: v1.Factors, choices: Sequence[v1.PreviewedChoice] | None = None
+    job: v1.Job,
+    details: v1.JobDetails,
+    savings: v1.Savings,
+    factors: v1.Factors,
+    choices: Sequence[v1.PreviewedChoice] | None = None,
 ) -> Answer:
     """What the figures of a job say.
 
     Args:
         job: The job.
+        details: What it knows about its batch sizes.
         savings: Its savings.
         factors: The operator's prices: with them, money is the quantity that is told.
         choices: What the next launch may get, the most probable first; None if that was not asked for.
@@ -85,7 +90,7 @@ def answer(
         kind_of(job, quantity.saving),
         _now(job, savings, quantity),
         _saved(job, savings, quantity),
-        _settle(job, savings, quantity),
+        _settle(job, details, savings, quantity),
         _used(job, quantity),
         "" if choices is None else _upcoming(job, choices),
     )
@@ -259,7 +264,7 @@ def _so_far(savings: v1.Savings, saving: v1.SavingsEstimate) -> str:
     return f"{percent(more)} more so far than with the default, which is usual"
 
 
-def _settle(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
+def _settle(job: v1.Job, details: v1.JobDetails, savings: v1.Savings, quantity: Quantity) -> str:
     saving = quantity.saving
     if (
         not job.surviving_batch_sizes
@@ -272,9 +277,9 @@ def _settle(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     if missing > 0:
         runs = f"{number_of(missing, 'more run')} of the default {'that reaches' if missing == 1 else 'that reach'}"
         price = _price(missing, savings, quantity)
-        return f"{runs} the target would allow a comparison{price}; {_request(job)}."
+        return f"{runs} the target would allow a comparison{price}; {_request(job, details)}."
     if saving.HasField("baselines_to_settle"):
-        return _way(job, savings, quantity)
+        return _way(job, details, savings, quantity)
     if savings.batch_size_in_use == job.spec.default_batch_size:
         return "Nothing is saved while the default is the best known batch size."
     if saving.in_use < saving.with_default:
@@ -282,14 +287,14 @@ def _settle(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     return "A model costs no less than with the default so far."
 
 
-def _way(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
+def _way(job: v1.Job, details: v1.JobDetails, savings: v1.Savings, quantity: Quantity) -> str:
     runs, launches = quantity.saving.baselines_to_settle, quantity.saving.launches_to_settle
     if not runs:
         more = number_of(launches, "more launch", "more launches")
         return f"About {more} would prove a saving, if they go on to cost the same."
     then = f", followed by about {number_of(launches, 'launch', 'launches')}," if launches else ""
     what = f"{number_of(runs, 'more run')} of the default{then} would prove a saving, if they go on to cost the same"
-    return f"{what}{_price(runs, savings, quantity)}; {_request(job)}."
+    return f"{what}{_price(runs, savings, quantity)}; {_request(job, details)}."
 
 
 def _price(runs: int, savings: v1.Savings, quantity: Quantity) -> str:
@@ -302,7 +307,7 @@ def _price(runs: int, savings: v1.Savings, quantity: Quantity) -> str:
     return f", and cost about {quantity.text(more)} more than with {savings.batch_size_in_use}"
 
 
-def _request(job: v1.Job) -> str:
+def _request(job: v1.Job, details: v1.JobDetails) -> str:
     """How to request a baseline, or what is known of the request."""
     job_id, default = shlex.quote(job.spec.job_id), job.spec.default_batch_size
     command = f"wattwise jobs baseline {job_id}"
@@ -312,9 +317,9 @@ def _request(job: v1.Job) -> str:
         requested = f"one launch in {job.baseline_every} is one"
     elif job.baseline_requested:
         requested = "one is requested already"
-    elif job.batch_size_states and not any(default in with_status(job, status) for status in choosable):
+    elif not any(default in with_status(details, status) for status in choosable):
         return f"`wattwise jobs allow {job_id} {default}` allows it first"
-    waits = baseline_waits(job) if job.batch_size_states else ""
+    waits = baseline_waits(job, details)
     return f"{requested}, but it waits {waits}" if waits else requested
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-
-from google.protobuf.message import Message
+from typing import TypeAlias
 
 from wattwise import v1
 from wattwise.commands.actions import (
@@ -29,7 +28,6 @@ from wattwise.commands.tables import (
     sizes,
     status_name,
     stuck,
-    with_status,
 )
 from wattwise.errors import ServerUnavailableError
 from wattwise.rpc.client import Client
@@ -118,6 +116,18 @@ def _add_status(parser: argparse.ArgumentParser, status: v1.BatchSizeStatus.Valu
     add_batch_size(parser)
 
 
+_Answer: TypeAlias = (
+    v1.GetJobResponse
+    | v1.ResetJobResponse
+    | v1.SetTrialExcludedResponse
+    | v1.SetBatchSizeStateResponse
+    | v1.SetJobPausedResponse
+    | v1.RequestBaselineResponse
+    | v1.SetJobPolicyResponse
+)
+"""An answer with a job and its details."""
+
+
 def _policy(text: str) -> v1.Policy.ValueType:
     """A policy by its short name or that of the protos, in any case: "pruning-gts", "PRUNING_GTS", "POLICY_GTS"."""
     found = _POLICIES.get(text.lower().replace("_", "-").removeprefix("policy-"))
@@ -136,19 +146,19 @@ def _every(text: str) -> int:
     return number
 
 
-def _outlook(job: v1.Job) -> str:
+def _outlook(job: v1.Job, details: v1.JobDetails) -> str:
     """What the job's next launches get, in sentences."""
-    pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
+    pinned = job.HasField("pinned_batch_size")
     if stuck(job) and not pinned:
-        return f"{job.advice[0].upper()}{job.advice[1:]}."
+        return f"{details.advice[0].upper()}{details.advice[1:]}."
     best = ""
     if job.HasField("best_known_cost") and not pinned:
         cost = f"{joules(job.best_known_cost)}{mark_of(job)}"
         best = f" The lowest expected cost of a model is {cost}, with batch size {job.best_known_batch_size}."
     baseline = ""
-    if job.baseline_requested and (waits := baseline_waits(job)):
+    if job.baseline_requested and (waits := baseline_waits(job, details)):
         baseline = f" A baseline with batch size {job.spec.default_batch_size} waits {waits}."
-    return f"The next launch gets {next_launch(job)}.{baseline}{best}"
+    return f"The next launch gets {next_launch(job, details)}.{baseline}{best}"
 
 
 def _reset(client: Client, args: argparse.Namespace) -> int:
@@ -163,21 +173,22 @@ def _reset(client: Client, args: argparse.Namespace) -> int:
 
     if (status := refusal(args, "wattwise jobs reset", f"reset {args.job_id}", question)) is not None:
         return status
-    job = client.reset_job(args.job_id)
+    answer = client.reset_job(args.job_id)
+    job = answer.job
     trials = "earlier trial" if job.reset_after == 1 else "earlier trials"
     without = f"without its {job.reset_after} {trials}" if job.reset_after else "and it had no trials yet"
-    return _answer(args, job, job, f"Reset {args.job_id}: its search begins again, {without}.{_withdrawn(before, job)}")
+    return _answer(args, answer, f"Reset {args.job_id}: its search begins again, {without}.{_withdrawn(before, job)}")
 
 
 def _before_reset(client: Client, job_id: str) -> v1.Job:
     """The job; of one whose search this server cannot read, which a reset is for, only what lists have."""
     try:
-        return client.get_job(job_id)
+        return client.get_job(job_id).job
     except ServerUnavailableError:
         listed = client.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, page_size=1)
-        if (job := next(listed, None)) is None or job.spec.job_id != job_id:
+        if (listing := next(listed, None)) is None or listing.job.spec.job_id != job_id:
             raise
-        return job
+        return listing.job
 
 
 def _set_excluded(client: Client, args: argparse.Namespace) -> int:
@@ -189,72 +200,76 @@ def _set_excluded(client: Client, args: argparse.Namespace) -> int:
     text = f"{what.capitalize()} trial {args.trial_number} of {args.job_id}, with batch size {size}."
     if before is args.excluded:
         text = f"In {args.job_id}, trial {args.trial_number} is {what} already: nothing has changed."
-    return _answer(args, answer, answer.job, text)
+    return _answer(args, answer, text)
 
 
 def _set_state(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id)
-    job = client.set_batch_size_state(args.job_id, args.batch_size, args.status)
-    return _state_answer(args, before, job, args.batch_size)
+    answer = client.set_batch_size_state(args.job_id, args.batch_size, args.status)
+    return _state_answer(args, before, answer, args.batch_size)
 
 
 def _unpin(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id)
-    pinned = with_status(before, v1.BATCH_SIZE_STATUS_PINNED)
+    pinned = before.job.pinned_batch_size
     if not pinned:
-        return _answer(args, before, before, f"No batch size of {args.job_id} is pinned: nothing has changed.")
-    job = client.set_batch_size_state(args.job_id, pinned[0], v1.BATCH_SIZE_STATUS_ALLOWED)
-    return _state_answer(args, before, job, pinned[0])
+        return _answer(args, before, f"No batch size of {args.job_id} is pinned: nothing has changed.")
+    answer = client.set_batch_size_state(args.job_id, pinned, v1.BATCH_SIZE_STATUS_ALLOWED)
+    return _state_answer(args, before, answer, pinned)
 
 
 def _set_paused(client: Client, args: argparse.Namespace) -> int:
-    before = client.get_job(args.job_id).paused
-    job = client.set_job_paused(args.job_id, paused=args.paused)
+    before = client.get_job(args.job_id).job.paused
+    answer = client.set_job_paused(args.job_id, paused=args.paused)
+    job = answer.job
     if before is args.paused:
         state = "paused already" if job.paused else "not paused"
-        return _answer(args, job, job, f"{args.job_id} is {state}: nothing has changed.")
+        return _answer(args, answer, f"{args.job_id} is {state}: nothing has changed.")
     resume = f"; `wattwise jobs resume {shlex.quote(args.job_id)}` lets its search go on" if job.paused else ""
-    return _answer(args, job, job, f"{'Paused' if job.paused else 'Resumed'} {args.job_id}{resume}.")
+    return _answer(args, answer, f"{'Paused' if job.paused else 'Resumed'} {args.job_id}{resume}.")
 
 
 def _baseline(client: Client, args: argparse.Namespace) -> int:
     if args.every is not None:
         return _schedule(client, args)
-    before = client.get_job(args.job_id).baseline_requested
-    job = client.request_baseline(args.job_id)
+    before = client.get_job(args.job_id).job.baseline_requested
+    answer = client.request_baseline(args.job_id)
+    job = answer.job
     text = f"Requested a baseline of {args.job_id}: batch size {job.spec.default_batch_size}."
     if before:
         text = f"A baseline of {args.job_id} is requested already: nothing has changed."
-    return _answer(args, job, job, text)
+    return _answer(args, answer, text)
 
 
 def _schedule(client: Client, args: argparse.Namespace) -> int:
-    before = client.get_job(args.job_id).baseline_every
-    job = client.request_baseline(args.job_id, every=args.every)
+    before = client.get_job(args.job_id).job.baseline_every
+    answer = client.request_baseline(args.job_id, every=args.every)
+    job = answer.job
     default = job.spec.default_batch_size
     schedule = f"one launch in {job.baseline_every} of {args.job_id} is a baseline"
     if before == job.baseline_every:
         now = f"Already {schedule}" if before else f"{args.job_id} has no scheduled baselines"
         text = f"{now}: nothing has changed."
     elif job.baseline_every:
-        waits = baseline_waits(job)
+        waits = baseline_waits(job, answer.details)
         text = f"From now on, {schedule}, with its default batch size {default}"
         text += f", but not {waits}." if waits else "."
     else:
         text = f"{args.job_id} has no scheduled baselines any more."
-    return _answer(args, job, job, text)
+    return _answer(args, answer, text)
 
 
 def _set_policy(client: Client, args: argparse.Namespace) -> int:
-    before = client.get_job(args.job_id).spec.policy
-    job = client.set_job_policy(args.job_id, args.policy)
+    before = client.get_job(args.job_id).job.spec.policy
+    answer = client.set_job_policy(args.job_id, args.policy)
+    job = answer.job
     already = " already: nothing has changed" if before == job.spec.policy else ""
-    return _answer(args, job, job, f"{args.job_id} has the policy {policy(job.spec)}{already}.")
+    return _answer(args, answer, f"{args.job_id} has the policy {policy(job.spec)}{already}.")
 
 
 def _delete(client: Client, args: argparse.Namespace) -> int:
     def question() -> str:
-        return f"Delete {args.job_id} and its {client.get_job(args.job_id).num_trials} trials?"
+        return f"Delete {args.job_id} and its {client.get_job(args.job_id).job.num_trials} trials?"
 
     if (status := refusal(args, "wattwise jobs delete", f"delete {args.job_id}", question)) is not None:
         return status
@@ -262,21 +277,23 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
     if args.json:
         print_json(plain(response))
     else:
-        say(f"Deleted {args.job_id}; running trials stopped: {len(response.stopped_trials)}.")
+        say(f"Deleted {args.job_id}; running trials stopped: {response.num_stopped_trials}.")
     return 0
 
 
-def _state_answer(args: argparse.Namespace, before: v1.Job, job: v1.Job, batch_size: int) -> int:
-    known = {state.batch_size: state for state in before.batch_size_states}
-    (state,) = (state for state in job.batch_size_states if state.batch_size == batch_size)
+def _state_answer(
+    args: argparse.Namespace, before: v1.GetJobResponse, answer: v1.SetBatchSizeStateResponse, batch_size: int
+) -> int:
+    known = {state.batch_size: state for state in before.details.batch_size_states}
+    (state,) = (state for state in answer.details.batch_size_states if state.batch_size == batch_size)
     if state == known[batch_size]:
         text = f"Batch size {batch_size} of {args.job_id} is {status_name(state)} already: nothing has changed."
-        return _answer(args, job, job, text)
+        return _answer(args, answer, text)
     was_pinned = known[batch_size].status == v1.BATCH_SIZE_STATUS_PINNED
     text = f"Batch size {batch_size} of {args.job_id} {_state_text(state, was_pinned=was_pinned)}."
     back = [
         other.batch_size
-        for other in job.batch_size_states
+        for other in answer.details.batch_size_states
         if other.batch_size != batch_size
         and (known[other.batch_size].status, other.status)
         == (v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY, v1.BATCH_SIZE_STATUS_ALLOWED)
@@ -284,14 +301,14 @@ def _state_answer(args: argparse.Namespace, before: v1.Job, job: v1.Job, batch_s
     if back:
         text += f" So may {sizes(back)}: what is known of memory no longer rules them out."
     if state.status == v1.BATCH_SIZE_STATUS_PINNED:
-        text += _replaced(before, known[batch_size])
-    return _answer(args, job, job, text + _withdrawn(before, job))
+        text += _replaced(before.job, known[batch_size])
+    return _answer(args, answer, text + _withdrawn(before.job, answer.job))
 
 
 def _replaced(before: v1.Job, state: v1.BatchSizeState) -> str:
     """What pinning a batch size with this state has ended."""
-    other = with_status(before, v1.BATCH_SIZE_STATUS_PINNED)
-    text = f" Batch size {sizes(other)} is no longer pinned." if other else ""
+    other = before.pinned_batch_size
+    text = f" Batch size {other} is no longer pinned." if other else ""
     if state.status in (v1.BATCH_SIZE_STATUS_BANNED, v1.BATCH_SIZE_STATUS_PRUNED, v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY):
         text += f" It is no longer {status_name(state)}, also once it is unpinned."
     return text
@@ -311,9 +328,9 @@ def _state_text(state: v1.BatchSizeState, *, was_pinned: bool) -> str:
     return f"is {state.reason if state.reason.startswith(name) else f'{name}; {state.reason}'}"
 
 
-def _answer(args: argparse.Namespace, message: Message, job: v1.Job, text: str) -> int:
+def _answer(args: argparse.Namespace, answer: _Answer, text: str) -> int:
     if args.json:
-        print_json(plain(message))
+        print_json(plain(answer))
     else:
-        say(f"{text} {_outlook(job)}")
+        say(f"{text} {_outlook(answer.job, answer.details)}")
     return 0

@@ -86,10 +86,10 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
     reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
     one = args.job_id is not None
     # Called at once, so that nothing is written for an unknown job.
-    jobs = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=PAGE)
+    listed = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=PAGE)
 
     def rows() -> Iterator[JobTrial]:
-        for job in jobs:
+        for job in (row.job for row in listed):
             # Of many jobs, one may be deleted meanwhile.
             with nullcontext() if one else suppress(JobNotFoundError):
                 for trial in client.list_trials(job.spec.job_id, status=status, end_reason=reason, page_size=PAGE):

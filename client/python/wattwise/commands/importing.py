@@ -52,7 +52,7 @@ def launch_id(job_id: str, name: str) -> str:
 
 
 def _import(client: Client, args: argparse.Namespace) -> int:
-    spec = client.get_job(args.job_id).spec
+    spec = client.get_job(args.job_id).job.spec
     try:
         file = read(args.file, spec)
     except TrialsFileError as error:

@@ -65,7 +65,7 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 
 def _trials(client: Client, args: argparse.Namespace) -> int:
-    job, options = client.get_job(args.job_id), table_options(args)
+    job, options = client.get_job(args.job_id).job, table_options(args)
     end_reason, labels = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED), dict(args.labels)
     backwards = options.reverse and options.sort is None
     found = client.list_trials(

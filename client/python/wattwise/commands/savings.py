@@ -49,7 +49,7 @@ from wattwise.commands.main import complain
 from wattwise.commands.tables import (
     Figures,
     batch_size_in_use,
-    job_state,
+    listed_state,
     mark_of,
     monitors,
     print_facts,
@@ -86,11 +86,11 @@ def _savings(client: Client, args: argparse.Namespace) -> int:
 
 
 def _one_job(client: Client, args: argparse.Namespace, factors: v1.Factors) -> int:
-    job, statistics = client.get_job(args.job_id), client.get_job_statistics(args.job_id)
+    known, statistics = client.get_job(args.job_id), client.get_job_statistics(args.job_id)
     if args.json:
         print_json({"job_id": args.job_id, "statistics": plain(statistics), "factors": plain(factors)})
     else:
-        print_savings(job, statistics, factors)
+        print_savings(known.job, known.details, statistics, factors)
     return 0
 
 
@@ -111,22 +111,24 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         marks = [SAVINGS_ESTIMATES]
         rows = print_table(columns, jobs, options, empty="no jobs", marks=marks, notes=_since_note)
         if totals.num_jobs and options.headers and not options.tsv:
-            _print_totals(totals, factors, sum(_loses(job, factors) for job in rows))
+            _print_totals(totals, factors, sum(_loses(row, factors) for row in rows))
     return 0
 
 
-def _loses(job: v1.Job, factors: v1.Factors) -> bool:
-    return main_quantity(job.summary.savings, factors).saving.verdict == v1.SAVINGS_VERDICT_LOSS
+def _loses(row: v1.JobListing, factors: v1.Factors) -> bool:
+    return main_quantity(row.summary.savings, factors).saving.verdict == v1.SAVINGS_VERDICT_LOSS
 
 
-def print_savings(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> None:
+def print_savings(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors) -> None:
     """What a job saved: the answer, its quantities, what they rest on, what to do, and what a delivery took."""
     savings = statistics.savings
-    print_text(answer(job, savings, factors).brief, 2)
+    print_text(answer(job, details, savings, factors).brief, 2)
     print()  # noqa: T201 - the command's answer
     _print_amounts(savings, factors, mark_of(job))
     print()  # noqa: T201 - the command's answer
-    print_facts([("job", job.spec.job_id), *_grounds(job, statistics, factors), ("factors", factors_text(factors))])
+    print_facts(
+        [("job", job.spec.job_id), *_grounds(job, details, statistics, factors), ("factors", factors_text(factors))]
+    )
     print()  # noqa: T201 - the command's answer
     print_models(statistics, factors, mark_of(job))
 
@@ -233,17 +235,19 @@ def _amounts_of(savings: v1.Savings, factors: v1.Factors) -> Iterator[_Amount]:
     yield from sorted(amounts, key=lambda amount: amount.name != first)
 
 
-def _grounds(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tuple[str, str]]:
+def _grounds(
+    job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors
+) -> Iterator[tuple[str, str]]:
     """What a claim rests on, and what to do about it."""
     savings, spec = statistics.savings, job.spec
     running = sum(each.num_running for each in statistics.trials)
-    if job.advice:
-        yield "advice", job.advice
+    if details.advice:
+        yield "advice", details.advice
     for line in savings.advice:
         yield "advice", line
     yield "deliveries", f"{_deliveries(statistics)}{f', {running} still running' if running else ''}"
     yield from _spending(statistics, factors)
-    for change in job.changes:
+    for change in details.changes:
         yield "changed", change.message
     if since := savings.compared_from_trial:
         of_all = f"{joules(savings.cost.spent)} of {joules(statistics.spent.cost)}"
@@ -395,25 +399,25 @@ _VERDICTS = {
 }
 
 
-def _last_activity(job: v1.Job, text: Callable[[float], str]) -> str:
-    summary = job.summary
+def _last_activity(row: v1.JobListing, text: Callable[[float], str]) -> str:
+    summary = row.summary
     return text(seconds_since(summary.last_activity_time)) if summary.HasField("last_activity_time") else ""
 
 
-def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.Job]]:
+def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.JobListing]]:
     """Columns of a list of jobs with their summaries: amounts of money with prices, else of cost, in joules.
 
     `since trial` is the first trial that a claim compares, if it does not compare all of them.
     """
     priced = has_prices(factors)
 
-    def told(job: v1.Job) -> v1.SavingsEstimate:
-        known = measured_part(job.summary.savings, factors)
+    def told(row: v1.JobListing) -> v1.SavingsEstimate:
+        known = measured_part(row.summary.savings, factors)
         return known.money if priced else known.cost
 
-    def amount(name: str, value: Callable[[v1.SavingsEstimate], float | None], priority: int) -> Column[v1.Job]:
-        def of_job(job: v1.Job) -> float | None:
-            return value(told(job))
+    def amount(name: str, value: Callable[[v1.SavingsEstimate], float | None], priority: int) -> Column[v1.JobListing]:
+        def of_job(row: v1.JobListing) -> float | None:
+            return value(told(row))
 
         if priced:
             text = partial(money, currency=factors.currency)
@@ -431,29 +435,29 @@ def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.Job]]:
         return saving.lost if saving.verdict == v1.SAVINGS_VERDICT_LOSS else None
 
     return (
-        Column("job", lambda job: job.spec.job_id),
-        Column("savings", lambda job: _VERDICTS.get(told(job).verdict, "no claim"), priority=1),
+        Column("job", lambda row: row.job.spec.job_id),
+        Column("savings", lambda row: _VERDICTS.get(told(row).verdict, "no claim"), priority=1),
         amount("a model now", field("in_use"), 2),
         amount("with the default", field("with_default"), 3),
         amount("saved at least", if_saved("at_least"), 1),
         amount("lost", lost, 2),
         amount("estimate", if_saved("saved"), 4),
         amount("spent", lambda saving: saving.spent if saving.verdict else None, 5),
-        numbers("deliveries", lambda job: job.summary.num_deliveries, priority=2),
-        numbers("default runs", lambda job: job.summary.savings.num_baseline_trials, priority=6),
-        Column("state", job_state, priority=8),
-        numbers("used now", batch_size_in_use, priority=7),
-        numbers("running", lambda job: job.summary.num_running_trials, priority=9),
+        numbers("deliveries", lambda row: row.summary.num_deliveries, priority=2),
+        numbers("default runs", lambda row: row.summary.savings.num_baseline_trials, priority=6),
+        Column("state", listed_state, priority=8),
+        numbers("used now", lambda row: batch_size_in_use(row.job), priority=7),
+        numbers("running", lambda row: row.summary.num_running_trials, priority=9),
         Column(
             "last activity",
-            lambda job: _last_activity(job, age),
-            exact=lambda job: exact_moment(job.summary.last_activity_time) if _last_activity(job, age) else "",
+            lambda row: _last_activity(row, age),
+            exact=lambda row: exact_moment(row.summary.last_activity_time) if _last_activity(row, age) else "",
             right=True,
-            order=lambda job: job.summary.last_activity_time.ToNanoseconds() or None,
+            order=lambda row: row.summary.last_activity_time.ToNanoseconds() or None,
             priority=4,
         ),
-        Column("attention", lambda job: "yes" if job.summary.needs_attention else "", priority=10),
-        numbers("since trial", lambda job: job.summary.savings.compared_from_trial or None, priority=11),
+        Column("attention", lambda row: "yes" if row.summary.needs_attention else "", priority=10),
+        numbers("since trial", lambda row: row.summary.savings.compared_from_trial or None, priority=11),
     )
 
 
@@ -461,17 +465,17 @@ JOB_SAVINGS_COLUMNS = job_savings_columns(v1.Factors())
 """Those without prices."""
 
 
-def _since_note(rows: Sequence[v1.Job], names: Sequence[str]) -> Iterator[str]:
+def _since_note(rows: Sequence[v1.JobListing], names: Sequence[str]) -> Iterator[str]:
     """The trials from which claims compare, unless their column is shown."""
-    found = {job.spec.job_id: job.summary.savings for job in rows if job.summary.savings.compared_from_trial}
+    found = {row.job.spec.job_id: row.summary.savings for row in rows if row.summary.savings.compared_from_trial}
     if found and "since trial" not in names:
         of_jobs = ", ".join(f"{job_id}{since_trial(savings)}" for job_id, savings in found.items())
         yield f"Compared only since a change of behaviour: {of_jobs}."
 
 
-SAVINGS_ESTIMATES = Mark[v1.Job](
+SAVINGS_ESTIMATES = Mark[v1.JobListing](
     ("saved at least", "estimate", "spent"),
-    mark_of,
+    lambda row: mark_of(row.job),
     "~",
     f"costs that are {ESTIMATE_NOTE}",
     {
@@ -481,7 +485,7 @@ SAVINGS_ESTIMATES = Mark[v1.Job](
 )
 
 
-def figures_of(client: Client, job: v1.Job) -> Figures:
+def figures_of(client: Client, job: v1.Job, details: v1.JobDetails) -> Figures:
     """The figures of a job; none of a server that does not know them."""
     job_id = job.spec.job_id
     try:
@@ -489,7 +493,7 @@ def figures_of(client: Client, job: v1.Job) -> Figures:
         choices = client.preview_next(job_id).choices
     except UnsupportedCallError:
         return Figures()
-    found = answer(job, statistics.savings, factors, choices)
+    found = answer(job, details, statistics.savings, factors, choices)
     lines = [
         ("cost", found.now),
         ("savings", " ".join(filter(None, (found.saved, found.settle)))),

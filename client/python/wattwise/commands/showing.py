@@ -78,16 +78,17 @@ def _show(client: Client, args: argparse.Namespace) -> int:
     if args.web is not None and (args.json or wrong):
         complain(f"wattwise jobs show: {'--web cannot be combined with --json' if args.json else wrong}")
         return MISUSED
-    job = client.get_job(args.job_id)
+    known = client.get_job(args.job_id)
     if args.web is not None:
         say(page_of(base, args.job_id))
     elif args.json:
-        print_json(plain(job))
+        print_json(plain(known))
     else:
         page = [("page", page_of(base, args.job_id))] if configured and not wrong else []
-        figures = figures_of(client, job)
+        figures = figures_of(client, known.job, known.details)
         trials = client.list_trials(args.job_id, page_size=PAGE)
-        print_job(job, trials, figures._replace(lines=[*figures.lines, *page]), wide=args.wide)
+        figures = figures._replace(lines=[*figures.lines, *page])
+        print_job(known.job, known.details, trials, figures, wide=args.wide)
     return 0
 
 
@@ -110,15 +111,16 @@ def _fault_of(base: str) -> str:
 def _trial(client: Client, args: argparse.Namespace) -> int:
     options = table_options(args)
     found = client.get_trial(v1.TrialId(job_id=args.job_id, trial_number=args.trial_number))
+    measurements = client.list_measurements(found.trial.id)
     if args.json:
-        print_json(plain(found))
+        print_json({**plain(found), "measurements": [plain(measurement) for measurement in measurements]})
     elif options.tsv or not options.headers:
-        print_table(EPOCH_COLUMNS, found.measurements, options)
+        print_table(EPOCH_COLUMNS, list(measurements), options)
     else:
-        print_facts(list(_facts(client.get_job(args.job_id), found.trial)))
+        print_facts(list(_facts(client.get_job(args.job_id).job, found.trial)))
         print()  # noqa: T201 - the command's answer
         empty = "no epochs: none was reported, or the server no longer keeps them"
-        print_table(EPOCH_COLUMNS, found.measurements, options, empty=empty)
+        print_table(EPOCH_COLUMNS, list(measurements), options, empty=empty)
         if found.HasField("power_profile"):
             print()  # noqa: T201 - the command's answer
             print_table(_LIMIT_COLUMNS, found.power_profile.limits)

@@ -50,7 +50,7 @@ END_REASONS = {
 """The names that options use, such as "out-of-memory"."""
 
 
-def print_jobs(jobs: Iterable[v1.Job], options: TableOptions | None = None) -> None:
+def print_jobs(jobs: Iterable[v1.JobListing], options: TableOptions | None = None) -> None:
     """One row per job."""
     print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_EXPECTED_COST_ESTIMATES])
 
@@ -69,24 +69,29 @@ class Figures(NamedTuple):
     money: Mapping[int, str] | None = None
 
 
-def print_job(job: v1.Job, trials: Iterable[v1.Trial], figures: Figures, *, wide: bool = False) -> None:
+def print_job(
+    job: v1.Job, details: v1.JobDetails, trials: Iterable[v1.Trial], figures: Figures, *, wide: bool = False
+) -> None:
     """A job's configuration and progress, and its batch sizes.
 
     Args:
         job: the job.
+        details: what it knows about its batch sizes.
         trials: all its trials.
         figures: what else is known of it.
         wide: whether the table of batch sizes has the details behind the expected costs.
     """
-    advice = [("advice", job.advice)] if job.advice else []
-    print_facts([("job", job.spec.job_id), *advice, *figures.lines, *_facts(job), *_unusual(trials), *_warnings(job)])
-    rows = _batch_sizes(job, figures)
+    advice = [("advice", details.advice)] if details.advice else []
+    facts = (*advice, *figures.lines, *_facts(job, details), *_unusual(trials), *_warnings(job, details))
+    print_facts([("job", job.spec.job_id), *facts])
+    rows = _batch_sizes(details, figures)
     if not rows:
         return
     print()  # noqa: T201 - the command's answer
-    details = _details(job, figures.money is not None) if wide else ()
-    print_table((*_batch_size_columns(mark_of(job)), *details), rows, TableOptions(wide=wide))
-    for state in job.batch_size_states:
+    mark = mark_of(job)
+    more = _wide_columns(details, mark, figures.money is not None) if wide else ()
+    print_table((*_batch_size_columns(mark), *more), rows, TableOptions(wide=wide))
+    for state in details.batch_size_states:
         if state.status != v1.BATCH_SIZE_STATUS_ALLOWED:
             print_text(f"{state.batch_size}: {state.reason}", 2)
 
@@ -111,10 +116,10 @@ class _BatchSize(NamedTuple):
     money: str
 
 
-def _batch_sizes(job: v1.Job, figures: Figures) -> list[_BatchSize]:
-    states = {each.batch_size: each for each in job.batch_size_states}
-    arms = {each.batch_size: each for each in job.arms}
-    limits = {each.batch_size: each for each in job.power_limits}
+def _batch_sizes(details: v1.JobDetails, figures: Figures) -> list[_BatchSize]:
+    states = {each.batch_size: each for each in details.batch_size_states}
+    arms = {each.batch_size: each for each in details.arms}
+    limits = {each.batch_size: each for each in details.power_limits}
     return [
         _BatchSize(
             size,
@@ -140,15 +145,14 @@ def _batch_size_columns(mark: str) -> Sequence[Column[_BatchSize]]:
     )
 
 
-def _details(job: v1.Job, with_money: bool) -> Iterator[Column[_BatchSize]]:
+def _wide_columns(details: v1.JobDetails, mark: str, with_money: bool) -> Iterator[Column[_BatchSize]]:
     """What the expected costs rest on, and what else is known by batch size."""
-    mark = mark_of(job)
-    if job.arms:
+    if details.arms:
         yield numbers("observations", lambda row: row.arm.num_observations)
         yield Column(f"expected cost of a delivery{mark}", lambda row: _mean_cost(row.arm), right=True)
         yield Column(f"std dev of that{mark}", lambda row: spread(row.arm.param_precision), right=True)
         yield Column(f"std dev of a trial{mark}", lambda row: spread(row.arm.reward_precision), right=True)
-    if job.power_limits:
+    if details.power_limits:
         yield numbers(
             "cheapest power limit", lambda row: row.limit.power_setting.limit_watts_per_gpu or None, watts_per_gpu
         )
@@ -222,38 +226,37 @@ def status_name(state: v1.BatchSizeState) -> str:
     return enum_name(v1.BatchSizeStatus, state.status)
 
 
-def with_status(job: v1.Job, status: v1.BatchSizeStatus.ValueType) -> list[int]:
-    """The job's batch sizes with a status."""
-    return [state.batch_size for state in job.batch_size_states if state.status == status]
+def with_status(details: v1.JobDetails, status: v1.BatchSizeStatus.ValueType) -> list[int]:
+    """The batch sizes with a status."""
+    return [state.batch_size for state in details.batch_size_states if state.status == status]
 
 
-def next_launch(job: v1.Job) -> str:
+def next_launch(job: v1.Job, details: v1.JobDetails) -> str:
     """What the job's next launch gets, which depends on what a person has requested."""
-    pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
     default = job.spec.default_batch_size
-    if pinned:
-        return f"batch size {sizes(pinned)}, like every launch until it is unpinned; no cost bound"
+    if job.HasField("pinned_batch_size"):
+        return f"batch size {job.pinned_batch_size}, like every launch until it is unpinned; no cost bound"
     if stuck(job):
         return "none: no batch size is left to try"
-    allowed = with_status(job, v1.BATCH_SIZE_STATUS_ALLOWED)
+    allowed = with_status(details, v1.BATCH_SIZE_STATUS_ALLOWED)
     if job.paused:
-        known = job.HasField("min_cost") or any(state.num_converged for state in job.batch_size_states)
+        known = job.HasField("min_cost") or any(state.num_converged for state in details.batch_size_states)
         near = f"batch size {default}, the default" if default in allowed else "the batch size nearest to the default"
         best = "the best known batch size" if known else f"{near}, since nothing is known yet"
         return f"{best}; no cost bound"
-    if job.baseline_requested and not baseline_waits(job):
+    if job.baseline_requested and not baseline_waits(job, details):
         return f"batch size {default}, as a baseline; no cost bound"
     return f"{'one of the batch sizes' if len(allowed) > 1 else 'batch size'} {sizes(allowed)}, as the search chooses"
 
 
-def baseline_waits(job: v1.Job) -> str:
+def baseline_waits(job: v1.Job, details: v1.JobDetails) -> str:
     """Until when a requested baseline waits; empty if the next launch is it."""
-    if pinned := with_status(job, v1.BATCH_SIZE_STATUS_PINNED):
-        return f"until {sizes(pinned)} is unpinned"
+    if job.HasField("pinned_batch_size"):
+        return f"until {job.pinned_batch_size} is unpinned"
     if job.paused:
         return "until the search is resumed"
     default = job.spec.default_batch_size
-    return "" if default in with_status(job, v1.BATCH_SIZE_STATUS_ALLOWED) else f"until {default} may be chosen"
+    return "" if default in with_status(details, v1.BATCH_SIZE_STATUS_ALLOWED) else f"until {default} may be chosen"
 
 
 def mark_of(job: v1.Job) -> str:
@@ -309,30 +312,30 @@ def sizes(batch_sizes: Iterable[int]) -> str:
     return ", ".join(map(str, batch_sizes)) or "none"
 
 
-def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
+def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
     spec = job.spec
     yield "policy", policy(spec)
     if has_stages(spec):
         yield "stage", stage(job)
-    pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
+    pinned = job.HasField("pinned_batch_size")
     if pinned:
-        yield "pinned", sizes(pinned)
+        yield "pinned", str(job.pinned_batch_size)
     if job.paused:
         yield "paused", "once nothing is pinned" if pinned else "nothing is tried"
-    if banned := with_status(job, v1.BATCH_SIZE_STATUS_BANNED):
+    if banned := with_status(details, v1.BATCH_SIZE_STATUS_BANNED):
         yield "banned", sizes(banned)
     if job.reset_after:
         when = f"{moment(job.reset_time)}, " if job.HasField("reset_time") else ""
         yield "reset", f"{when}after trial {job.reset_after}: {_numbered(job.reset_after)} not count"
     if job.baseline_requested:
-        waits = baseline_waits(job)
+        waits = baseline_waits(job, details)
         yield "baseline", f"requested: batch size {spec.default_batch_size}, {f'waits {waits}' if waits else 'next'}"
     if job.baseline_every:
-        waits = baseline_waits(job)
+        waits = baseline_waits(job, details)
         often = f"one launch in {job.baseline_every} gets batch size {spec.default_batch_size}"
         yield "baselines", f"{often}, but not {waits}" if waits else often
     warned = {warning.message for warning in job.warnings}
-    for change in job.changes:
+    for change in details.changes:
         if change.message not in warned:
             yield "changed", change.message
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)}): launches may get these"
@@ -401,17 +404,11 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
-def _warnings(job: v1.Job) -> Iterable[tuple[str, str]]:
-    changes = {change.message for change in job.changes}
+def _warnings(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
+    changes = {change.message for change in details.changes}
     for warning in job.warnings:
         where = "" if warning.message in changes else f"trial {warning.trial_number}, {warning.field}: "
         yield "warning", f"{where}{warning.message}"
-
-
-def _pinned_size(job: v1.Job) -> int | None:
-    """The batch size that a person has pinned."""
-    # An older server sends the states instead, also in lists.
-    return job.pinned_batch_size or next(iter(with_status(job, v1.BATCH_SIZE_STATUS_PINNED)), None)
 
 
 def trial_type(spec: v1.JobSpec, trial: v1.Trial) -> str:
@@ -426,24 +423,31 @@ def monitors(job: v1.Job) -> str:
     return f"{monitor}, {other} before" if other else monitor
 
 
-def job_state(job: v1.Job) -> str:
-    """The state in a word or two, for lists and pages; what needs attention comes first.
+def listed_state(listing: v1.JobListing) -> str:
+    """The state of a job of a list with summaries, in a word or two."""
+    summary = listing.summary
+    return _state(listing.job, failing=summary.needs_attention, running=summary.num_running_trials > 0)
 
-    Args:
-        job: a single job, or one of a list with summaries.
-    """
-    # What needs attention is in the summary of a listed job, and in the advice of a single one.
+
+def job_state(job: v1.Job, details: v1.JobDetails) -> str:
+    """The state of a job in a word or two."""
+    running = any(state.num_running for state in details.batch_size_states)
+    return _state(job, failing=bool(details.advice), running=running)
+
+
+def _state(job: v1.Job, *, failing: bool, running: bool) -> str:
+    """The state in a word or two, for lists and pages; what needs attention comes first."""
     if stuck(job):
         state = "stuck"
     elif job.warnings:
         state = "warning"
-    elif job.summary.needs_attention or job.advice:
+    elif failing:
         state = "failing"
-    elif size := _pinned_size(job):
-        state = f"pinned to {size}"
+    elif job.HasField("pinned_batch_size"):
+        state = f"pinned to {job.pinned_batch_size}"
     elif job.paused:
         state = "paused"
-    elif job.summary.num_running_trials or any(each.num_running for each in job.batch_size_states):
+    elif running:
         state = "running"
     else:
         state = "idle" if job.num_trials else "new"
@@ -499,31 +503,31 @@ def warning_name(warning: v1.TrialWarning) -> str:
     return enum_name(v1.WarningReason, warning.reason)
 
 
-JOB_COLUMNS: Sequence[Column[v1.Job]] = (
-    Column("job", lambda job: job.spec.job_id),
-    Column("state", job_state, priority=1),
-    numbers("used now", batch_size_in_use, priority=2),
-    Column("survivors", lambda job: sizes(job.surviving_batch_sizes), priority=6),
-    numbers("trials", lambda job: job.num_trials, priority=3),
-    numbers("expected cost", _best_known_cost, joules, priority=2),
-    Column("monitor", monitors, priority=5),
+JOB_COLUMNS: Sequence[Column[v1.JobListing]] = (
+    Column("job", lambda row: row.job.spec.job_id),
+    Column("state", listed_state, priority=1),
+    numbers("used now", lambda row: batch_size_in_use(row.job), priority=2),
+    Column("survivors", lambda row: sizes(row.job.surviving_batch_sizes), priority=6),
+    numbers("trials", lambda row: row.job.num_trials, priority=3),
+    numbers("expected cost", lambda row: _best_known_cost(row.job), joules, priority=2),
+    Column("monitor", lambda row: monitors(row.job), priority=5),
     Column(
         "registered",
-        lambda job: moment(job.create_time),
-        exact=lambda job: exact_moment(job.create_time),
-        order=lambda job: job.create_time.ToNanoseconds(),
+        lambda row: moment(row.job.create_time),
+        exact=lambda row: exact_moment(row.job.create_time),
+        order=lambda row: row.job.create_time.ToNanoseconds(),
         priority=8,
     ),
     Column(
         "age",
-        lambda job: age(seconds_since(job.create_time)),
+        lambda row: age(seconds_since(row.job.create_time)),
         right=True,
-        exact=lambda job: f"{seconds_since(job.create_time):.3f}",
-        order=lambda job: -job.create_time.ToNanoseconds(),
+        exact=lambda row: f"{seconds_since(row.job.create_time):.3f}",
+        order=lambda row: -row.job.create_time.ToNanoseconds(),
         priority=4,
         unit="seconds",
     ),
-    Column("stage", stage, priority=9),
+    Column("stage", lambda row: stage(row.job), priority=9),
 )
 """The columns of a list of jobs; `expected cost` is that of a model with the best known batch size."""
 
@@ -588,9 +592,9 @@ COMPUTED_COSTS = Mark[JobTrial](
     f"costs {COMPUTED_NOTE}",
     {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."},
 )
-_EXPECTED_COST_ESTIMATES = Mark[v1.Job](
+_EXPECTED_COST_ESTIMATES = Mark[v1.JobListing](
     ("expected cost",),
-    mark_of,
+    lambda row: mark_of(row.job),
     "~",
     ESTIMATE_NOTE,
     {" (estimate)": "Costs are estimates.", " (partly estimate)": "Costs are estimates in part."},

@@ -30,6 +30,7 @@ from wattwise.commands.tables import (
     JobTrial,
     batch_size_in_use,
     job_state,
+    listed_state,
     mark_of,
     next_launch,
     seconds_since,
@@ -70,7 +71,8 @@ class Away(NamedTuple):
     error: WattwiseError
 
 
-Change: TypeAlias = "v1.Job | v1.Trial | Deleted | Away"
+_News: TypeAlias = "v1.WatchJobResponse | v1.JobListing | v1.Trial | Deleted"
+Change: TypeAlias = "_News | Away"
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
@@ -86,8 +88,8 @@ def _watch(client: Client, args: argparse.Namespace) -> int:
             display = _show_jobs(args)
             changes = _changes_of([lambda: _job_changes(client, args.prefix)])
         else:
-            job = client.get_job(args.job_id)
-            display = _show_trials(client, args, job)
+            known = client.get_job(args.job_id)
+            display = _show_trials(client, args, known)
             running: set[int] = set()
             changes = _changes_of(
                 [lambda: client.watch_job(args.job_id), lambda: _trial_changes(client, args.job_id, running)]
@@ -130,23 +132,23 @@ def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v
             yield trial
 
 
-def _job_changes(client: Client, prefix: str) -> Iterator[v1.Job | Deleted]:
+def _job_changes(client: Client, prefix: str) -> Iterator[v1.JobListing | Deleted]:
     """The jobs that run, then those that change, with their summaries."""
     running: set[str] = set()
     for answer in client.watch_jobs(job_id_prefix=prefix):
         changed = set(answer.job_ids)
         if answer.all_jobs or len(changed) > _MOST_LOOKUPS:
             changed |= running
-            for job in client.list_jobs(
+            for row in client.list_jobs(
                 job_id_prefix=prefix,
                 state=v1.JOB_STATE_RUNNING,
                 order=v1.JOB_ORDER_LAST_ACTIVITY,
                 with_summaries=True,
                 page_size=PAGE,
             ):
-                changed.discard(job.spec.job_id)
-                running.add(job.spec.job_id)
-                yield job
+                changed.discard(row.job.spec.job_id)
+                running.add(row.job.spec.job_id)
+                yield row
         for job_id in sorted(changed):
             found = _with_summary(client, job_id)
             if found is not None and found.summary.num_running_trials:
@@ -156,15 +158,15 @@ def _job_changes(client: Client, prefix: str) -> Iterator[v1.Job | Deleted]:
             yield Deleted(job_id) if found is None else found
 
 
-def _with_summary(client: Client, job_id: str) -> v1.Job | None:
+def _with_summary(client: Client, job_id: str) -> v1.JobListing | None:
     """A job with its summary, which only lists have; None if there is none."""
     # Of the ids that begin with an id, it is the first one.
     jobs = client.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, with_summaries=True, page_size=1)
     first = next(jobs, None)
-    return first if first is not None and first.spec.job_id == job_id else None
+    return first if first is not None and first.job.spec.job_id == job_id else None
 
 
-def _changes_of(streams: Sequence[Callable[[], Iterator[v1.Job | v1.Trial | Deleted]]]) -> Iterator[Change]:
+def _changes_of(streams: Sequence[Callable[[], Iterator[_News]]]) -> Iterator[Change]:
     """The changes of several streams as they come; a stream whose server is away is opened again until it answers.
 
     Raises:
@@ -173,7 +175,7 @@ def _changes_of(streams: Sequence[Callable[[], Iterator[v1.Job | v1.Trial | Dele
     changes: queue.Queue[Change | WattwiseError] = queue.Queue(_MOST_WAITING)
     stopped = threading.Event()
 
-    def follow(opened: Callable[[], Iterator[v1.Job | v1.Trial | Deleted]]) -> None:
+    def follow(opened: Callable[[], Iterator[_News]]) -> None:
         waits = pauses(0.1, 3.0)
         while not stopped.is_set():
             try:
@@ -239,11 +241,11 @@ class _Lines:
             case Deleted(job_id):
                 self._known.pop(f"job {job_id}", None)
                 self._print({"deleted": job_id}, _now(), "deleted", {"job": job_id})
-            case v1.Job():
-                facts = _job_facts(change)
+            case v1.WatchJobResponse() | v1.JobListing():
+                facts = _watched_facts(change) if isinstance(change, v1.WatchJobResponse) else _listed_facts(change)
                 # What is sent again after a lost connection is no change.
-                if self._is_new(f"job {change.spec.job_id}", facts):
-                    self._print({"job": plain(change)}, _now(), "job", facts)
+                if self._is_new(f"job {change.job.spec.job_id}", facts):
+                    self._print(plain(change), _now(), "job", facts)
             case v1.Trial():
                 if self._is_new(f"trial {change.id.trial_number}", change):
                     facts = _trial_facts(change, self._spec or v1.JobSpec())
@@ -289,27 +291,35 @@ def _time_of(trial: v1.Trial) -> Timestamp:
     return trial.start_time
 
 
-def _job_facts(job: v1.Job) -> Mapping[str, object]:
-    facts: dict[str, object] = {
+def _watched_facts(known: v1.WatchJobResponse) -> Mapping[str, object]:
+    job, details = known.job, known.details
+    return {**_job_facts(job, job_state(job, details)), "advice": details.advice or None}
+
+
+def _listed_facts(row: v1.JobListing) -> Mapping[str, object]:
+    summary = row.summary
+    cost = summary.savings.cost
+    return {
+        **_job_facts(row.job, listed_state(row)),
+        "running": summary.num_running_trials,
+        "deliveries": summary.num_deliveries,
+        "spent_j": summary.spent.cost,
+        "saved_at_least_j": cost.at_least if cost.at_least > 0 else None,
+        "since_trial": summary.savings.compared_from_trial or None,
+        "attention": "yes" if summary.needs_attention else None,
+    }
+
+
+def _job_facts(job: v1.Job, state: str) -> Mapping[str, object]:
+    return {
         "job": job.spec.job_id,
-        "state": job_state(job),
+        "state": state,
         "batch_size": batch_size_in_use(job),
         "trials": job.num_trials,
         "expected_cost_j": job.best_known_cost if job.HasField("best_known_cost") else None,
         "estimate": _estimate(mark_of(job)),
-        "advice": job.advice or None,
         "warning": _newest_warning(job) or None,
     }
-    if job.HasField("summary"):
-        summary = job.summary
-        cost = summary.savings.cost
-        facts["running"] = summary.num_running_trials
-        facts["deliveries"] = summary.num_deliveries
-        facts["spent_j"] = summary.spent.cost
-        facts["saved_at_least_j"] = cost.at_least if cost.at_least > 0 else None
-        facts["since_trial"] = summary.savings.compared_from_trial or None
-        facts["attention"] = "yes" if summary.needs_attention else None
-    return facts
 
 
 def _newest_warning(job: v1.Job) -> str:
@@ -349,7 +359,7 @@ def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
 class _Table(Protocol):
     """The rows of a live table."""
 
-    def take(self, change: v1.Job | v1.Trial | Deleted) -> None:
+    def take(self, change: _News) -> None:
         """Takes a change."""
 
     def lines(self, width: int, height: int) -> Iterable[str]:
@@ -359,13 +369,13 @@ class _Table(Protocol):
 class _TrialTable:
     """A job and its newest trials, running ones first."""
 
-    def __init__(self, job: v1.Job, trials: Iterable[v1.Trial]) -> None:
-        self._job = job
+    def __init__(self, known: v1.GetJobResponse, trials: Iterable[v1.Trial]) -> None:
+        self._job, self._details = known.job, known.details
         self._trials: dict[int, v1.Trial] = {trial.id.trial_number: trial for trial in trials}
 
-    def take(self, change: v1.Job | v1.Trial | Deleted) -> None:
-        if isinstance(change, v1.Job):
-            self._job = change
+    def take(self, change: _News) -> None:
+        if isinstance(change, v1.WatchJobResponse):
+            self._job, self._details = change.job, change.details
         elif isinstance(change, v1.Trial):
             self._trials[change.id.trial_number] = change
             self._trials = {trial.id.trial_number: trial for trial in self._newest()[:_KEPT_ROWS]}
@@ -378,8 +388,8 @@ class _TrialTable:
         job, spec = self._job, self._job.spec
         sign = ">=" if spec.higher_is_better_metric else "<="
         target = f"metric {sign} {spec.target_metric:g}"
-        yield f"{printable(spec.job_id)}: {job_state(job)}, {job.num_trials} trials, target: {target}"
-        yield printable(f"next launch: {next_launch(job)}")
+        yield f"{printable(spec.job_id)}: {job_state(job, self._details)}, {job.num_trials} trials, target: {target}"
+        yield printable(f"next launch: {next_launch(job, self._details)}")
         if warning := _newest_warning(job):
             height = max(1, height - 1)
             text = printable(f"warning: {warning}")
@@ -392,30 +402,30 @@ class _JobTable:
     """The jobs that run, then those that changed last."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, v1.Job] = {}
+        self._rows: dict[str, v1.JobListing] = {}
 
-    def take(self, change: v1.Job | v1.Trial | Deleted) -> None:
+    def take(self, change: _News) -> None:
         if isinstance(change, Deleted):
-            self._jobs.pop(change.job_id, None)
-        elif isinstance(change, v1.Job):
-            self._jobs[change.spec.job_id] = change
-            self._jobs = {job.spec.job_id: job for job in self._by_activity()[:_KEPT_ROWS]}
+            self._rows.pop(change.job_id, None)
+        elif isinstance(change, v1.JobListing):
+            self._rows[change.job.spec.job_id] = change
+            self._rows = {row.job.spec.job_id: row for row in self._by_activity()[:_KEPT_ROWS]}
 
-    def _by_activity(self) -> list[v1.Job]:
+    def _by_activity(self) -> list[v1.JobListing]:
         return sorted(
-            self._jobs.values(),
-            key=lambda job: (
-                not job.summary.num_running_trials,
-                -job.summary.last_activity_time.ToNanoseconds(),
-                job.spec.job_id,
+            self._rows.values(),
+            key=lambda row: (
+                not row.summary.num_running_trials,
+                -row.summary.last_activity_time.ToNanoseconds(),
+                row.job.spec.job_id,
             ),
         )
 
     def lines(self, width: int, height: int) -> Iterable[str]:
-        jobs = self._by_activity()
-        running = sum(bool(job.summary.num_running_trials) for job in jobs)
+        rows = self._by_activity()
+        running = sum(bool(row.summary.num_running_trials) for row in rows)
         yield f"{running or 'no'} {'job has' if running == 1 else 'jobs have'} running trials"
-        yield from _lines_of(_JOB_TABLE, jobs, width, height, (SAVINGS_ESTIMATES,)) if jobs else ()
+        yield from _lines_of(_JOB_TABLE, rows, width, height, (SAVINGS_ESTIMATES,)) if rows else ()
 
 
 def _lines_of(
@@ -542,11 +552,11 @@ def _show_jobs(args: argparse.Namespace) -> Iterator[Show]:
 
 
 @contextmanager
-def _show_trials(client: Client, args: argparse.Namespace, job: v1.Job) -> Iterator[Show]:
+def _show_trials(client: Client, args: argparse.Namespace, known: v1.GetJobResponse) -> Iterator[Show]:
     console = None if args.json else live_console()
     if console is None:
-        yield _Lines(job.spec, as_json=args.json)
+        yield _Lines(known.job.spec, as_json=args.json)
         return
     newest = islice(client.list_trials(args.job_id, newest_first=True, page_size=_FIRST_TRIALS), _FIRST_TRIALS)
-    with _Screen(console, _TrialTable(job, newest)).display() as show:
+    with _Screen(console, _TrialTable(known, newest)).display() as show:
         yield show

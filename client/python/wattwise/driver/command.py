@@ -124,7 +124,8 @@ def savings_claim(server: str, credentials: Credentials, job_id: str) -> str:
     try:
         with Client(server, timeout=_CLAIM_SECONDS, retry=False, credentials=credentials) as client:
             savings, factors = client.get_job_statistics(job_id).savings, client.get_server_info().factors
-            return answer(client.get_job(job_id), savings, factors).brief
+            known = client.get_job(job_id)
+            return answer(known.job, known.details, savings, factors).brief
     except UnsupportedCallError:
         return "unknown: the server is too old for `wattwise jobs savings`"
     except WattwiseError as error:

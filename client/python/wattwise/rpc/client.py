@@ -35,8 +35,8 @@ OfJob = TypeVar(
     v1.RequestBaselineResponse,
     v1.SetJobPolicyResponse,
 )
-Listing = TypeVar("Listing", v1.ListJobsRequest, v1.ListTrialsRequest, v1.ListEventsRequest)
-Page = TypeVar("Page", v1.ListJobsResponse, v1.ListTrialsResponse, v1.ListEventsResponse)
+Listing = TypeVar("Listing", v1.ListJobsRequest, v1.ListTrialsRequest, v1.ListMeasurementsRequest, v1.ListEventsRequest)
+Page = TypeVar("Page", v1.ListJobsResponse, v1.ListTrialsResponse, v1.ListMeasurementsResponse, v1.ListEventsResponse)
 
 
 def new_id() -> str:
@@ -318,8 +318,8 @@ class Client:
         )
         return answer.power_setting.limit_watts_per_gpu
 
-    def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
-        """The current state of a job.
+    def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.GetJobResponse:
+        """The current state of a job, and what it knows about its batch sizes.
 
         Args:
             job_id: the job.
@@ -328,7 +328,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._job(lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id), timeout)
+        return self._about(lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id), timeout)
 
     def list_jobs(
         self,
@@ -340,7 +340,7 @@ class Client:
         with_summaries: bool = False,
         page_size: int = 0,
         timeout: float | None = None,
-    ) -> Iterator[v1.Job]:
+    ) -> Iterator[v1.JobListing]:
         """Yields jobs, page by page.
 
         Args:
@@ -438,7 +438,7 @@ class Client:
             yield from page.trials
 
     def get_trial(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetTrialResponse:
-        """A trial with its measurements.
+        """A trial with its power profile.
 
         Args:
             trial: the trial; a batch size of 0 is not checked.
@@ -454,19 +454,43 @@ class Client:
 
         return self._call(lambda link: link.reader.GetTrial, v1.GetTrialRequest(trial=trial), timeout, check)
 
-    def delete_job(self, job_id: str, *, timeout: float | None = None) -> v1.DeleteJobResponse:
+    def list_measurements(
+        self, trial: v1.TrialId, *, newest_first: bool = False, page_size: int = 0, timeout: float | None = None
+    ) -> Iterator[v1.Measurement]:
+        """Yields a trial's measurements by epoch, page by page.
+
+        Args:
+            trial: the trial; a batch size of 0 is not checked.
+            newest_first: whether the newest epoch comes first.
+            page_size: number of measurements per page; 0 is the server's default.
+            timeout: seconds for each page; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+            TrialNotFoundError: if the job has no such trial.
+        """
+        request = v1.ListMeasurementsRequest(trial=trial, newest_first=newest_first, page_size=page_size)
+        for page in self._pages(lambda link: link.reader.ListMeasurements, request, timeout):
+            yield from page.measurements
+
+    def delete_job(
+        self, job_id: str, *, allow_missing: bool = False, timeout: float | None = None
+    ) -> v1.DeleteJobResponse:
         """Deletes a job and its trials; running trials are stopped.
 
         Args:
             job_id: the job.
+            allow_missing: whether a job that is not registered is no error.
             timeout: seconds; None is the client's.
 
         Raises:
-            JobNotFoundError: if the job is not registered, or if the first attempt deleted it and a retry followed.
+            JobNotFoundError: unless `allow_missing`, if the job is not registered, or if the first attempt deleted it
+                and a retry followed.
         """
-        return self._call(lambda link: link.control.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
+        request = v1.DeleteJobRequest(job_id=job_id, allow_missing=allow_missing)
+        return self._call(lambda link: link.control.DeleteJob, request, timeout)
 
-    def reset_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
+    def reset_job(self, job_id: str, *, timeout: float | None = None) -> v1.ResetJobResponse:
         """Begins the job's search again; its trials stay in the history but no longer count.
 
         Args:
@@ -476,7 +500,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._job(lambda link: link.control.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout)
+        return self._about(lambda link: link.control.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout)
 
     def set_trial_excluded(
         self, trial: v1.TrialId, *, excluded: bool, timeout: float | None = None
@@ -497,7 +521,7 @@ class Client:
 
     def set_batch_size_state(
         self, job_id: str, batch_size: int, status: v1.BatchSizeStatus.ValueType, *, timeout: float | None = None
-    ) -> v1.Job:
+    ) -> v1.SetBatchSizeStateResponse:
         """Allows, bans or pins a batch size.
 
         Args:
@@ -511,9 +535,9 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetBatchSizeStateRequest(job_id=job_id, batch_size=batch_size, status=status)
-        return self._job(lambda link: link.control.SetBatchSizeState, request, timeout)
+        return self._about(lambda link: link.control.SetBatchSizeState, request, timeout)
 
-    def set_job_paused(self, job_id: str, *, paused: bool, timeout: float | None = None) -> v1.Job:
+    def set_job_paused(self, job_id: str, *, paused: bool, timeout: float | None = None) -> v1.SetJobPausedResponse:
         """Pauses the job's search, so that launches get the best known batch size, or resumes it.
 
         Args:
@@ -525,9 +549,11 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetJobPausedRequest(job_id=job_id, paused=paused)
-        return self._job(lambda link: link.control.SetJobPaused, request, timeout)
+        return self._about(lambda link: link.control.SetJobPaused, request, timeout)
 
-    def request_baseline(self, job_id: str, *, every: int | None = None, timeout: float | None = None) -> v1.Job:
+    def request_baseline(
+        self, job_id: str, *, every: int | None = None, timeout: float | None = None
+    ) -> v1.RequestBaselineResponse:
         """Requests that the job's next launch gets the default batch size, to compare with.
 
         Args:
@@ -540,9 +566,11 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.RequestBaselineRequest(job_id=job_id, every=every)
-        return self._job(lambda link: link.control.RequestBaseline, request, timeout)
+        return self._about(lambda link: link.control.RequestBaseline, request, timeout)
 
-    def set_job_policy(self, job_id: str, policy: v1.Policy.ValueType, *, timeout: float | None = None) -> v1.Job:
+    def set_job_policy(
+        self, job_id: str, policy: v1.Policy.ValueType, *, timeout: float | None = None
+    ) -> v1.SetJobPolicyResponse:
         """Changes the job's policy; the search is rebuilt from the job's trials.
 
         Args:
@@ -555,7 +583,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetJobPolicyRequest(job_id=job_id, policy=policy)
-        return self._job(lambda link: link.control.SetJobPolicy, request, timeout)
+        return self._about(lambda link: link.control.SetJobPolicy, request, timeout)
 
     def get_job_statistics(
         self, job_id: str, *, num_buckets: int = 0, timeout: float | None = None
@@ -652,7 +680,7 @@ class Client:
             lambda link: link.reader.WatchJobs, v1.WatchJobsRequest(job_id_prefix=job_id_prefix), timeout
         )
 
-    def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.Job]:
+    def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.WatchJobResponse]:
         """Yields a job's current state, then its newest state after it has changed, until the job is deleted.
 
         The server sends at most ten states a second, and fifty to all watches of one caller together.
@@ -669,8 +697,7 @@ class Client:
             answers.check_job(answer.job, job_id)
 
         request = v1.WatchJobRequest(job_id=job_id)
-        for response in self._watch(lambda link: link.reader.WatchJob, request, timeout, check):
-            yield response.job
+        return self._watch(lambda link: link.reader.WatchJob, request, timeout, check)
 
     def _watch(
         self,
@@ -715,15 +742,15 @@ class Client:
     def _next_call_id(self) -> str:
         return self._call_id or new_id()
 
-    def _job(
+    def _about(
         self,
         method: Callable[[Link], grpc.UnaryUnaryMultiCallable[Request, OfJob]],
         request: Request,
         timeout: float | None,
-    ) -> v1.Job:
-        """The job in the answer to a call about one job."""
+    ) -> OfJob:
+        """The answer to a call about one job."""
         job_id: str = request.job_id  # type: ignore[attr-defined]
-        return self._call(method, request, timeout, lambda answer: answers.check_job(answer.job, job_id)).job
+        return self._call(method, request, timeout, lambda answer: answers.check_job(answer.job, job_id))
 
     def _pages(
         self,

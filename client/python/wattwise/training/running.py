@@ -286,7 +286,7 @@ class RunningTrial:
         """What the server advises; empty if it has no advice."""
         try:
             with self.client(_END_SECONDS) as client:
-                return shown(client.get_job(self.info.id.job_id).advice)
+                return shown(client.get_job(self.info.id.job_id).details.advice)
         except JobNotFoundError:
             # That of a fallback trial may not have been registered yet.
             return "" if self.info.fallback else "the job is no longer on the server"

@@ -26,7 +26,7 @@ from wattwise.v1 import job_pb2 as wattwise_dot_v1_dot_job__pb2
 from wattwise.v1 import trial_pb2 as wattwise_dot_v1_dot_trial__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwattwise/v1/job_control.proto\x12\x0bwattwise.v1\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"^\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12*\n\x0estopped_trials\x18\x02 \x03(\x0b\x32\x12.wattwise.v1.Trial\"!\n\x0fResetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x10ResetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"P\n\x17SetTrialExcludedRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x10\n\x08\x65xcluded\x18\x02 \x01(\x08\"\\\n\x18SetTrialExcludedResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.wattwise.v1.Job\"l\n\x18SetBatchSizeStateRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12,\n\x06status\x18\x03 \x01(\x0e\x32\x1c.wattwise.v1.BatchSizeStatus\":\n\x19SetBatchSizeStateResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"5\n\x13SetJobPausedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"5\n\x14SetJobPausedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"F\n\x16RequestBaselineRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\x05\x65very\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_every\"8\n\x17RequestBaselineResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"J\n\x13SetJobPolicyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x06policy\x18\x02 \x01(\x0e\x32\x13.wattwise.v1.Policy\"5\n\x14SetJobPolicyResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job2\xee\x04\n\nJobControl\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12G\n\x08ResetJob\x12\x1c.wattwise.v1.ResetJobRequest\x1a\x1d.wattwise.v1.ResetJobResponse\x12_\n\x10SetTrialExcluded\x12$.wattwise.v1.SetTrialExcludedRequest\x1a%.wattwise.v1.SetTrialExcludedResponse\x12\x62\n\x11SetBatchSizeState\x12%.wattwise.v1.SetBatchSizeStateRequest\x1a&.wattwise.v1.SetBatchSizeStateResponse\x12S\n\x0cSetJobPaused\x12 .wattwise.v1.SetJobPausedRequest\x1a!.wattwise.v1.SetJobPausedResponse\x12\\\n\x0fRequestBaseline\x12#.wattwise.v1.RequestBaselineRequest\x1a$.wattwise.v1.RequestBaselineResponse\x12S\n\x0cSetJobPolicy\x12 .wattwise.v1.SetJobPolicyRequest\x1a!.wattwise.v1.SetJobPolicyResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwattwise/v1/job_control.proto\x12\x0bwattwise.v1\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"9\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rallow_missing\x18\x02 \x01(\x08\"N\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12\x1a\n\x12num_stopped_trials\x18\x02 \x01(\x05\"!\n\x0fResetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"[\n\x10ResetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"P\n\x17SetTrialExcludedRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x10\n\x08\x65xcluded\x18\x02 \x01(\x08\"\x86\x01\n\x18SetTrialExcludedResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x03 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"l\n\x18SetBatchSizeStateRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12,\n\x06status\x18\x03 \x01(\x0e\x32\x1c.wattwise.v1.BatchSizeStatus\"d\n\x19SetBatchSizeStateResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"5\n\x13SetJobPausedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"_\n\x14SetJobPausedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"F\n\x16RequestBaselineRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\x05\x65very\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_every\"b\n\x17RequestBaselineResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"J\n\x13SetJobPolicyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x06policy\x18\x02 \x01(\x0e\x32\x13.wattwise.v1.Policy\"_\n\x14SetJobPolicyResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails2\xee\x04\n\nJobControl\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12G\n\x08ResetJob\x12\x1c.wattwise.v1.ResetJobRequest\x1a\x1d.wattwise.v1.ResetJobResponse\x12_\n\x10SetTrialExcluded\x12$.wattwise.v1.SetTrialExcludedRequest\x1a%.wattwise.v1.SetTrialExcludedResponse\x12\x62\n\x11SetBatchSizeState\x12%.wattwise.v1.SetBatchSizeStateRequest\x1a&.wattwise.v1.SetBatchSizeStateResponse\x12S\n\x0cSetJobPaused\x12 .wattwise.v1.SetJobPausedRequest\x1a!.wattwise.v1.SetJobPausedResponse\x12\\\n\x0fRequestBaseline\x12#.wattwise.v1.RequestBaselineRequest\x1a$.wattwise.v1.RequestBaselineResponse\x12S\n\x0cSetJobPolicy\x12 .wattwise.v1.SetJobPolicyRequest\x1a!.wattwise.v1.SetJobPolicyResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,33 +35,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'P\001Z\013wattwise/v1'
   _globals['_DELETEJOBREQUEST']._serialized_start=94
-  _globals['_DELETEJOBREQUEST']._serialized_end=128
-  _globals['_DELETEJOBRESPONSE']._serialized_start=130
-  _globals['_DELETEJOBRESPONSE']._serialized_end=224
-  _globals['_RESETJOBREQUEST']._serialized_start=226
-  _globals['_RESETJOBREQUEST']._serialized_end=259
-  _globals['_RESETJOBRESPONSE']._serialized_start=261
-  _globals['_RESETJOBRESPONSE']._serialized_end=310
-  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_start=312
-  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_end=392
-  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_start=394
-  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_end=486
-  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_start=488
-  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_end=596
-  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_start=598
-  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_end=656
-  _globals['_SETJOBPAUSEDREQUEST']._serialized_start=658
-  _globals['_SETJOBPAUSEDREQUEST']._serialized_end=711
-  _globals['_SETJOBPAUSEDRESPONSE']._serialized_start=713
-  _globals['_SETJOBPAUSEDRESPONSE']._serialized_end=766
-  _globals['_REQUESTBASELINEREQUEST']._serialized_start=768
-  _globals['_REQUESTBASELINEREQUEST']._serialized_end=838
-  _globals['_REQUESTBASELINERESPONSE']._serialized_start=840
-  _globals['_REQUESTBASELINERESPONSE']._serialized_end=896
-  _globals['_SETJOBPOLICYREQUEST']._serialized_start=898
-  _globals['_SETJOBPOLICYREQUEST']._serialized_end=972
-  _globals['_SETJOBPOLICYRESPONSE']._serialized_start=974
-  _globals['_SETJOBPOLICYRESPONSE']._serialized_end=1027
-  _globals['_JOBCONTROL']._serialized_start=1030
-  _globals['_JOBCONTROL']._serialized_end=1652
+  _globals['_DELETEJOBREQUEST']._serialized_end=151
+  _globals['_DELETEJOBRESPONSE']._serialized_start=153
+  _globals['_DELETEJOBRESPONSE']._serialized_end=231
+  _globals['_RESETJOBREQUEST']._serialized_start=233
+  _globals['_RESETJOBREQUEST']._serialized_end=266
+  _globals['_RESETJOBRESPONSE']._serialized_start=268
+  _globals['_RESETJOBRESPONSE']._serialized_end=359
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_start=361
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_end=441
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_start=444
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_end=578
+  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_start=580
+  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_end=688
+  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_start=690
+  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_end=790
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_start=792
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_end=845
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_start=847
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_end=942
+  _globals['_REQUESTBASELINEREQUEST']._serialized_start=944
+  _globals['_REQUESTBASELINEREQUEST']._serialized_end=1014
+  _globals['_REQUESTBASELINERESPONSE']._serialized_start=1016
+  _globals['_REQUESTBASELINERESPONSE']._serialized_end=1114
+  _globals['_SETJOBPOLICYREQUEST']._serialized_start=1116
+  _globals['_SETJOBPOLICYREQUEST']._serialized_end=1190
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_start=1192
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_end=1287
+  _globals['_JOBCONTROL']._serialized_start=1290
+  _globals['_JOBCONTROL']._serialized_end=1912
 # @@protoc_insertion_point(module_scope)

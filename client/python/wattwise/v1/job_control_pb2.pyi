@@ -3,10 +3,8 @@
 isort:skip_file
 """
 
-from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
 from wattwise.v1 import job_pb2 as _job_pb2
 from wattwise.v1 import trial_pb2 as _trial_pb2
 import builtins as _builtins
@@ -27,16 +25,20 @@ class DeleteJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
+    allow_missing: _builtins.bool
+    """Whether a job that does not exist is no error, so that a retry succeeds. Unset: it is ERROR_REASON_JOB_NOT_FOUND."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        allow_missing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -49,24 +51,22 @@ class DeleteJobResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
-    STOPPED_TRIALS_FIELD_NUMBER: _builtins.int
+    NUM_STOPPED_TRIALS_FIELD_NUMBER: _builtins.int
+    num_stopped_trials: _builtins.int
+    """Number of running trials that were stopped. 0: none was running."""
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job's last state. Always set."""
-
-    @_builtins.property
-    def stopped_trials(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Trial]:
-        """The running trials that were stopped; if there are more than 1000, the newest 1000. Empty if none was running."""
+        """The job's last state. Unset: allow_missing is set, and there was no such job."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
-        stopped_trials: _abc.Iterable[_trial_pb2.Trial] | None = ...,
+        num_stopped_trials: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "stopped_trials", b"stopped_trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "num_stopped_trials", b"num_stopped_trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -101,18 +101,24 @@ class ResetJobResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -154,6 +160,7 @@ class SetTrialExcludedResponse(_message.Message):
 
     TRIAL_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trial(self) -> _trial_pb2.Trial:
         """The trial's current state. Always set."""
@@ -162,15 +169,20 @@ class SetTrialExcludedResponse(_message.Message):
     def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
 
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
+
     def __init__(
         self,
         *,
         trial: _trial_pb2.Trial | None = ...,
         job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -218,18 +230,24 @@ class SetBatchSizeStateResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -268,18 +286,24 @@ class SetJobPausedResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -323,18 +347,24 @@ class RequestBaselineResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,18 +403,24 @@ class SetJobPolicyResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

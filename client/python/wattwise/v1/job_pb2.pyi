@@ -9,7 +9,6 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from wattwise.v1 import statistics_pb2 as _statistics_pb2
 from wattwise.v1 import trial_pb2 as _trial_pb2
 import builtins as _builtins
 import sys
@@ -459,7 +458,7 @@ class BatchSizeState(_message.Message):
     not count.
     """
     num_running: _builtins.int
-    """Number of its running trials. In ListJobs always 0."""
+    """Number of its running trials. 0: none."""
     round_cost: _builtins.float
     """Cost of its exploration in the current pruning round, in joules. Unset: it has no result in this round, or there are no
     pruning rounds.
@@ -599,7 +598,7 @@ Global___DetectedChange: _TypeAlias = DetectedChange  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):
-    """The state of a job."""
+    """The state of a job, the same in every answer. What takes longer to compute is in JobDetails and JobSummary."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -609,22 +608,16 @@ class Job(_message.Message):
     SURVIVING_BATCH_SIZES_FIELD_NUMBER: _builtins.int
     MIN_COST_FIELD_NUMBER: _builtins.int
     MIN_COST_BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    ARMS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     NUM_TRIALS_FIELD_NUMBER: _builtins.int
     MONITOR_FIELD_NUMBER: _builtins.int
     OTHER_MONITOR_FIELD_NUMBER: _builtins.int
-    POWER_LIMITS_FIELD_NUMBER: _builtins.int
-    BATCH_SIZE_STATES_FIELD_NUMBER: _builtins.int
-    ADVICE_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     BASELINE_REQUESTED_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     RESET_AFTER_FIELD_NUMBER: _builtins.int
     RESET_TIME_FIELD_NUMBER: _builtins.int
     PINNED_BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    SUMMARY_FIELD_NUMBER: _builtins.int
-    CHANGES_FIELD_NUMBER: _builtins.int
     BEST_KNOWN_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     BEST_KNOWN_COST_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_IN_USE_FIELD_NUMBER: _builtins.int
@@ -644,11 +637,6 @@ class Job(_message.Message):
     """Batch size of that trial. Unset if there is none."""
     num_trials: _builtins.int
     """Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet."""
-    advice: _builtins.str
-    """Why another launch will hardly deliver a model, and what to change: no batch size is left to try, each that may be
-    chosen has missed the target and none has ever reached it, or the newest trials keep failing. Empty: launching the job
-    may deliver one.
-    """
     paused: _builtins.bool
     """Whether SetJobPaused has paused the search: launches get the best known batch size."""
     baseline_requested: _builtins.bool
@@ -678,10 +666,6 @@ class Job(_message.Message):
         """
 
     @_builtins.property
-    def arms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Arm]:
-        """One arm per surviving batch size. Empty: the pruning is not complete."""
-
-    @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When the job was registered. Always set."""
 
@@ -698,14 +682,6 @@ class Job(_message.Message):
         """
 
     @_builtins.property
-    def power_limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PowerLimit]:
-        """The known power limits, by ascending batch size. Empty: no trial has reported a profile."""
-
-    @_builtins.property
-    def batch_size_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchSizeState]:
-        """The state of every batch size, in ascending order. Always set."""
-
-    @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.TrialWarning]:
         """What looks wrong about the job's trials, at most one warning for each reason; a later launch without it withdraws it,
         an imported trial does not. The reasons of changes say when they are withdrawn. Empty: nothing.
@@ -714,14 +690,6 @@ class Job(_message.Message):
     @_builtins.property
     def reset_time(self) -> _timestamp_pb2.Timestamp:
         """When ResetJob was called last. Unset: never."""
-
-    @_builtins.property
-    def summary(self) -> _statistics_pb2.JobSummary:
-        """What the job has done so far, in figures. Only in ListJobs, with `with_summaries`."""
-
-    @_builtins.property
-    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DetectedChange]:
-        """The newest detected change of each quantity, also long after its warning was withdrawn. Empty: none, or in ListJobs."""
 
     def __init__(
         self,
@@ -732,30 +700,24 @@ class Job(_message.Message):
         surviving_batch_sizes: _abc.Iterable[_builtins.int] | None = ...,
         min_cost: _builtins.float | None = ...,
         min_cost_batch_size: _builtins.int | None = ...,
-        arms: _abc.Iterable[Global___Arm] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         num_trials: _builtins.int = ...,
         monitor: _trial_pb2.Monitor | None = ...,
         other_monitor: _trial_pb2.Monitor | None = ...,
-        power_limits: _abc.Iterable[Global___PowerLimit] | None = ...,
-        batch_size_states: _abc.Iterable[Global___BatchSizeState] | None = ...,
-        advice: _builtins.str = ...,
         paused: _builtins.bool = ...,
         baseline_requested: _builtins.bool = ...,
         warnings: _abc.Iterable[_trial_pb2.TrialWarning] | None = ...,
         reset_after: _builtins.int = ...,
         reset_time: _timestamp_pb2.Timestamp | None = ...,
         pinned_batch_size: _builtins.int | None = ...,
-        summary: _statistics_pb2.JobSummary | None = ...,
-        changes: _abc.Iterable[Global___DetectedChange] | None = ...,
         best_known_batch_size: _builtins.int | None = ...,
         best_known_cost: _builtins.float | None = ...,
         batch_size_in_use: _builtins.int = ...,
         baseline_every: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "reset_time", b"reset_time", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "reset_time", b"reset_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "advice", b"advice", "arms", b"arms", "baseline_every", b"baseline_every", "baseline_requested", b"baseline_requested", "batch_size_in_use", b"batch_size_in_use", "batch_size_states", b"batch_size_states", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "changes", b"changes", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "summary", b"summary", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "baseline_every", b"baseline_every", "baseline_requested", b"baseline_requested", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_known_batch_size: _TypeAlias = _typing.Literal["best_known_batch_size"]  # noqa: Y015
     _WhichOneofArgType__best_known_batch_size: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size"]  # noqa: Y015
@@ -779,3 +741,52 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pinned_batch_size) -> _WhichOneofReturnType__pinned_batch_size | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class JobDetails(_message.Message):
+    """What a job knows about its batch sizes, and what people should know about it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARMS_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_STATES_FIELD_NUMBER: _builtins.int
+    POWER_LIMITS_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
+    advice: _builtins.str
+    """Why another launch will hardly deliver a model, and what to change: no batch size is left to try, each that may be
+    chosen has missed the target and none has ever reached it, or the newest trials keep failing. Empty: launching the job
+    may deliver one.
+    """
+    @_builtins.property
+    def arms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Arm]:
+        """One arm per surviving batch size. Empty: the pruning is not complete."""
+
+    @_builtins.property
+    def batch_size_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchSizeState]:
+        """The state of every batch size, in ascending order. Always set."""
+
+    @_builtins.property
+    def power_limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PowerLimit]:
+        """The known power limits, by ascending batch size. Empty: no trial has reported a profile."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DetectedChange]:
+        """The newest detected change of each quantity, also long after its warning was withdrawn. Empty: none."""
+
+    def __init__(
+        self,
+        *,
+        arms: _abc.Iterable[Global___Arm] | None = ...,
+        batch_size_states: _abc.Iterable[Global___BatchSizeState] | None = ...,
+        power_limits: _abc.Iterable[Global___PowerLimit] | None = ...,
+        changes: _abc.Iterable[Global___DetectedChange] | None = ...,
+        advice: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "arms", b"arms", "batch_size_states", b"batch_size_states", "changes", b"changes", "power_limits", b"power_limits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobDetails: _TypeAlias = JobDetails  # noqa: Y015

@@ -120,18 +120,24 @@ class GetJobResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -192,6 +198,36 @@ class ListJobsRequest(_message.Message):
 Global___ListJobsRequest: _TypeAlias = ListJobsRequest  # noqa: Y015
 
 @_typing.final
+class JobListing(_message.Message):
+    """A job of a list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
+        """The job's current state. Always set."""
+
+    @_builtins.property
+    def summary(self) -> _statistics_pb2.JobSummary:
+        """What the job has done so far, in figures. Unset: with_summaries was not set."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.Job | None = ...,
+        summary: _statistics_pb2.JobSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobListing: _TypeAlias = JobListing  # noqa: Y015
+
+@_typing.final
 class ListJobsResponse(_message.Message):
     """Response of ListJobs."""
 
@@ -208,15 +244,13 @@ class ListJobsResponse(_message.Message):
     total_size: _builtins.int
     """How many jobs match, on all pages. Unset: with_total_size was not set."""
     @_builtins.property
-    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
-        """The jobs, without arms, batch_size_states, power_limits, advice and changes, which GetJob returns. Empty if no job
-        matches.
-        """
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobListing]:
+        """The jobs. Empty if no job matches."""
 
     def __init__(
         self,
         *,
-        jobs: _abc.Iterable[_job_pb2.Job] | None = ...,
+        jobs: _abc.Iterable[Global___JobListing] | None = ...,
         next_page_token: _builtins.str = ...,
         total_size: _builtins.int | None = ...,
     ) -> None: ...
@@ -385,37 +419,96 @@ class GetTrialResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: _builtins.int
-    MEASUREMENTS_FIELD_NUMBER: _builtins.int
     POWER_PROFILE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trial(self) -> _trial_pb2.Trial:
         """The trial's current state. Always set."""
 
     @_builtins.property
-    def measurements(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Measurement]:
-        """Its newest measurements, by ascending epoch: at most 50000, or the lower number that the server is configured to
-        keep. Empty before the first report, and after the measurements have expired if the server is configured to delete
-        them.
-        """
-
-    @_builtins.property
     def power_profile(self) -> _statistics_pb2.PowerProfile:
-        """The power limits that it has profiled, if it has."""
+        """The power limits that it has profiled. Unset: it has profiled none."""
 
     def __init__(
         self,
         *,
         trial: _trial_pb2.Trial | None = ...,
-        measurements: _abc.Iterable[_trial_pb2.Measurement] | None = ...,
         power_profile: _statistics_pb2.PowerProfile | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["power_profile", b"power_profile", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["measurements", b"measurements", "power_profile", b"power_profile", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["power_profile", b"power_profile", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetTrialResponse: _TypeAlias = GetTrialResponse  # noqa: Y015
+
+@_typing.final
+class ListMeasurementsRequest(_message.Message):
+    """Request of ListMeasurements."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    NEWEST_FIRST_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Maximum number of measurements on the page; values above 10000 mean 10000, and 0 means 1000. A page may be shorter."""
+    page_token: _builtins.str
+    """next_page_token of the previous page. Empty: the first page."""
+    newest_first: _builtins.bool
+    """Whether the newest epoch comes first. Unset: the oldest one that is kept."""
+    @_builtins.property
+    def trial(self) -> _trial_pb2.TrialId:
+        """Required. The trial; a batch_size of 0 is not compared with the trial's."""
+
+    def __init__(
+        self,
+        *,
+        trial: _trial_pb2.TrialId | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        newest_first: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest_first", b"newest_first", "page_size", b"page_size", "page_token", b"page_token", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMeasurementsRequest: _TypeAlias = ListMeasurementsRequest  # noqa: Y015
+
+@_typing.final
+class ListMeasurementsResponse(_message.Message):
+    """Response of ListMeasurements."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEASUREMENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Pass it as page_token to get the next page. Empty: this is the last page. An epoch that ends between two pages is on a
+    later page, or on none if the newest epoch comes first.
+    """
+    @_builtins.property
+    def measurements(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Measurement]:
+        """The measurements, by epoch: the newest ones of the trial, as many as the server is configured to keep. Empty before the
+        first report, and after the measurements have expired if the server is configured to delete them.
+        """
+
+    def __init__(
+        self,
+        *,
+        measurements: _abc.Iterable[_trial_pb2.Measurement] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measurements", b"measurements", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMeasurementsResponse: _TypeAlias = ListMeasurementsResponse  # noqa: Y015
 
 @_typing.final
 class WatchJobRequest(_message.Message):
@@ -446,18 +539,24 @@ class WatchJobResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

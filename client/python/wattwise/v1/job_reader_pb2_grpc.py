@@ -56,6 +56,11 @@ class JobReaderStub(object):
                 request_serializer=wattwise_dot_v1_dot_job__reader__pb2.GetTrialRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_job__reader__pb2.GetTrialResponse.FromString,
                 _registered_method=True)
+        self.ListMeasurements = channel.unary_unary(
+                '/wattwise.v1.JobReader/ListMeasurements',
+                request_serializer=wattwise_dot_v1_dot_job__reader__pb2.ListMeasurementsRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__reader__pb2.ListMeasurementsResponse.FromString,
+                _registered_method=True)
         self.WatchJob = channel.unary_stream(
                 '/wattwise.v1.JobReader/WatchJob',
                 request_serializer=wattwise_dot_v1_dot_job__reader__pb2.WatchJobRequest.SerializeToString,
@@ -120,7 +125,16 @@ class JobReaderServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetTrial(self, request, context):
-        """Returns one trial with its measurements.
+        """Returns one trial and its power profile.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMeasurements(self, request, context):
+        """Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
+        nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
+        another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -201,6 +215,11 @@ def add_JobReaderServicer_to_server(servicer, server):
                     servicer.GetTrial,
                     request_deserializer=wattwise_dot_v1_dot_job__reader__pb2.GetTrialRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_job__reader__pb2.GetTrialResponse.SerializeToString,
+            ),
+            'ListMeasurements': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMeasurements,
+                    request_deserializer=wattwise_dot_v1_dot_job__reader__pb2.ListMeasurementsRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__reader__pb2.ListMeasurementsResponse.SerializeToString,
             ),
             'WatchJob': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJob,
@@ -348,6 +367,33 @@ class JobReader(object):
             '/wattwise.v1.JobReader/GetTrial',
             wattwise_dot_v1_dot_job__reader__pb2.GetTrialRequest.SerializeToString,
             wattwise_dot_v1_dot_job__reader__pb2.GetTrialResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMeasurements(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobReader/ListMeasurements',
+            wattwise_dot_v1_dot_job__reader__pb2.ListMeasurementsRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__reader__pb2.ListMeasurementsResponse.FromString,
             options,
             channel_credentials,
             insecure,

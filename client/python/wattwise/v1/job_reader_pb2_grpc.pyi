@@ -42,7 +42,12 @@ class JobReaderStub:
     ListTrials: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.ListTrialsRequest, _job_reader_pb2.ListTrialsResponse]
     """Lists trials of one job or of several, one page per call."""
     GetTrial: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.GetTrialRequest, _job_reader_pb2.GetTrialResponse]
-    """Returns one trial with its measurements."""
+    """Returns one trial and its power profile."""
+    ListMeasurements: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.ListMeasurementsRequest, _job_reader_pb2.ListMeasurementsResponse]
+    """Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
+    nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
+    another list.
+    """
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_reader_pb2.WatchJobRequest, _job_reader_pb2.WatchJobResponse]
     """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
     a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
@@ -78,7 +83,12 @@ class JobReaderAsyncStub(JobReaderStub):
     ListTrials: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.ListTrialsRequest, _job_reader_pb2.ListTrialsResponse]  # type: ignore[assignment]
     """Lists trials of one job or of several, one page per call."""
     GetTrial: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.GetTrialRequest, _job_reader_pb2.GetTrialResponse]  # type: ignore[assignment]
-    """Returns one trial with its measurements."""
+    """Returns one trial and its power profile."""
+    ListMeasurements: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.ListMeasurementsRequest, _job_reader_pb2.ListMeasurementsResponse]  # type: ignore[assignment]
+    """Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
+    nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
+    another list.
+    """
     WatchJob: _aio.UnaryStreamMultiCallable[_job_reader_pb2.WatchJobRequest, _job_reader_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
     a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
@@ -135,7 +145,18 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.GetTrialRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.GetTrialResponse, _abc.Awaitable[_job_reader_pb2.GetTrialResponse]]:
-        """Returns one trial with its measurements."""
+        """Returns one trial and its power profile."""
+
+    @_abc_1.abstractmethod
+    def ListMeasurements(
+        self,
+        request: _job_reader_pb2.ListMeasurementsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_reader_pb2.ListMeasurementsResponse, _abc.Awaitable[_job_reader_pb2.ListMeasurementsResponse]]:
+        """Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
+        nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
+        another list.
+        """
 
     @_abc_1.abstractmethod
     def WatchJob(

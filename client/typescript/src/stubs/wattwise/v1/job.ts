@@ -7,7 +7,6 @@
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
-import { JobSummary } from "./statistics.js";
 import { Monitor, PowerSetting, TrialWarning } from "./trial.js";
 
 /** How the next batch size of a job is chosen. */
@@ -397,7 +396,7 @@ export interface BatchSizeState {
    * not count.
    */
   numFailed: number;
-  /** Number of its running trials. In ListJobs always 0. */
+  /** Number of its running trials. 0: none. */
   numRunning: number;
   /**
    * Cost of its exploration in the current pruning round, in joules. Unset: it has no result in this round, or there are no
@@ -452,7 +451,7 @@ export interface DetectedChange {
   factorIsLowerLimit: boolean;
 }
 
-/** The state of a job. */
+/** The state of a job, the same in every answer. What takes longer to compute is in JobDetails and JobSummary. */
 export interface Job {
   /** The configuration, with all defaults filled in and the batch sizes in ascending order. Always set. */
   spec:
@@ -482,8 +481,6 @@ export interface Job {
   minCostBatchSize?:
     | number
     | undefined;
-  /** One arm per surviving batch size. Empty: the pruning is not complete. */
-  arms: Arm[];
   /** When the job was registered. Always set. */
   createTime:
     | Date
@@ -504,16 +501,6 @@ export interface Job {
   otherMonitor:
     | Monitor
     | undefined;
-  /** The known power limits, by ascending batch size. Empty: no trial has reported a profile. */
-  powerLimits: PowerLimit[];
-  /** The state of every batch size, in ascending order. Always set. */
-  batchSizeStates: BatchSizeState[];
-  /**
-   * Why another launch will hardly deliver a model, and what to change: no batch size is left to try, each that may be
-   * chosen has missed the target and none has ever reached it, or the newest trials keep failing. Empty: launching the job
-   * may deliver one.
-   */
-  advice: string;
   /** Whether SetJobPaused has paused the search: launches get the best known batch size. */
   paused: boolean;
   /** Whether RequestBaseline has requested a trial of the default batch size that is not dispatched yet. */
@@ -533,12 +520,6 @@ export interface Job {
   pinnedBatchSize?:
     | number
     | undefined;
-  /** What the job has done so far, in figures. Only in ListJobs, with `with_summaries`. */
-  summary:
-    | JobSummary
-    | undefined;
-  /** The newest detected change of each quantity, also long after its warning was withdrawn. Empty: none, or in ListJobs. */
-  changes: DetectedChange[];
   /** The batch size with the least expected cost of those that have converged and may be chosen. Unset: none has converged. */
   bestKnownBatchSize?:
     | number
@@ -554,6 +535,24 @@ export interface Job {
   batchSizeInUse: number;
   /** One launch in so many gets the default batch size, because RequestBaseline has asked for it. 0: none. */
   baselineEvery: number;
+}
+
+/** What a job knows about its batch sizes, and what people should know about it. */
+export interface JobDetails {
+  /** One arm per surviving batch size. Empty: the pruning is not complete. */
+  arms: Arm[];
+  /** The state of every batch size, in ascending order. Always set. */
+  batchSizeStates: BatchSizeState[];
+  /** The known power limits, by ascending batch size. Empty: no trial has reported a profile. */
+  powerLimits: PowerLimit[];
+  /** The newest detected change of each quantity, also long after its warning was withdrawn. Empty: none. */
+  changes: DetectedChange[];
+  /**
+   * Why another launch will hardly deliver a model, and what to change: no batch size is left to try, each that may be
+   * chosen has missed the target and none has ever reached it, or the newest trials keep failing. Empty: launching the job
+   * may deliver one.
+   */
+  advice: string;
 }
 
 function createBaseGpuConfig(): GpuConfig {
@@ -1533,22 +1532,16 @@ function createBaseJob(): Job {
     survivingBatchSizes: [],
     minCost: undefined,
     minCostBatchSize: undefined,
-    arms: [],
     createTime: undefined,
     numTrials: 0,
     monitor: undefined,
     otherMonitor: undefined,
-    powerLimits: [],
-    batchSizeStates: [],
-    advice: "",
     paused: false,
     baselineRequested: false,
     warnings: [],
     resetAfter: 0,
     resetTime: undefined,
     pinnedBatchSize: undefined,
-    summary: undefined,
-    changes: [],
     bestKnownBatchSize: undefined,
     bestKnownCost: undefined,
     batchSizeInUse: 0,
@@ -1580,65 +1573,47 @@ export const Job: MessageFns<Job> = {
     if (message.minCostBatchSize !== undefined) {
       writer.uint32(48).int32(message.minCostBatchSize);
     }
-    for (const v of message.arms) {
-      Arm.encode(v!, writer.uint32(58).fork()).join();
-    }
     if (message.createTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.createTime), writer.uint32(66).fork()).join();
+      Timestamp.encode(toTimestamp(message.createTime), writer.uint32(58).fork()).join();
     }
     if (message.numTrials !== 0) {
-      writer.uint32(72).int32(message.numTrials);
+      writer.uint32(64).int32(message.numTrials);
     }
     if (message.monitor !== undefined) {
-      Monitor.encode(message.monitor, writer.uint32(82).fork()).join();
+      Monitor.encode(message.monitor, writer.uint32(74).fork()).join();
     }
     if (message.otherMonitor !== undefined) {
-      Monitor.encode(message.otherMonitor, writer.uint32(98).fork()).join();
-    }
-    for (const v of message.powerLimits) {
-      PowerLimit.encode(v!, writer.uint32(90).fork()).join();
-    }
-    for (const v of message.batchSizeStates) {
-      BatchSizeState.encode(v!, writer.uint32(106).fork()).join();
-    }
-    if (message.advice !== "") {
-      writer.uint32(114).string(message.advice);
+      Monitor.encode(message.otherMonitor, writer.uint32(82).fork()).join();
     }
     if (message.paused !== false) {
-      writer.uint32(120).bool(message.paused);
+      writer.uint32(88).bool(message.paused);
     }
     if (message.baselineRequested !== false) {
-      writer.uint32(128).bool(message.baselineRequested);
+      writer.uint32(96).bool(message.baselineRequested);
     }
     for (const v of message.warnings) {
-      TrialWarning.encode(v!, writer.uint32(138).fork()).join();
+      TrialWarning.encode(v!, writer.uint32(106).fork()).join();
     }
     if (message.resetAfter !== 0) {
-      writer.uint32(144).int32(message.resetAfter);
+      writer.uint32(112).int32(message.resetAfter);
     }
     if (message.resetTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.resetTime), writer.uint32(154).fork()).join();
+      Timestamp.encode(toTimestamp(message.resetTime), writer.uint32(122).fork()).join();
     }
     if (message.pinnedBatchSize !== undefined) {
-      writer.uint32(160).int32(message.pinnedBatchSize);
-    }
-    if (message.summary !== undefined) {
-      JobSummary.encode(message.summary, writer.uint32(170).fork()).join();
-    }
-    for (const v of message.changes) {
-      DetectedChange.encode(v!, writer.uint32(178).fork()).join();
+      writer.uint32(128).int32(message.pinnedBatchSize);
     }
     if (message.bestKnownBatchSize !== undefined) {
-      writer.uint32(184).int32(message.bestKnownBatchSize);
+      writer.uint32(136).int32(message.bestKnownBatchSize);
     }
     if (message.bestKnownCost !== undefined) {
-      writer.uint32(193).double(message.bestKnownCost);
+      writer.uint32(145).double(message.bestKnownCost);
     }
     if (message.batchSizeInUse !== 0) {
-      writer.uint32(200).int32(message.batchSizeInUse);
+      writer.uint32(152).int32(message.batchSizeInUse);
     }
     if (message.baselineEvery !== 0) {
-      writer.uint32(208).int32(message.baselineEvery);
+      writer.uint32(160).int32(message.baselineEvery);
     }
     return writer;
   },
@@ -1719,23 +1694,23 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.arms.push(Arm.decode(reader, reader.uint32()));
-            continue;
-          }
-          case 8: {
-            if (tag !== 66) {
-              break;
-            }
-
             message.createTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
-          case 9: {
-            if (tag !== 72) {
+          case 8: {
+            if (tag !== 64) {
               break;
             }
 
             message.numTrials = reader.int32();
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
           case 10: {
@@ -1743,23 +1718,23 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.monitor = Monitor.decode(reader, reader.uint32());
-            continue;
-          }
-          case 12: {
-            if (tag !== 98) {
-              break;
-            }
-
             message.otherMonitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
           case 11: {
-            if (tag !== 90) {
+            if (tag !== 88) {
               break;
             }
 
-            message.powerLimits.push(PowerLimit.decode(reader, reader.uint32()));
+            message.paused = reader.bool();
+            continue;
+          }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.baselineRequested = reader.bool();
             continue;
           }
           case 13: {
@@ -1767,23 +1742,23 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.batchSizeStates.push(BatchSizeState.decode(reader, reader.uint32()));
+            message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
             continue;
           }
           case 14: {
-            if (tag !== 114) {
+            if (tag !== 112) {
               break;
             }
 
-            message.advice = reader.string();
+            message.resetAfter = reader.int32();
             continue;
           }
           case 15: {
-            if (tag !== 120) {
+            if (tag !== 122) {
               break;
             }
 
-            message.paused = reader.bool();
+            message.resetTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
           case 16: {
@@ -1791,83 +1766,35 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.baselineRequested = reader.bool();
-            continue;
-          }
-          case 17: {
-            if (tag !== 138) {
-              break;
-            }
-
-            message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
-            continue;
-          }
-          case 18: {
-            if (tag !== 144) {
-              break;
-            }
-
-            message.resetAfter = reader.int32();
-            continue;
-          }
-          case 19: {
-            if (tag !== 154) {
-              break;
-            }
-
-            message.resetTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
-            continue;
-          }
-          case 20: {
-            if (tag !== 160) {
-              break;
-            }
-
             message.pinnedBatchSize = reader.int32();
             continue;
           }
-          case 21: {
-            if (tag !== 170) {
-              break;
-            }
-
-            message.summary = JobSummary.decode(reader, reader.uint32());
-            continue;
-          }
-          case 22: {
-            if (tag !== 178) {
-              break;
-            }
-
-            message.changes.push(DetectedChange.decode(reader, reader.uint32()));
-            continue;
-          }
-          case 23: {
-            if (tag !== 184) {
+          case 17: {
+            if (tag !== 136) {
               break;
             }
 
             message.bestKnownBatchSize = reader.int32();
             continue;
           }
-          case 24: {
-            if (tag !== 193) {
+          case 18: {
+            if (tag !== 145) {
               break;
             }
 
             message.bestKnownCost = reader.double();
             continue;
           }
-          case 25: {
-            if (tag !== 200) {
+          case 19: {
+            if (tag !== 152) {
               break;
             }
 
             message.batchSizeInUse = reader.int32();
             continue;
           }
-          case 26: {
-            if (tag !== 208) {
+          case 20: {
+            if (tag !== 160) {
               break;
             }
 
@@ -1897,7 +1824,6 @@ export const Job: MessageFns<Job> = {
     message.survivingBatchSizes = object.survivingBatchSizes?.map((e) => e) || [];
     message.minCost = object.minCost ?? undefined;
     message.minCostBatchSize = object.minCostBatchSize ?? undefined;
-    message.arms = object.arms?.map((e) => Arm.fromPartial(e)) || [];
     message.createTime = object.createTime ?? undefined;
     message.numTrials = object.numTrials ?? 0;
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
@@ -1906,23 +1832,119 @@ export const Job: MessageFns<Job> = {
     message.otherMonitor = (object.otherMonitor !== undefined && object.otherMonitor !== null)
       ? Monitor.fromPartial(object.otherMonitor)
       : undefined;
-    message.powerLimits = object.powerLimits?.map((e) => PowerLimit.fromPartial(e)) || [];
-    message.batchSizeStates = object.batchSizeStates?.map((e) => BatchSizeState.fromPartial(e)) || [];
-    message.advice = object.advice ?? "";
     message.paused = object.paused ?? false;
     message.baselineRequested = object.baselineRequested ?? false;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
     message.resetAfter = object.resetAfter ?? 0;
     message.resetTime = object.resetTime ?? undefined;
     message.pinnedBatchSize = object.pinnedBatchSize ?? undefined;
-    message.summary = (object.summary !== undefined && object.summary !== null)
-      ? JobSummary.fromPartial(object.summary)
-      : undefined;
-    message.changes = object.changes?.map((e) => DetectedChange.fromPartial(e)) || [];
     message.bestKnownBatchSize = object.bestKnownBatchSize ?? undefined;
     message.bestKnownCost = object.bestKnownCost ?? undefined;
     message.batchSizeInUse = object.batchSizeInUse ?? 0;
     message.baselineEvery = object.baselineEvery ?? 0;
+    return message;
+  },
+};
+
+function createBaseJobDetails(): JobDetails {
+  return { arms: [], batchSizeStates: [], powerLimits: [], changes: [], advice: "" };
+}
+
+export const JobDetails: MessageFns<JobDetails> = {
+  encode(message: JobDetails, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.arms) {
+      Arm.encode(v!, writer.uint32(10).fork()).join();
+    }
+    for (const v of message.batchSizeStates) {
+      BatchSizeState.encode(v!, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.powerLimits) {
+      PowerLimit.encode(v!, writer.uint32(26).fork()).join();
+    }
+    for (const v of message.changes) {
+      DetectedChange.encode(v!, writer.uint32(34).fork()).join();
+    }
+    if (message.advice !== "") {
+      writer.uint32(42).string(message.advice);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): JobDetails {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseJobDetails();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.arms.push(Arm.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.batchSizeStates.push(BatchSizeState.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.powerLimits.push(PowerLimit.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.changes.push(DetectedChange.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.advice = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<JobDetails>): JobDetails {
+    return JobDetails.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<JobDetails>): JobDetails {
+    const message = createBaseJobDetails();
+    message.arms = object.arms?.map((e) => Arm.fromPartial(e)) || [];
+    message.batchSizeStates = object.batchSizeStates?.map((e) => BatchSizeState.fromPartial(e)) || [];
+    message.powerLimits = object.powerLimits?.map((e) => PowerLimit.fromPartial(e)) || [];
+    message.changes = object.changes?.map((e) => DetectedChange.fromPartial(e)) || [];
+    message.advice = object.advice ?? "";
     return message;
   },
 };

@@ -23,6 +23,7 @@ import {
   batchSizeStatusFromJSON,
   batchSizeStatusToNumber,
   Job,
+  JobDetails,
   Policy,
   policyFromJSON,
   policyToNumber,
@@ -33,16 +34,18 @@ import { Trial, TrialId } from "./trial.js";
 export interface DeleteJobRequest {
   /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
+  /** Whether a job that does not exist is no error, so that a retry succeeds. Unset: it is ERROR_REASON_JOB_NOT_FOUND. */
+  allowMissing: boolean;
 }
 
 /** Response of DeleteJob. */
 export interface DeleteJobResponse {
-  /** The job's last state. Always set. */
+  /** The job's last state. Unset: allow_missing is set, and there was no such job. */
   job:
     | Job
     | undefined;
-  /** The running trials that were stopped; if there are more than 1000, the newest 1000. Empty if none was running. */
-  stoppedTrials: Trial[];
+  /** Number of running trials that were stopped. 0: none was running. */
+  numStoppedTrials: number;
 }
 
 /** Request of ResetJob. */
@@ -54,7 +57,11 @@ export interface ResetJobRequest {
 /** Response of ResetJob. */
 export interface ResetJobResponse {
   /** The job's current state. Always set. */
-  job: Job | undefined;
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
 }
 
 /** Request of SetTrialExcluded. */
@@ -74,7 +81,11 @@ export interface SetTrialExcludedResponse {
     | Trial
     | undefined;
   /** The job's current state. Always set. */
-  job: Job | undefined;
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
 }
 
 /** Request of SetBatchSizeState. */
@@ -96,7 +107,11 @@ export interface SetBatchSizeStateRequest {
 /** Response of SetBatchSizeState. */
 export interface SetBatchSizeStateResponse {
   /** The job's current state. Always set. */
-  job: Job | undefined;
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
 }
 
 /** Request of SetJobPaused. */
@@ -110,7 +125,11 @@ export interface SetJobPausedRequest {
 /** Response of SetJobPaused. */
 export interface SetJobPausedResponse {
   /** The job's current state. Always set. */
-  job: Job | undefined;
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
 }
 
 /** Request of RequestBaseline. */
@@ -128,7 +147,11 @@ export interface RequestBaselineRequest {
 /** Response of RequestBaseline. */
 export interface RequestBaselineResponse {
   /** The job's current state. Always set. */
-  job: Job | undefined;
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
 }
 
 /** Request of SetJobPolicy. */
@@ -142,17 +165,24 @@ export interface SetJobPolicyRequest {
 /** Response of SetJobPolicy. */
 export interface SetJobPolicyResponse {
   /** The job's current state. Always set. */
-  job: Job | undefined;
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
 }
 
 function createBaseDeleteJobRequest(): DeleteJobRequest {
-  return { jobId: "" };
+  return { jobId: "", allowMissing: false };
 }
 
 export const DeleteJobRequest: MessageFns<DeleteJobRequest> = {
   encode(message: DeleteJobRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
+    }
+    if (message.allowMissing !== false) {
+      writer.uint32(16).bool(message.allowMissing);
     }
     return writer;
   },
@@ -178,6 +208,14 @@ export const DeleteJobRequest: MessageFns<DeleteJobRequest> = {
             message.jobId = reader.string();
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.allowMissing = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -196,12 +234,13 @@ export const DeleteJobRequest: MessageFns<DeleteJobRequest> = {
   fromPartial(object: DeepPartial<DeleteJobRequest>): DeleteJobRequest {
     const message = createBaseDeleteJobRequest();
     message.jobId = object.jobId ?? "";
+    message.allowMissing = object.allowMissing ?? false;
     return message;
   },
 };
 
 function createBaseDeleteJobResponse(): DeleteJobResponse {
-  return { job: undefined, stoppedTrials: [] };
+  return { job: undefined, numStoppedTrials: 0 };
 }
 
 export const DeleteJobResponse: MessageFns<DeleteJobResponse> = {
@@ -209,8 +248,8 @@ export const DeleteJobResponse: MessageFns<DeleteJobResponse> = {
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(10).fork()).join();
     }
-    for (const v of message.stoppedTrials) {
-      Trial.encode(v!, writer.uint32(18).fork()).join();
+    if (message.numStoppedTrials !== 0) {
+      writer.uint32(16).int32(message.numStoppedTrials);
     }
     return writer;
   },
@@ -237,11 +276,11 @@ export const DeleteJobResponse: MessageFns<DeleteJobResponse> = {
             continue;
           }
           case 2: {
-            if (tag !== 18) {
+            if (tag !== 16) {
               break;
             }
 
-            message.stoppedTrials.push(Trial.decode(reader, reader.uint32()));
+            message.numStoppedTrials = reader.int32();
             continue;
           }
         }
@@ -262,7 +301,7 @@ export const DeleteJobResponse: MessageFns<DeleteJobResponse> = {
   fromPartial(object: DeepPartial<DeleteJobResponse>): DeleteJobResponse {
     const message = createBaseDeleteJobResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
-    message.stoppedTrials = object.stoppedTrials?.map((e) => Trial.fromPartial(e)) || [];
+    message.numStoppedTrials = object.numStoppedTrials ?? 0;
     return message;
   },
 };
@@ -323,13 +362,16 @@ export const ResetJobRequest: MessageFns<ResetJobRequest> = {
 };
 
 function createBaseResetJobResponse(): ResetJobResponse {
-  return { job: undefined };
+  return { job: undefined, details: undefined };
 }
 
 export const ResetJobResponse: MessageFns<ResetJobResponse> = {
   encode(message: ResetJobResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -355,6 +397,14 @@ export const ResetJobResponse: MessageFns<ResetJobResponse> = {
             message.job = Job.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -373,6 +423,9 @@ export const ResetJobResponse: MessageFns<ResetJobResponse> = {
   fromPartial(object: DeepPartial<ResetJobResponse>): ResetJobResponse {
     const message = createBaseResetJobResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
     return message;
   },
 };
@@ -447,7 +500,7 @@ export const SetTrialExcludedRequest: MessageFns<SetTrialExcludedRequest> = {
 };
 
 function createBaseSetTrialExcludedResponse(): SetTrialExcludedResponse {
-  return { trial: undefined, job: undefined };
+  return { trial: undefined, job: undefined, details: undefined };
 }
 
 export const SetTrialExcludedResponse: MessageFns<SetTrialExcludedResponse> = {
@@ -457,6 +510,9 @@ export const SetTrialExcludedResponse: MessageFns<SetTrialExcludedResponse> = {
     }
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(18).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(26).fork()).join();
     }
     return writer;
   },
@@ -490,6 +546,14 @@ export const SetTrialExcludedResponse: MessageFns<SetTrialExcludedResponse> = {
             message.job = Job.decode(reader, reader.uint32());
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -509,6 +573,9 @@ export const SetTrialExcludedResponse: MessageFns<SetTrialExcludedResponse> = {
     const message = createBaseSetTrialExcludedResponse();
     message.trial = (object.trial !== undefined && object.trial !== null) ? Trial.fromPartial(object.trial) : undefined;
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
     return message;
   },
 };
@@ -593,13 +660,16 @@ export const SetBatchSizeStateRequest: MessageFns<SetBatchSizeStateRequest> = {
 };
 
 function createBaseSetBatchSizeStateResponse(): SetBatchSizeStateResponse {
-  return { job: undefined };
+  return { job: undefined, details: undefined };
 }
 
 export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = {
   encode(message: SetBatchSizeStateResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -625,6 +695,14 @@ export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = 
             message.job = Job.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -643,6 +721,9 @@ export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = 
   fromPartial(object: DeepPartial<SetBatchSizeStateResponse>): SetBatchSizeStateResponse {
     const message = createBaseSetBatchSizeStateResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
     return message;
   },
 };
@@ -715,13 +796,16 @@ export const SetJobPausedRequest: MessageFns<SetJobPausedRequest> = {
 };
 
 function createBaseSetJobPausedResponse(): SetJobPausedResponse {
-  return { job: undefined };
+  return { job: undefined, details: undefined };
 }
 
 export const SetJobPausedResponse: MessageFns<SetJobPausedResponse> = {
   encode(message: SetJobPausedResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -747,6 +831,14 @@ export const SetJobPausedResponse: MessageFns<SetJobPausedResponse> = {
             message.job = Job.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -765,6 +857,9 @@ export const SetJobPausedResponse: MessageFns<SetJobPausedResponse> = {
   fromPartial(object: DeepPartial<SetJobPausedResponse>): SetJobPausedResponse {
     const message = createBaseSetJobPausedResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
     return message;
   },
 };
@@ -837,13 +932,16 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
 };
 
 function createBaseRequestBaselineResponse(): RequestBaselineResponse {
-  return { job: undefined };
+  return { job: undefined, details: undefined };
 }
 
 export const RequestBaselineResponse: MessageFns<RequestBaselineResponse> = {
   encode(message: RequestBaselineResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -869,6 +967,14 @@ export const RequestBaselineResponse: MessageFns<RequestBaselineResponse> = {
             message.job = Job.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -887,6 +993,9 @@ export const RequestBaselineResponse: MessageFns<RequestBaselineResponse> = {
   fromPartial(object: DeepPartial<RequestBaselineResponse>): RequestBaselineResponse {
     const message = createBaseRequestBaselineResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
     return message;
   },
 };
@@ -959,13 +1068,16 @@ export const SetJobPolicyRequest: MessageFns<SetJobPolicyRequest> = {
 };
 
 function createBaseSetJobPolicyResponse(): SetJobPolicyResponse {
-  return { job: undefined };
+  return { job: undefined, details: undefined };
 }
 
 export const SetJobPolicyResponse: MessageFns<SetJobPolicyResponse> = {
   encode(message: SetJobPolicyResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -991,6 +1103,14 @@ export const SetJobPolicyResponse: MessageFns<SetJobPolicyResponse> = {
             message.job = Job.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1009,6 +1129,9 @@ export const SetJobPolicyResponse: MessageFns<SetJobPolicyResponse> = {
   fromPartial(object: DeepPartial<SetJobPolicyResponse>): SetJobPolicyResponse {
     const message = createBaseSetJobPolicyResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
     return message;
   },
 };

@@ -21,8 +21,8 @@ import {
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 import { Event, EventKind, eventKindFromJSON, eventKindToNumber } from "./event.js";
-import { Job } from "./job.js";
-import { JobStatistics, PowerProfile, Totals } from "./statistics.js";
+import { Job, JobDetails } from "./job.js";
+import { JobStatistics, JobSummary, PowerProfile, Totals } from "./statistics.js";
 import {
   EndReason,
   endReasonFromJSON,
@@ -168,7 +168,11 @@ export interface GetJobRequest {
 /** Response of GetJob. */
 export interface GetJobResponse {
   /** The job's current state. Always set. */
-  job: Job | undefined;
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
 }
 
 /** Request of ListJobs. */
@@ -197,13 +201,20 @@ export interface ListJobsRequest {
   withTotalSize: boolean;
 }
 
+/** A job of a list. */
+export interface JobListing {
+  /** The job's current state. Always set. */
+  job:
+    | Job
+    | undefined;
+  /** What the job has done so far, in figures. Unset: with_summaries was not set. */
+  summary: JobSummary | undefined;
+}
+
 /** Response of ListJobs. */
 export interface ListJobsResponse {
-  /**
-   * The jobs, without arms, batch_size_states, power_limits, advice and changes, which GetJob returns. Empty if no job
-   * matches.
-   */
-  jobs: Job[];
+  /** The jobs. Empty if no job matches. */
+  jobs: JobListing[];
   /**
    * Pass it as page_token to get the next page. Empty: this is the last page. In an order by activity or attention, a job
    * that changes or is deleted between two pages moves others, which may then be on both pages or on none. One page is of
@@ -275,14 +286,36 @@ export interface GetTrialResponse {
   trial:
     | Trial
     | undefined;
+  /** The power limits that it has profiled. Unset: it has profiled none. */
+  powerProfile: PowerProfile | undefined;
+}
+
+/** Request of ListMeasurements. */
+export interface ListMeasurementsRequest {
+  /** Required. The trial; a batch_size of 0 is not compared with the trial's. */
+  trial:
+    | TrialId
+    | undefined;
+  /** Maximum number of measurements on the page; values above 10000 mean 10000, and 0 means 1000. A page may be shorter. */
+  pageSize: number;
+  /** next_page_token of the previous page. Empty: the first page. */
+  pageToken: string;
+  /** Whether the newest epoch comes first. Unset: the oldest one that is kept. */
+  newestFirst: boolean;
+}
+
+/** Response of ListMeasurements. */
+export interface ListMeasurementsResponse {
   /**
-   * Its newest measurements, by ascending epoch: at most 50000, or the lower number that the server is configured to
-   * keep. Empty before the first report, and after the measurements have expired if the server is configured to delete
-   * them.
+   * The measurements, by epoch: the newest ones of the trial, as many as the server is configured to keep. Empty before the
+   * first report, and after the measurements have expired if the server is configured to delete them.
    */
   measurements: Measurement[];
-  /** The power limits that it has profiled, if it has. */
-  powerProfile: PowerProfile | undefined;
+  /**
+   * Pass it as page_token to get the next page. Empty: this is the last page. An epoch that ends between two pages is on a
+   * later page, or on none if the newest epoch comes first.
+   */
+  nextPageToken: string;
 }
 
 /** Request of WatchJob. */
@@ -294,7 +327,11 @@ export interface WatchJobRequest {
 /** Response of WatchJob. */
 export interface WatchJobResponse {
   /** The job's current state. Always set. */
-  job: Job | undefined;
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
 }
 
 /** Request of WatchTrials. */
@@ -467,13 +504,16 @@ export const GetJobRequest: MessageFns<GetJobRequest> = {
 };
 
 function createBaseGetJobResponse(): GetJobResponse {
-  return { job: undefined };
+  return { job: undefined, details: undefined };
 }
 
 export const GetJobResponse: MessageFns<GetJobResponse> = {
   encode(message: GetJobResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -499,6 +539,14 @@ export const GetJobResponse: MessageFns<GetJobResponse> = {
             message.job = Job.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -517,6 +565,9 @@ export const GetJobResponse: MessageFns<GetJobResponse> = {
   fromPartial(object: DeepPartial<GetJobResponse>): GetJobResponse {
     const message = createBaseGetJobResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
     return message;
   },
 };
@@ -669,6 +720,75 @@ export const ListJobsRequest: MessageFns<ListJobsRequest> = {
   },
 };
 
+function createBaseJobListing(): JobListing {
+  return { job: undefined, summary: undefined };
+}
+
+export const JobListing: MessageFns<JobListing> = {
+  encode(message: JobListing, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.summary !== undefined) {
+      JobSummary.encode(message.summary, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): JobListing {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseJobListing();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.summary = JobSummary.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<JobListing>): JobListing {
+    return JobListing.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<JobListing>): JobListing {
+    const message = createBaseJobListing();
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.summary = (object.summary !== undefined && object.summary !== null)
+      ? JobSummary.fromPartial(object.summary)
+      : undefined;
+    return message;
+  },
+};
+
 function createBaseListJobsResponse(): ListJobsResponse {
   return { jobs: [], nextPageToken: "", totalSize: undefined };
 }
@@ -676,7 +796,7 @@ function createBaseListJobsResponse(): ListJobsResponse {
 export const ListJobsResponse: MessageFns<ListJobsResponse> = {
   encode(message: ListJobsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.jobs) {
-      Job.encode(v!, writer.uint32(10).fork()).join();
+      JobListing.encode(v!, writer.uint32(10).fork()).join();
     }
     if (message.nextPageToken !== "") {
       writer.uint32(18).string(message.nextPageToken);
@@ -705,7 +825,7 @@ export const ListJobsResponse: MessageFns<ListJobsResponse> = {
               break;
             }
 
-            message.jobs.push(Job.decode(reader, reader.uint32()));
+            message.jobs.push(JobListing.decode(reader, reader.uint32()));
             continue;
           }
           case 2: {
@@ -741,7 +861,7 @@ export const ListJobsResponse: MessageFns<ListJobsResponse> = {
   },
   fromPartial(object: DeepPartial<ListJobsResponse>): ListJobsResponse {
     const message = createBaseListJobsResponse();
-    message.jobs = object.jobs?.map((e) => Job.fromPartial(e)) || [];
+    message.jobs = object.jobs?.map((e) => JobListing.fromPartial(e)) || [];
     message.nextPageToken = object.nextPageToken ?? "";
     message.totalSize = object.totalSize ?? undefined;
     return message;
@@ -1150,7 +1270,7 @@ export const GetTrialRequest: MessageFns<GetTrialRequest> = {
 };
 
 function createBaseGetTrialResponse(): GetTrialResponse {
-  return { trial: undefined, measurements: [], powerProfile: undefined };
+  return { trial: undefined, powerProfile: undefined };
 }
 
 export const GetTrialResponse: MessageFns<GetTrialResponse> = {
@@ -1158,11 +1278,8 @@ export const GetTrialResponse: MessageFns<GetTrialResponse> = {
     if (message.trial !== undefined) {
       Trial.encode(message.trial, writer.uint32(10).fork()).join();
     }
-    for (const v of message.measurements) {
-      Measurement.encode(v!, writer.uint32(18).fork()).join();
-    }
     if (message.powerProfile !== undefined) {
-      PowerProfile.encode(message.powerProfile, writer.uint32(26).fork()).join();
+      PowerProfile.encode(message.powerProfile, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -1193,14 +1310,6 @@ export const GetTrialResponse: MessageFns<GetTrialResponse> = {
               break;
             }
 
-            message.measurements.push(Measurement.decode(reader, reader.uint32()));
-            continue;
-          }
-          case 3: {
-            if (tag !== 26) {
-              break;
-            }
-
             message.powerProfile = PowerProfile.decode(reader, reader.uint32());
             continue;
           }
@@ -1222,10 +1331,169 @@ export const GetTrialResponse: MessageFns<GetTrialResponse> = {
   fromPartial(object: DeepPartial<GetTrialResponse>): GetTrialResponse {
     const message = createBaseGetTrialResponse();
     message.trial = (object.trial !== undefined && object.trial !== null) ? Trial.fromPartial(object.trial) : undefined;
-    message.measurements = object.measurements?.map((e) => Measurement.fromPartial(e)) || [];
     message.powerProfile = (object.powerProfile !== undefined && object.powerProfile !== null)
       ? PowerProfile.fromPartial(object.powerProfile)
       : undefined;
+    return message;
+  },
+};
+
+function createBaseListMeasurementsRequest(): ListMeasurementsRequest {
+  return { trial: undefined, pageSize: 0, pageToken: "", newestFirst: false };
+}
+
+export const ListMeasurementsRequest: MessageFns<ListMeasurementsRequest> = {
+  encode(message: ListMeasurementsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.trial !== undefined) {
+      TrialId.encode(message.trial, writer.uint32(10).fork()).join();
+    }
+    if (message.pageSize !== 0) {
+      writer.uint32(16).int32(message.pageSize);
+    }
+    if (message.pageToken !== "") {
+      writer.uint32(26).string(message.pageToken);
+    }
+    if (message.newestFirst !== false) {
+      writer.uint32(32).bool(message.newestFirst);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListMeasurementsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListMeasurementsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.trial = TrialId.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.pageSize = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.pageToken = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.newestFirst = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListMeasurementsRequest>): ListMeasurementsRequest {
+    return ListMeasurementsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListMeasurementsRequest>): ListMeasurementsRequest {
+    const message = createBaseListMeasurementsRequest();
+    message.trial = (object.trial !== undefined && object.trial !== null)
+      ? TrialId.fromPartial(object.trial)
+      : undefined;
+    message.pageSize = object.pageSize ?? 0;
+    message.pageToken = object.pageToken ?? "";
+    message.newestFirst = object.newestFirst ?? false;
+    return message;
+  },
+};
+
+function createBaseListMeasurementsResponse(): ListMeasurementsResponse {
+  return { measurements: [], nextPageToken: "" };
+}
+
+export const ListMeasurementsResponse: MessageFns<ListMeasurementsResponse> = {
+  encode(message: ListMeasurementsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.measurements) {
+      Measurement.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nextPageToken !== "") {
+      writer.uint32(18).string(message.nextPageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListMeasurementsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListMeasurementsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.measurements.push(Measurement.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nextPageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListMeasurementsResponse>): ListMeasurementsResponse {
+    return ListMeasurementsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListMeasurementsResponse>): ListMeasurementsResponse {
+    const message = createBaseListMeasurementsResponse();
+    message.measurements = object.measurements?.map((e) => Measurement.fromPartial(e)) || [];
+    message.nextPageToken = object.nextPageToken ?? "";
     return message;
   },
 };
@@ -1286,13 +1554,16 @@ export const WatchJobRequest: MessageFns<WatchJobRequest> = {
 };
 
 function createBaseWatchJobResponse(): WatchJobResponse {
-  return { job: undefined };
+  return { job: undefined, details: undefined };
 }
 
 export const WatchJobResponse: MessageFns<WatchJobResponse> = {
   encode(message: WatchJobResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -1318,6 +1589,14 @@ export const WatchJobResponse: MessageFns<WatchJobResponse> = {
             message.job = Job.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1336,6 +1615,9 @@ export const WatchJobResponse: MessageFns<WatchJobResponse> = {
   fromPartial(object: DeepPartial<WatchJobResponse>): WatchJobResponse {
     const message = createBaseWatchJobResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
     return message;
   },
 };
@@ -2239,7 +2521,7 @@ export const JobReaderService = {
     responseSerialize: (value: ListTrialsResponse): Buffer => Buffer.from(ListTrialsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ListTrialsResponse => ListTrialsResponse.decode(value),
   },
-  /** Returns one trial with its measurements. */
+  /** Returns one trial and its power profile. */
   getTrial: {
     path: "/wattwise.v1.JobReader/GetTrial" as const,
     requestStream: false as const,
@@ -2248,6 +2530,22 @@ export const JobReaderService = {
     requestDeserialize: (value: Buffer): GetTrialRequest => GetTrialRequest.decode(value),
     responseSerialize: (value: GetTrialResponse): Buffer => Buffer.from(GetTrialResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetTrialResponse => GetTrialResponse.decode(value),
+  },
+  /**
+   * Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
+   * nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
+   * another list.
+   */
+  listMeasurements: {
+    path: "/wattwise.v1.JobReader/ListMeasurements" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListMeasurementsRequest): Buffer =>
+      Buffer.from(ListMeasurementsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListMeasurementsRequest => ListMeasurementsRequest.decode(value),
+    responseSerialize: (value: ListMeasurementsResponse): Buffer =>
+      Buffer.from(ListMeasurementsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListMeasurementsResponse => ListMeasurementsResponse.decode(value),
   },
   /**
    * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
@@ -2338,8 +2636,14 @@ export interface JobReaderServer extends UntypedServiceImplementation {
   listJobs: handleUnaryCall<ListJobsRequest, ListJobsResponse>;
   /** Lists trials of one job or of several, one page per call. */
   listTrials: handleUnaryCall<ListTrialsRequest, ListTrialsResponse>;
-  /** Returns one trial with its measurements. */
+  /** Returns one trial and its power profile. */
   getTrial: handleUnaryCall<GetTrialRequest, GetTrialResponse>;
+  /**
+   * Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
+   * nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
+   * another list.
+   */
+  listMeasurements: handleUnaryCall<ListMeasurementsRequest, ListMeasurementsResponse>;
   /**
    * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
    * a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
@@ -2413,7 +2717,7 @@ export interface JobReaderClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ListTrialsResponse) => void,
   ): ClientUnaryCall;
-  /** Returns one trial with its measurements. */
+  /** Returns one trial and its power profile. */
   getTrial(
     request: GetTrialRequest,
     callback: (error: ServiceError | null, response: GetTrialResponse) => void,
@@ -2428,6 +2732,26 @@ export interface JobReaderClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetTrialResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
+   * nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
+   * another list.
+   */
+  listMeasurements(
+    request: ListMeasurementsRequest,
+    callback: (error: ServiceError | null, response: ListMeasurementsResponse) => void,
+  ): ClientUnaryCall;
+  listMeasurements(
+    request: ListMeasurementsRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListMeasurementsResponse) => void,
+  ): ClientUnaryCall;
+  listMeasurements(
+    request: ListMeasurementsRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListMeasurementsResponse) => void,
   ): ClientUnaryCall;
   /**
    * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
