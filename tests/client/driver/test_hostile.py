@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.client.driver.running import PYTHON, Runs, write_job
-from tests.hostile.behaviours import ESCAPES, changed, setting
+from tests.hostile.behaviours import BEHAVIOURS, ESCAPES, changed, setting
 from tests.hostile.server import Behaviour, HostileServer
 from tests.live_server import LiveServer
 
@@ -57,3 +57,14 @@ def test_invalid_answer_ends_the_run(runs: Runs, server: LiveServer, behaviour: 
     assert word in done.stderr
     for folder in runs.trial_folders():
         assert json.loads((folder / "seen.json").read_text())[0] == ["16"]
+
+
+@pytest.mark.parametrize("behaviour", [each for each in BEHAVIOURS if "later release" in each.does], ids=str)
+def test_server_of_a_later_release(runs: Runs, server: LiveServer, behaviour: Behaviour) -> None:
+    """A run delivers its model on a server whose answers have fields and values that this release does not know."""
+    with HostileServer(behaviour, server.address) as later:
+        job = write_job(runs.folder, [PYTHON, "-c", WRITE, "{batch_size}"], run={"recurrences": 1})
+        done = runs.run(job, "--server", later.address)
+    assert done.returncode == 0, done.stderr
+    assert "reached" in done.stdout
+    assert "Traceback" not in done.stderr

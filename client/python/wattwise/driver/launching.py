@@ -128,7 +128,7 @@ class Launcher:
         output = self._output_of(trial.id, folder)
         outcome: LaunchOutcome | None = None
         try:
-            if folder.exists() or _has_ended(trial):
+            if folder.exists() or self._has_ended(trial):
                 outcome = self._saved_outcome(trial.id, folder, output)
             else:
                 outcome, interrupted = self._train(claim, trial, folder, answer.reason, output)
@@ -172,6 +172,13 @@ class Launcher:
                 "run this again"
             )
         return ended
+
+    def _has_ended(self, trial: v1.Trial) -> bool:
+        """Whether a trial has ended for good, such as one whose driver was killed right after ending it."""
+        if trial.status == v1.TRIAL_STATUS_RUNNING or trial.end_reason == v1.END_REASON_LOST:
+            return False
+        # Of a status that is newer than this client, the decision says whether to go on.
+        return trial.status in v1.TrialStatus.values() or self.client.heartbeat(trial.id).stop_train
 
     def _saved_outcome(self, trial: v1.TrialId, folder: Path, output: EvaluationReader | None) -> LaunchOutcome | None:
         """The outcome of a command whose driver has died, with the epochs in its output that the driver did not read.
@@ -442,8 +449,3 @@ def _usage(spec: v1.JobSpec, trial: v1.Trial, outcome: LaunchOutcome | None) -> 
         return _Usage()
     seconds, joules = outcome.time_seconds, outcome.energy_joules
     return _Usage(seconds, joules, cost(spec, seconds, joules), BY_DRIVER)
-
-
-def _has_ended(trial: v1.Trial) -> bool:
-    """Whether a trial has ended for good, such as one whose driver was killed right after ending it."""
-    return trial.status != v1.TRIAL_STATUS_RUNNING and trial.end_reason != v1.END_REASON_LOST
