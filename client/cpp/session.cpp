@@ -183,10 +183,8 @@ void TrialSession::end(v1::EndReason reason) {
       client_.end_trial(trial_.id(), reason, kTimeout);
       return;
     } catch (const Error& error) {
+      if (stop_if_deleted(error)) return;
       if (!error.unknown_trial()) throw;
-      // The server still knows the trials that were running when their job was deleted. The job must not come back.
-      send_heartbeat();
-      if (stopped()) return;
       forget_if_unknown(error);
     }
   }
@@ -237,6 +235,7 @@ bool TrialSession::send_heartbeat() {
       apply(client_.heartbeat(trial_.id(), kTimeout));
     }
   } catch (const Error& error) {
+    stop_if_deleted(error);
     forget_if_unknown(error);
     return !error.server_away();
   }
@@ -285,7 +284,10 @@ bool TrialSession::listen() {
   }
   reading.join();
   const grpc::Status status = stream->Finish();
-  if (!status.ok()) forget_if_unknown(Error(status));
+  if (!status.ok()) {
+    stop_if_deleted(Error(status));
+    forget_if_unknown(Error(status));
+  }
   lock.lock();
   stream_ = nullptr;
   return status.error_code() == grpc::StatusCode::UNAVAILABLE;
@@ -299,10 +301,22 @@ std::optional<v1::Decision> TrialSession::deliver(const v1::TrainingResult& resu
     settle(result, std::nullopt);
     return decision;
   } catch (const Error& error) {
+    if (stop_if_deleted(error)) return decision();
     if (forget_if_unknown(error)) return std::nullopt;
     settle(result, error.server_away() ? std::optional<Error>(error) : std::nullopt);
     throw;
   }
+}
+
+// Stops the training if the error says that the trial was deleted with its job, which must not come back.
+bool TrialSession::stop_if_deleted(const Error& error) {
+  if (!error.deleted_trial()) return false;
+  v1::Decision decision;
+  decision.set_stop_train(true);
+  decision.set_end_reason(v1::END_REASON_JOB_DELETED);
+  decision.set_message(error.what());
+  apply(decision);
+  return true;
 }
 
 // Trains alone if the error says that the server does not know the trial.

@@ -63,6 +63,7 @@ class TrialSession {
   bool listen();
   void request_trial(int fallback, bool registered);
   std::optional<v1::Decision> deliver(const v1::TrainingResult& result);
+  bool stop_if_deleted(const Error& error);
   bool forget_if_unknown(const Error& error);
   void train_alone(const std::string& warning);
   void keep(const v1::TrainingResult& result);

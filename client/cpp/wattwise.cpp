@@ -221,6 +221,8 @@ bool Error::unknown_trial() const {
   return reason == "ERROR_REASON_JOB_NOT_FOUND" || reason == "ERROR_REASON_TRIAL_NOT_FOUND";
 }
 
+bool Error::deleted_trial() const { return reason == "ERROR_REASON_TRIAL_DELETED"; }
+
 bool Error::nothing_left() const { return reason == "ERROR_REASON_NO_BATCH_SIZE_LEFT"; }
 
 bool Error::server_away() const {
@@ -228,7 +230,7 @@ bool Error::server_away() const {
   static const std::set<std::string> kRefusals{
       "ERROR_REASON_INVALID_JOB_SPEC", "ERROR_REASON_JOB_DIFFERS", "ERROR_REASON_INVALID_RESULT",
       "ERROR_REASON_INVALID_REQUEST"};
-  return !kRefusals.count(reason) && !unknown_trial() && !nothing_left();
+  return !kRefusals.count(reason) && !unknown_trial() && !deleted_trial() && !nothing_left();
 }
 
 bool Error::denied() const {
@@ -365,6 +367,15 @@ v1::Trial Client::end_trial(const v1::TrialId& trial, v1::EndReason reason, Time
   request.set_reason(reason);
   auto response = call(&v1::BatchSizeOptimizer::Stub::EndTrial, request, call_timeout);
   check_trial("EndTrial", *response.mutable_trial(), trial.job_id(), trial.launch_id(), trial.trial_number());
+  return response.trial();
+}
+
+v1::Trial Client::lookup_trial(const std::string& job_id, const std::string& launch_id, Timeout call_timeout) {
+  v1::LookupTrialRequest request;
+  request.set_job_id(job_id);
+  request.set_launch_id(launch_id);
+  auto response = call(&v1::BatchSizeOptimizer::Stub::LookupTrial, request, call_timeout);
+  check_trial("LookupTrial", *response.mutable_trial(), job_id, launch_id);
   return response.trial();
 }
 

@@ -47,6 +47,8 @@ class Error : public std::runtime_error {
   bool denied() const;
   // Whether the server has no such job or trial, such as after the loss of its database.
   bool unknown_trial() const;
+  // Whether the trial was deleted with its job: stop its training, and do not register the job again.
+  bool deleted_trial() const;
   // Whether no batch size of the job is left to try.
   bool nothing_left() const;
 };
@@ -106,6 +108,8 @@ class Client {
   v1::Decision heartbeat(const v1::TrialId& trial, Timeout call_timeout = {});
   // Ends a trial whose trainer exits. A trial that has ended before does not change.
   v1::Trial end_trial(const v1::TrialId& trial, v1::EndReason reason, Timeout call_timeout = {});
+  // Returns the trial that the server has of a launch. It changes nothing on the server.
+  v1::Trial lookup_trial(const std::string& job_id, const std::string& launch_id, Timeout call_timeout = {});
   // Records a trial, or the end of one, that could not be reported while it ran. The launch id makes the call safe to
   // retry; the job must be registered.
   v1::ImportTrialResponse import_trial(const v1::ImportTrialRequest& trial, Timeout call_timeout = {});

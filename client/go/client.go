@@ -289,6 +289,20 @@ func (c *Client) EndTrial(ctx context.Context, trial *v1.TrialId, reason v1.EndR
 	return ended, err
 }
 
+// LookupTrial returns the trial that the server has of a launch. It changes nothing on the server. The reason of the error
+// says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job.
+func (c *Client) LookupTrial(ctx context.Context, jobID, launchID string) (trial *v1.Trial, err error) {
+	err = c.Retrying(ctx, func(ctx context.Context) error {
+		response, err := c.Trainer.LookupTrial(ctx, &v1.LookupTrialRequest{JobId: jobID, LaunchId: launchID})
+		if err != nil {
+			return err
+		}
+		trial = response.GetTrial()
+		return checkTrial("LookupTrial", trial, jobID, launchID, 0)
+	})
+	return trial, err
+}
+
 // ImportTrial records a trial, or the end of one, that could not be reported while it ran. The launch id makes it safe to
 // retry; the job must be registered. A trial with a measurement without a metric is not sent.
 func (c *Client) ImportTrial(ctx context.Context, request *v1.ImportTrialRequest) (response *v1.ImportTrialResponse, err error) {

@@ -52,7 +52,8 @@ func ServerAway(err error) bool {
 // refusals are the reasons of errors that the request itself leads to.
 var refusals = map[string]bool{
 	"ERROR_REASON_INVALID_JOB_SPEC": true, "ERROR_REASON_JOB_DIFFERS": true, "ERROR_REASON_INVALID_RESULT": true,
-	"ERROR_REASON_INVALID_REQUEST": true, jobNotFound: true, trialNotFound: true, nothingLeft: true,
+	"ERROR_REASON_INVALID_REQUEST": true, jobNotFound: true, trialNotFound: true, trialDeleted: true,
+	nothingLeft: true,
 }
 
 // denied reports whether the token or the certificate of the caller is not accepted.

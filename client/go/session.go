@@ -22,6 +22,7 @@ const (
 
 	jobNotFound   = "ERROR_REASON_JOB_NOT_FOUND"
 	trialNotFound = "ERROR_REASON_TRIAL_NOT_FOUND"
+	trialDeleted  = "ERROR_REASON_TRIAL_DELETED"
 	nothingLeft   = "ERROR_REASON_NO_BATCH_SIZE_LEFT"
 )
 
@@ -237,12 +238,11 @@ func (s *TrialSession) End(reason v1.EndReason) error {
 		default:
 		}
 		_, err := s.client.EndTrial(ctx, s.Trial.Id, reason)
+		if s.stopIfDeleted(err) {
+			return nil
+		}
 		if !unknownTrial(err) {
 			return err
-		}
-		// The server still knows the trials that were running when their job was deleted. The job must not come back.
-		if decision, _ := s.client.Heartbeat(ctx, s.Trial.Id); decision.GetStopTrain() {
-			return nil
 		}
 		s.trainAlone(fmt.Sprintf("the trial is imported, because the server does not know it: %v", err))
 	}
@@ -305,6 +305,7 @@ func (s *TrialSession) sendHeartbeat(ctx context.Context) bool {
 	}
 	decision, err := s.client.Heartbeat(ctx, s.Trial.Id)
 	s.apply(decision)
+	s.stopIfDeleted(err)
 	s.forgetIfUnknown(err)
 	return !ServerAway(err)
 }
@@ -338,6 +339,7 @@ func (s *TrialSession) listen(ctx context.Context) bool {
 		response, err := stream.Recv()
 		if err != nil {
 			err = FromStatus(err)
+			s.stopIfDeleted(err)
 			s.forgetIfUnknown(err)
 			return unavailable(err)
 		}
@@ -357,6 +359,9 @@ func (s *TrialSession) deliver(ctx context.Context, result *v1.TrainingResult) (
 	defer cancel()
 	decision, err := s.client.ReportResult(ctx, result)
 	s.apply(decision)
+	if s.stopIfDeleted(err) {
+		return s.stop(), nil
+	}
 	if s.forgetIfUnknown(err) {
 		return nil, nil
 	}
@@ -451,6 +456,15 @@ func (s *TrialSession) apply(decision *v1.Decision) {
 	for _, message := range messages {
 		s.client.warn(message)
 	}
+}
+
+// stopIfDeleted stops the training if the error says that the trial was deleted with its job, which must not come back.
+func (s *TrialSession) stopIfDeleted(err error) bool {
+	if ReasonOf(err) != trialDeleted {
+		return false
+	}
+	s.apply(&v1.Decision{StopTrain: true, EndReason: v1.EndReason_END_REASON_JOB_DELETED, Message: err.Error()})
+	return true
 }
 
 // forgetIfUnknown lets the session train alone if the error says that the server does not know the trial.

@@ -107,27 +107,28 @@ class TrialNotFoundError(ServiceError):
         )
 
 
-class DeletedTrialError(ServiceError):
-    """The trial that is imported was deleted with its job."""
+class TrialDeletedError(ServiceError):
+    """The trial existed and was deleted with its job."""
 
-    reason = "ERROR_REASON_TRIAL_NOT_FOUND"
+    reason = "ERROR_REASON_TRIAL_DELETED"
 
     def __init__(self, job_id: str, launch_id: str) -> None:
         super().__init__(
-            f"the trial with launch_id {launch_id!r} was deleted with job {job_id!r}: do not import it again",
+            f"the trial of launch {launch_id!r} was deleted with job {job_id!r}: stop its training, and neither "
+            "import it nor register the job again",
             metadata={"job_id": job_id},
         )
 
 
-class NoTrialToResumeError(ServiceError):
-    """The job has no trial of this launch id to resume."""
+class NoTrialOfLaunchError(ServiceError):
+    """The job has no trial of this launch."""
 
     reason = "ERROR_REASON_TRIAL_NOT_FOUND"
 
     def __init__(self, job_id: str, launch_id: str) -> None:
         super().__init__(
-            f"job {job_id!r} has no trial with launch_id {launch_id!r} to resume; pass the launch_id of the "
-            "launch that wrote the checkpoint, or omit resume to get a new trial",
+            f"job {job_id!r} has no trial with launch_id {launch_id!r}; pass the launch_id of the launch that began "
+            "the trial or, to get a new trial, omit resume",
             metadata={"job_id": job_id},
         )
 

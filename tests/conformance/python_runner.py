@@ -40,6 +40,7 @@ class ThroughClient:
             "GetJob": lambda r: client.get_job(r.job_id),
             "GetTrial": lambda r: client.get_trial(r.trial),
             "DeleteJob": lambda r: client.delete_job(r.job_id),
+            "LookupTrial": lambda r: v1.LookupTrialResponse(trial=client.lookup_trial(r.job_id, r.launch_id)),
             "ImportTrial": client.import_trial,
             "ResetJob": lambda r: client.reset_job(r.job_id),
             "SetTrialExcluded": lambda r: client.set_trial_excluded(r.trial, excluded=r.excluded),

@@ -199,6 +199,14 @@ class Replay:
         trial: v1.Trial = (await self._server.call("GetTrial", request)).trial
         return trial
 
+    async def _do_lookup(self, args: Mapping[str, Any]) -> Message:
+        named = {name: args[name] for name in args if name != "trial"}
+        answer: v1.LookupTrialResponse = await self._server.call(
+            "LookupTrial", v1.LookupTrialRequest(**self._on_job(named))
+        )
+        self._trials[args["trial"]] = answer.trial.id
+        return answer.trial
+
     async def _do_job(self, args: Mapping[str, Any]) -> Message:
         request = v1.GetJobRequest(job_id=args.get("job_id", self._spec.job_id))
         job: v1.Job = (await self._server.call("GetJob", request)).job

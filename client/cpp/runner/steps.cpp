@@ -57,6 +57,7 @@ const std::map<std::string, Steps::Step>& Steps::table() {
       {"close", &Steps::close},       {"import", &Steps::import_trial},   {"reset", &Steps::reset},
       {"exclude", &Steps::exclude},   {"set_batch_size", &Steps::set_batch_size},
       {"pause", &Steps::pause},       {"baseline", &Steps::baseline},     {"set_policy", &Steps::set_policy},
+      {"lookup", &Steps::lookup},
       {"details", &Steps::get_details},
   };
   return steps;
@@ -116,6 +117,13 @@ Answer Steps::get(const YAML::Node& args) {
   v1::GetTrialRequest request;
   *request.mutable_trial() = trial(text(args, "trial"));
   return answer(client_.call(&v1::JobReader::Stub::GetTrial, request).trial());
+}
+
+Answer Steps::lookup(const YAML::Node& args) {
+  check_keys(args, {"trial", "launch_id", "job_id"});
+  v1::Trial found = client_.lookup_trial(text(args, "job_id", spec_.job_id()), text(args, "launch_id"));
+  trials_[text(args, "trial")] = found.id();
+  return answer(std::move(found));
 }
 
 Answer Steps::get_job(const YAML::Node& args) {

@@ -49,6 +49,7 @@ class Steps {
   Answer heartbeat(const YAML::Node& args);
   Answer end(const YAML::Node& args);
   Answer get(const YAML::Node& args);
+  Answer lookup(const YAML::Node& args);
   Answer delete_job(const YAML::Node& args);
   Answer invent(const YAML::Node& args);
   Answer open(const YAML::Node& args);

@@ -123,7 +123,11 @@ class JobNotFoundError(WattwiseError):
 
 
 class TrialNotFoundError(WattwiseError):
-    """The job has no such trial."""
+    """The job has no such trial: it never had one, or the server has lost it with its database."""
+
+
+class TrialDeletedError(WattwiseError):
+    """The trial was deleted with its job: stop training, and neither import the trial nor register the job again."""
 
 
 class NoBatchSizeLeftError(WattwiseError):

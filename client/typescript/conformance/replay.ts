@@ -60,6 +60,7 @@ const ARGUMENTS: Record<string, string[]> = {
   pause: ["job_id", "paused"],
   baseline: ["job_id"],
   set_policy: ["job_id", "policy"],
+  lookup: ["trial", "launch_id", "job_id"],
   invent: ["trial", "like", ...Object.keys(TrialId.create()).map(snake)],
   until: ["trial", "heartbeat"],
   open: ["trial"],
@@ -98,6 +99,7 @@ export class Replay {
     details: async (args) => (await this.#client.getJob(this.#jobIdOf(args))).details,
     delete: async () => (await this.#client.deleteJob(this.#jobId)).job,
     import: (args) => this.#import(args),
+    lookup: (args) => this.#lookup(args),
     reset: (args) => this.#client.resetJob(this.#jobIdOf(args)),
     exclude: (args) => this.#client.setTrialExcluded(this.#trial(args.trial), args["excluded"] === true),
     set_batch_size: (args) => this.#setBatchSize(args),
@@ -195,6 +197,12 @@ export class Replay {
     const answer = await this.#client.importTrial(ImportTrialRequest.fromPartial(named));
     this.#trials.set(trial, present(answer.trial?.id, "id"));
     return answer;
+  }
+
+  async #lookup(args: Arguments): Promise<Trial> {
+    const trial = await this.#client.lookupTrial(this.#jobIdOf(args), args["launch_id"] as string);
+    this.#trials.set(args.trial, present(trial.id, "id"));
+    return trial;
   }
 
   #setBatchSize(args: Arguments): Promise<object> {

@@ -281,6 +281,13 @@ export class Client implements TrialCalls {
     return checkedTrial("EndTrial", answer.trial, { jobId, launchId, number });
   }
 
+  /** Returns the trial that the server has of a launch. This changes nothing on the server. */
+  async lookupTrial(jobId: string, launchId: string, options?: CallOptions): Promise<Trial> {
+    const request = { jobId, launchId };
+    const answer = await this.#call(TRAINER, (stub) => stub.lookupTrial, request, options);
+    return checkedTrial("LookupTrial", answer.trial, request);
+  }
+
   /**
    * Records a trial, or the end of one, that could not be reported while it ran. Its `launchId` makes the call safe to
    * retry; the job must be registered.

@@ -57,8 +57,11 @@ export class JobDiffersError extends WattwiseError {}
 /** No job has this id. */
 export class JobNotFoundError extends WattwiseError {}
 
-/** The job has no such trial. */
+/** The job has no such trial: it never had one, or the server has lost it with its database. */
 export class TrialNotFoundError extends WattwiseError {}
+
+/** The trial was deleted with its job: stop training, and neither import the trial nor register the job again. */
+export class TrialDeletedError extends WattwiseError {}
 
 /** No batch size is left to try: the message says what failed and what to change. */
 export class NoBatchSizeLeftError extends WattwiseError {}
@@ -118,6 +121,7 @@ const BY_REASON: Partial<Record<ErrorReason, ErrorClass>> = {
   [ErrorReason.ERROR_REASON_JOB_DIFFERS]: JobDiffersError,
   [ErrorReason.ERROR_REASON_JOB_NOT_FOUND]: JobNotFoundError,
   [ErrorReason.ERROR_REASON_TRIAL_NOT_FOUND]: TrialNotFoundError,
+  [ErrorReason.ERROR_REASON_TRIAL_DELETED]: TrialDeletedError,
   [ErrorReason.ERROR_REASON_NO_BATCH_SIZE_LEFT]: NoBatchSizeLeftError,
   [ErrorReason.ERROR_REASON_INVALID_RESULT]: InvalidResultError,
   [ErrorReason.ERROR_REASON_INVALID_REQUEST]: InvalidRequestError,

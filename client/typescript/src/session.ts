@@ -15,6 +15,7 @@ import {
   NoBatchSizeLeftError,
   PermissionDeniedError,
   ServerUnavailableError,
+  TrialDeletedError,
   TrialNotFoundError,
   UnauthenticatedError,
   UnsupportedCallError,
@@ -193,8 +194,7 @@ export class TrialSession {
       try {
         return await this.#calls.endTrial(this.id, reason, remaining());
       } catch (error) {
-        // The server still knows the trials that were running when their job was deleted. The job must not come back.
-        if (this.#decided || (await this.#isStopped(remaining())) || !this.#forgetIfUnknown(error)) {
+        if (this.#stopIfDeleted(error) || this.#decided || !this.#forgetIfUnknown(error)) {
           throw error;
         }
       }
@@ -262,6 +262,9 @@ export class TrialSession {
       this.#keep(result);
       return answer.stopTrain ? answer : this.#unlessOver(result, answer);
     } catch (error) {
+      if (this.#stopIfDeleted(error)) {
+        return present(this.#decision, "decision");
+      }
       if (this.#forgetIfUnknown(error)) {
         this.#keep(result);
         return this.#decideWithoutServer(result);
@@ -274,14 +277,6 @@ export class TrialSession {
       [this.#undelivered, this.#outage] = [result, outage];
       void this.#waitForServer();
       return this.#decideWithoutServer(result, outage);
-    }
-  }
-
-  async #isStopped(options: CallOptions): Promise<boolean> {
-    try {
-      return (await this.#calls.heartbeat(this.id, options)).stopTrain;
-    } catch {
-      return false;
     }
   }
 
@@ -346,7 +341,7 @@ export class TrialSession {
     try {
       this.#apply(await this.#calls.reportResult(result, { timeoutMs: this.#timeoutMs / 2 }));
     } catch (error) {
-      if (!isRefusal(error) || this.#forgetIfUnknown(error)) {
+      if (this.#stopIfDeleted(error) || !isRefusal(error) || this.#forgetIfUnknown(error)) {
         return;
       }
       // A retry does not help. If the fault persists, the next report throws it.
@@ -416,6 +411,7 @@ export class TrialSession {
       this.#unanswered?.resolve(undefined);
     } else {
       this.#unanswered?.reject(failure);
+      this.#stopIfDeleted(failure);
       this.#forgetIfUnknown(failure);
     }
   }
@@ -452,11 +448,22 @@ export class TrialSession {
         this.#openStream();
       } catch (error) {
         // If another fault persists, the next report throws it.
+        this.#stopIfDeleted(error);
         this.#forgetIfUnknown(error);
       } finally {
         this.#heartbeatRuns = false;
       }
     }
+  }
+
+  /** Stops the training if an error says that the trial was deleted with its job, which must not come back. */
+  #stopIfDeleted(error: unknown): boolean {
+    if (!(error instanceof TrialDeletedError)) {
+      return false;
+    }
+    const endReason = EndReason.END_REASON_JOB_DELETED;
+    this.#apply(Decision.fromPartial({ stopTrain: true, endReason, message: error.message }));
+    return true;
   }
 
   /** Trains alone if an error says that the server does not know the trial, and the session knows its job. */
@@ -507,6 +514,7 @@ const REFUSALS = [
   JobDiffersError,
   JobNotFoundError,
   NoBatchSizeLeftError,
+  TrialDeletedError,
   TrialNotFoundError,
 ];
 

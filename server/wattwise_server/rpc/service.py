@@ -95,6 +95,11 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         trial, created = await self._importer.import_trial(convert.imported_trial(request))
         return v1.ImportTrialResponse(trial=convert.trial(trial), created=created)
 
+    async def LookupTrial(self, request: v1.LookupTrialRequest, context: Context) -> v1.LookupTrialResponse:
+        """The trial of a launch."""
+        trial = await self._optimizer.lookup(request.job_id, request.launch_id)
+        return v1.LookupTrialResponse(trial=convert.trial(trial))
+
     async def AcquirePowerLimit(
         self, request: v1.AcquirePowerLimitRequest, context: Context
     ) -> v1.AcquirePowerLimitResponse:

@@ -117,6 +117,7 @@ ACCESS: Mapping[str, Access] = {
             "Heartbeat": _trial,
             "EndTrial": _trial,
             "ImportTrial": _job,
+            "LookupTrial": _job,
             "AcquirePowerLimit": _trial,
             "ReportPowerProfile": _trial,
         },

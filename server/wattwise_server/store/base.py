@@ -366,6 +366,12 @@ class Transaction(Protocol):
     async def trial_of_launch(self, launch_id: str) -> Trial | None:
         """The trial that this request dispatched."""
 
+    async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
+        """Whether the launch of this launch id was dispatched by a job of this id that was deleted.
+
+        With `started`, also whether a job of this id existed at that time and was deleted since.
+        """
+
     def lease_expired(self, trial: Trial) -> bool:
         """Whether the lease of a trial has expired; if so, it still has when the block is committed."""
 
@@ -438,12 +444,6 @@ class Store(Protocol):
 
     async def was_deleted(self, key: TrialKey) -> bool:
         """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
-
-    async def was_launch_deleted(self, job_id: str, launch_id: str, started: datetime | None) -> bool:
-        """Whether the launch of this launch id was dispatched by a job of this id that was deleted.
-
-        With `started`, also whether a job of this id existed at that time and was deleted since.
-        """
 
     async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs behind the place `after`.

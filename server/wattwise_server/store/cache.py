@@ -310,12 +310,6 @@ class CachedStore(ABC):
             await cached.durable()
         return await self.queries.was_deleted(key)
 
-    async def was_launch_deleted(self, job_id: str, launch_id: str, started: datetime | None) -> bool:
-        """Whether a launch was deleted with its job."""
-        if cached := self._cache.get(job_id):
-            await cached.durable()
-        return await self.queries.was_launch_deleted(job_id, launch_id, started)
-
     async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs."""
         self.check_calls()
@@ -572,6 +566,11 @@ class CachedTransaction:
             cached.checksums = array("I", map(_checksum, await queries.launch_ids(self.key)))
         cached.asked = True
         return await queries.trial_of_launch(self.job_id, self.key, launch_id)
+
+    async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
+        """Whether a launch was deleted with its job."""
+        await self.cached.durable()
+        return await self.store.queries.was_launch_deleted(self.job_id, launch_id, started)
 
     def lease_expired(self, trial: Trial) -> bool:
         """Whether the lease of a running trial has expired; if so, the commit fails if that has changed."""

@@ -23,13 +23,13 @@ from wattwise_server.domain import (
     UnknownEndReason,
     identifier_fault,
 )
-from wattwise_server.errors import DeletedTrialError, InvalidRequestError, Violation
+from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, Observer, TrialImported
 from wattwise_server.policy.base import Dispatched
 from wattwise_server.policy.stopping import Verdict, judge, stopped_early
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lifecycle import Lifecycle, after
-from wattwise_server.usecases.lookup import batch_size_fault, bound_of, find_job
+from wattwise_server.usecases.lookup import batch_size_fault, bound_of, check_not_deleted, find_job
 from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.publishing import Publisher, caller_token
 from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, power_limit_fault, shrink_faults
@@ -105,7 +105,7 @@ class Importer:
 
         Raises:
             JobNotFoundError: there is no such job.
-            DeletedTrialError: the trial was deleted with its job.
+            TrialDeletedError: the trial was deleted with its job.
             InvalidRequestError: with one violation per fault; nothing was changed.
         """
         try:
@@ -120,13 +120,13 @@ class Importer:
 
     async def _imported(self, tx: Transaction, imported: ImportedTrial) -> tuple[Trial, bool]:
         if tx.job is None:
-            await self._check_not_deleted(imported, imported.start_time)
+            await check_not_deleted(tx, imported.job_id, imported.launch_id, imported.start_time)
         job = find_job(tx, imported.job_id)
         faults = _request_faults(job, imported)
         known = await tx.trial_of_launch(imported.launch_id)
         if known is None:
             # A newer job of this id may import what it likes, but no launch of the deleted one comes back.
-            await self._check_not_deleted(imported, None)
+            await check_not_deleted(tx, imported.job_id, imported.launch_id)
         if known is not None and (fault := _size_fault(known, imported)):
             faults.append(fault)
         measured, found = _measurements(job.spec, imported, known.last if known else None)
@@ -158,10 +158,6 @@ class Importer:
         job = self._lifecycle.succeed(tx, job, trial, verdict)
         await self._lifecycle.stop_over_bound(tx, job)
         return await tx.trial(trial.number) or trial, known is None
-
-    async def _check_not_deleted(self, imported: ImportedTrial, started: datetime | None) -> None:
-        if await self._store.was_launch_deleted(imported.job_id, imported.launch_id, started):
-            raise DeletedTrialError(imported.job_id, imported.launch_id)
 
     def _create(
         self, tx: Transaction, job: Job, imported: ImportedTrial, measured: Sequence[Measurement]

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialType
-from wattwise_server.errors import JobNotFoundError, TrialNotFoundError, jobs_command
+from wattwise_server.errors import (
+    JobNotFoundError,
+    NoTrialOfLaunchError,
+    TrialDeletedError,
+    TrialNotFoundError,
+    jobs_command,
+)
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decision, with_cost
 from wattwise_server.store.base import Transaction
@@ -34,9 +42,12 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
 
     Raises:
         JobNotFoundError, TrialNotFoundError: there is no such trial.
+        TrialDeletedError: it was deleted with its job.
     """
-    job = find_job(tx, key.job_id)
     trial = await tx.trial(key.trial_number)
+    if (trial is None or _mismatch(key, trial)) and key.launch_id:
+        await check_not_deleted(tx, key.job_id, key.launch_id)
+    job = find_job(tx, key.job_id)
     if trial is None:
         listed = f"{jobs_command('trials', key.job_id)} lists them"
         last = f"its trials are 1 to {job.num_trials}; {listed}" if job.num_trials > 1 else "it has one trial, 1"
@@ -46,6 +57,27 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     else:
         return job, trial
     raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)
+
+
+async def find_launch(tx: Transaction, job_id: str, launch_id: str) -> tuple[Job, Trial]:
+    """The trial of a launch with its job.
+
+    Raises:
+        JobNotFoundError, TrialNotFoundError: there is no such trial.
+        TrialDeletedError: it was deleted with its job.
+    """
+    trial = await tx.trial_of_launch(launch_id)
+    if trial is None:
+        await check_not_deleted(tx, job_id, launch_id)
+        job = find_job(tx, job_id)
+        raise NoTrialOfLaunchError(job.spec.job_id, launch_id)
+    return find_job(tx, job_id), trial
+
+
+async def check_not_deleted(tx: Transaction, job_id: str, launch_id: str, started: datetime | None = None) -> None:
+    """Raises TrialDeletedError if a launch was deleted with its job; `started` is that of `was_launch_deleted`."""
+    if await tx.was_launch_deleted(launch_id, started):
+        raise TrialDeletedError(job_id, launch_id)
 
 
 def _mismatch(key: TrialKey, trial: Trial) -> str:

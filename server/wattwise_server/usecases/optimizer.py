@@ -26,8 +26,8 @@ from wattwise_server.errors import (
     InvalidRequestError,
     JobNotFoundError,
     NoBatchSizeLeftError,
-    NoTrialToResumeError,
     TooManyTrialsError,
+    TrialDeletedError,
     TrialNotFoundError,
     Violation,
 )
@@ -54,6 +54,7 @@ from wattwise_server.usecases.lookup import (
     bound_of,
     decision_for,
     find_job,
+    find_launch,
     find_running_trial,
     find_trial,
     is_best_known,
@@ -173,7 +174,7 @@ class Optimizer:
 
         Raises:
             JobNotFoundError: there is no such job.
-            NoTrialToResumeError: `resume`, but the request has no trial.
+            NoTrialOfLaunchError, TrialDeletedError: `resume`, but the request has no trial.
             NoBatchSizeLeftError: no batch size is left.
             InvalidRequestError: the launch id is invalid, or missing with `resume`; or a label is invalid.
         """
@@ -183,12 +184,10 @@ class Optimizer:
         if faults:
             raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
-            job = find_job(tx, job_id)
-            known = None
-            if launch_id:
-                known = await tx.trial_of_launch(launch_id)
+            known = await tx.trial_of_launch(launch_id) if launch_id else None
             if known is None and resume:
-                raise NoTrialToResumeError(job_id, launch_id)
+                known = (await find_launch(tx, job_id, launch_id))[1]
+            job = find_job(tx, job_id)
             if known is not None:
                 answer = await self._repeat_dispatch(tx, job, known, resume=resume)
             else:
@@ -285,6 +284,22 @@ class Optimizer:
         return decision
 
     @retried
+    async def lookup(self, job_id: str, launch_id: str) -> Trial:
+        """Returns the trial of a launch; changes nothing.
+
+        Raises:
+            JobNotFoundError, NoTrialOfLaunchError: there is no such trial.
+            TrialDeletedError: it was deleted with its job.
+            InvalidRequestError: an id is empty.
+        """
+        ids = {"job_id": job_id, "launch_id": launch_id}
+        faults = [Violation(name, "is empty; use the ids of the launch") for name, value in ids.items() if not value]
+        if faults:
+            raise InvalidRequestError(*faults)
+        async with self._store.transaction(job_id) as tx:
+            return with_current_cost(*await find_launch(tx, job_id, launch_id))
+
+    @retried
     async def end_trial(self, key: TrialKey, reason: EndReason | UnknownEndReason | None) -> Trial:
         """Ends a trial for its trainer; a trial that has already ended is unchanged.
 
@@ -371,8 +386,10 @@ class Optimizer:
         """A running or lost trial with its job; for any other trial the answer to its trainer, which is to stop."""
         try:
             job, trial = await find_trial(tx, key)
+        except TrialDeletedError:
+            pass
         except (JobNotFoundError, TrialNotFoundError):
-            if not await self._store.was_deleted(key):
+            if key.launch_id or not await self._store.was_deleted(key):
                 raise
         else:
             return (job, trial) if trial.running or trial.lost else decision_for(job, trial)

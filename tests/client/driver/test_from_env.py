@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, JobNotFoundError, NoDriverError, ResumeError, TrainFailError, v1
+from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, TrainFailError, TrialDeletedError, v1
 from wattwise.training import spool as spool_module
 from wattwise.training.driver_launch import spec_to_json
 from wattwise.training.journal import Journal, TrialRecord
@@ -184,7 +184,7 @@ def test_job_that_was_deleted_before_the_start(requested: v1.Trial, server: Live
     """A deleted job is not trained, and does not come back."""
     with Client(server.address) as client:
         client.delete_job(requested.id.job_id)
-        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrialDeletedError):
             bso.get_batch_size()
         assert list(client.list_jobs()) == []
 
@@ -195,12 +195,12 @@ def test_job_that_was_registered_again_before_the_start(requested: v1.Trial, ser
     with Client(server.address) as client:
         client.delete_job(job_id)
         client.register_job(job_spec(job_id=job_id))
-        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrialDeletedError):
             bso.get_batch_size()
         assert list(client.list_trials(job_id)) == []
         other = client.get_next_batch_size(job_id, launch_id="another").trial
         assert other.id.trial_number == requested.id.trial_number
-        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrialDeletedError):
             bso.get_batch_size()
         assert [trial.status for trial in client.list_trials(job_id)] == [v1.TRIAL_STATUS_RUNNING]
 
@@ -218,7 +218,7 @@ def test_deleted_launch_that_is_not_live(
         client.end_trial(v1.TrialId(job_id=job_id, trial_number=int(number), batch_size=16), v1.END_REASON_ERROR)
         client.delete_job(job_id)
         client.register_job(job_spec(job_id=job_id))
-        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrialDeletedError):
             bso.get_batch_size()
         assert list(client.list_trials(job_id)) == []
 

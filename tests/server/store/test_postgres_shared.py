@@ -33,6 +33,7 @@ from tests.server.store.conformance import (
     look_for_room,
     save_with_leases,
     save_with_trial,
+    was_launch_deleted,
     with_trials,
 )
 from tests.server.store.test_writer import Commits
@@ -164,7 +165,7 @@ async def test_dispatch_and_deletion_of_one_job_in_one_group(postgres_url: str) 
         await group
         assert (len(commits.done) - before, commits.failed) == (1, 0)
         assert await store.jobs(JobList(), 0, 10) == []
-        assert await store.was_launch_deleted("j", "another", None)
+        assert await was_launch_deleted(store, "j", "another", None)
 
 
 async def test_creations_and_changes_in_one_group_take_their_locks_in_order(postgres_url: str) -> None:

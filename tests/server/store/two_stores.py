@@ -87,10 +87,6 @@ class InTurns:
         """By the next store."""
         return await next(self._turns).was_deleted(key)
 
-    async def was_launch_deleted(self, job_id: str, launch_id: str, started: datetime | None) -> bool:
-        """By the next store."""
-        return await next(self._turns).was_launch_deleted(job_id, launch_id, started)
-
     async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """By the next store."""
         return await next(self._turns).jobs(wanted, after, limit)

@@ -479,14 +479,14 @@ def test_launch_that_was_deleted_with_its_job(server: LiveServer) -> None:
     started = trainer.next("a").start_time
     imported(trainer, "history", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)
     server.admin.DeleteJob(v1.DeleteJobRequest(job_id=trainer.job_id))
-    for start, reason in ((started, "TRIAL"), (None, "JOB")):
+    for start, reason in ((started, "TRIAL_DELETED"), (None, "JOB_NOT_FOUND")):
         with refused() as refusal:
             imported(trainer, "spooled", measurements=epochs(0.95), start_time=start)
-        assert refusal.reason == f"ERROR_REASON_{reason}_NOT_FOUND"
+        assert refusal.reason == f"ERROR_REASON_{reason}"
     for _ in range(2):
         with refused() as refusal:
             imported(trainer, "a", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)
-        assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
+        assert refusal.reason == "ERROR_REASON_TRIAL_DELETED"
         server.trainer.RegisterJob(v1.RegisterJobRequest(job=trainer.spec))
     for launch_id in ("history", "another"):
         assert imported(trainer, launch_id, measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED).created

@@ -215,7 +215,7 @@ def test_deleted_job_leaves_nothing(grpc_stub: Stub, grpc_server: LiveServer) ->
     grpc_server.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
     with refused() as refusal:
         ask(job, trial)
-    assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+    assert refusal.reason == "ERROR_REASON_TRIAL_DELETED"
     job.stub.RegisterJob(v1.RegisterJobRequest(job=job.spec))
     assert ask(job, job.next()) == PROFILE
 

@@ -45,6 +45,7 @@ var stepsByName = map[string]step{
 	"close":     (*steps).close,
 
 	"import":         (*steps).importTrial,
+	"lookup":         (*steps).lookup,
 	"reset":          (*steps).reset,
 	"exclude":        (*steps).exclude,
 	"set_batch_size": (*steps).setBatchSize,
@@ -169,6 +170,18 @@ func (s *steps) get(ctx context.Context, args fields) (proto.Message, error) {
 		return err
 	})
 	return response.GetTrial(), err
+}
+
+func (s *steps) lookup(ctx context.Context, args fields) (proto.Message, error) {
+	if err := checkKeys(args, "trial", "launch_id", "job_id"); err != nil {
+		return nil, err
+	}
+	trial, err := s.client.LookupTrial(ctx, text(args, "job_id", s.spec.GetJobId()), text(args, "launch_id", ""))
+	if err != nil {
+		return nil, err
+	}
+	s.trials[text(args, "trial", "")] = trial.Id
+	return trial, nil
 }
 
 func (s *steps) getJob(ctx context.Context, args fields) (proto.Message, error) {

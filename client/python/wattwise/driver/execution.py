@@ -22,6 +22,7 @@ from wattwise.errors import (
     InvalidRequestError,
     InvalidResultError,
     JobNotFoundError,
+    TrialDeletedError,
     TrialNotFoundError,
     WattwiseError,
     log,
@@ -305,6 +306,8 @@ class LeaseKeeper:
                 # Its database was lost or restored: the trial is delivered when it has ended.
                 log.warning("%s; training continues", error)
                 return
+            except TrialDeletedError:
+                self.stopped = True
             except WattwiseError as error:
                 if not self._server_away and not self._over.is_set():
                     self._server_away = True

@@ -12,6 +12,7 @@ from wattwise.errors import (
     InvalidRequestError,
     JobNotFoundError,
     ServerUnavailableError,
+    TrialDeletedError,
     TrialNotFoundError,
     WattwiseError,
     log,
@@ -83,7 +84,7 @@ class PowerLimitCalls:
         return answer
 
     def _note_failure(self, error: WattwiseError, begun: float) -> None:
-        rejected = isinstance(error, InvalidRequestError | JobNotFoundError | TrialNotFoundError)
+        rejected = isinstance(error, InvalidRequestError | JobNotFoundError | TrialDeletedError | TrialNotFoundError)
         if rejected:
             self.unreported = ()
         if not self._warned:

@@ -183,6 +183,8 @@ class Client:
 
         Raises:
             JobNotFoundError: if the job is not registered.
+            TrialNotFoundError: if `resume` is set and the server has no trial of this launch.
+            TrialDeletedError: if `resume` is set and the trial was deleted with its job.
             NoBatchSizeLeftError: if no batch size is left to try.
         """
         request = v1.GetNextBatchSizeRequest(
@@ -211,7 +213,7 @@ class Client:
 
         Raises:
             InvalidResultError: if the measurement has no metric, or is inconsistent, in itself or with an earlier one.
-            JobNotFoundError: if the job is not registered, or was deleted.
+            JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
         _check_metric(result, "result")
@@ -235,7 +237,7 @@ class Client:
             timeout: seconds; None is the client's.
 
         Raises:
-            JobNotFoundError: if the job is not registered, or was deleted.
+            JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.HeartbeatRequest(trial=trial)
@@ -250,8 +252,9 @@ class Client:
             timeout: seconds; None is the client's.
 
         Raises:
-            JobNotFoundError: if the job is not registered, or was deleted.
+            JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
+            TrialDeletedError: if the trial was deleted with its job.
         """
         request = v1.EndTrialRequest(trial=trial, reason=reason)
 
@@ -270,6 +273,7 @@ class Client:
         Raises:
             InvalidRequestError, InvalidResultError: if a field or a measurement is invalid; nothing is recorded.
             JobNotFoundError: if the job is not registered.
+            TrialDeletedError: if the trial was deleted with its job.
         """
         for place, measurement in enumerate(request.measurements):
             _check_metric(measurement, f"measurements[{place}]")
@@ -279,6 +283,25 @@ class Client:
 
         return self._call(lambda link: link.optimizer.ImportTrial, request, timeout, check)
 
+    def lookup_trial(self, job_id: str, launch_id: str, *, timeout: float | None = None) -> v1.Trial:
+        """Returns the trial that the server has of a launch. This changes nothing on the server.
+
+        Args:
+            job_id: the job.
+            launch_id: the id of the launch.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError, TrialNotFoundError: if the server never had the trial, or has lost it with its database.
+            TrialDeletedError: if the trial was deleted with its job.
+        """
+        request = v1.LookupTrialRequest(job_id=job_id, launch_id=launch_id)
+
+        def check(answer: v1.LookupTrialResponse) -> None:
+            answers.check_trial(answer.trial, job_id, launch_id)
+
+        return self._call(lambda link: link.optimizer.LookupTrial, request, timeout, check).trial
+
     def acquire_power_limit(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.AcquirePowerLimitResponse:
         """What a trial does about the power limit of its batch size: use the known one, profile, or wait.
 
@@ -287,7 +310,8 @@ class Client:
             timeout: seconds; None is the client's.
 
         Raises:
-            JobNotFoundError, TrialNotFoundError: if there is no such trial, or it was deleted.
+            JobNotFoundError, TrialNotFoundError: if there is no such trial.
+            TrialDeletedError: if it was deleted with its job.
         """
         request = v1.AcquirePowerLimitRequest(trial=trial)
         return self._call(lambda link: link.optimizer.AcquirePowerLimit, request, timeout, answers.check_acquired_limit)
@@ -307,7 +331,8 @@ class Client:
 
         Raises:
             InvalidRequestError: if the profile is invalid.
-            JobNotFoundError, TrialNotFoundError: if there is no such trial, or it was deleted.
+            JobNotFoundError, TrialNotFoundError: if there is no such trial.
+            TrialDeletedError: if it was deleted with its job.
         """
         request = v1.ReportPowerProfileRequest(trial=trial, samples=samples)
         answer = self._call(

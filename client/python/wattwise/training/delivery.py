@@ -18,8 +18,8 @@ from wattwise.errors import (
     ResourceExhaustedError,
     ServerError,
     ServerUnavailableError,
+    TrialDeletedError,
     TrialNotFoundError,
-    UnsupportedCallError,
     WattwiseError,
     log,
     warn_once,
@@ -84,18 +84,18 @@ def deliver_record(client: Client, record: TrialRecord, timeout: float) -> v1.Tr
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
 
-    if record.base is not None:
-        record = _resumed(client, record, timeout)
-    _end_unanswered(client, record, left())
-    request = record.request()
     try:
+        if record.base is not None:
+            record = _resumed(client, record, timeout)
+        _end_unanswered(client, record, left())
+        request = record.request()
         try:
             return client.import_trial(request, timeout=left()).trial
         except JobNotFoundError:
             # Lost with the server's database, or never registered: the server knows which jobs were deleted.
             client.register_job(record.job, timeout=left())
             return client.import_trial(request, timeout=left()).trial
-    except TrialNotFoundError:
+    except TrialDeletedError:
         return None
 
 
@@ -118,46 +118,26 @@ def _end_unanswered(client: Client, record: TrialRecord, timeout: float) -> None
     if launch_id == record.launch_id:
         return
     deadline = time.monotonic() + timeout
-    with suppress(*REFUSALS):
+    with suppress(TrialDeletedError, *REFUSALS):
         # To resume dispatches nothing, and brings back a trial that counts as lost.
         found = client.get_next_batch_size(record.job.job_id, launch_id=launch_id, resume=True, timeout=timeout)
         client.end_trial(found.trial.id, v1.END_REASON_PREEMPTED, timeout=max(0.0, deadline - time.monotonic()))
 
 
-def find_launch(client: Client, trial: v1.TrialId, launch_id: str, timeout: float | None = None) -> v1.TrialId | None:
-    """The trial that the server has of a launch. This changes nothing on the server.
+def find_launch(client: Client, trial: v1.TrialId, timeout: float | None = None) -> v1.Trial | None:
+    """The trial that the server has of a launch; None if the server does not know the launch. This changes nothing.
 
-    Only the launch id identifies a launch: after a database was lost or restored, or a job deleted and registered
-    again, another launch may have its number.
-
-    Args:
-        client: of the server.
-        trial: the trial of the launch as the caller knows it; its number does not matter.
-        launch_id: the id of the launch.
-        timeout: seconds; None is the client's.
-
-    Returns:
-        None if the server does not know the launch; `trial` if it is too old to say.
+    Only the launch identifies a trial: after a database was lost or restored, or a job deleted and registered again,
+    another launch may have its number.
 
     Raises:
-        TrialNotFoundError: if the launch was deleted with its job.
+        TrialDeletedError: if the trial was deleted with its job.
         WattwiseError: if the server does not answer.
     """
-    request = v1.ImportTrialRequest(
-        job_id=trial.job_id,
-        launch_id=launch_id,
-        batch_size=trial.batch_size,
-        end_reason=v1.END_REASON_PREEMPTED,
-        validate_only=True,
-    )
     try:
-        answer = client.import_trial(request, timeout=timeout)
-    except (InvalidRequestError, JobNotFoundError):
-        # Invalid is the batch size, which is none of another job's.
+        return client.lookup_trial(trial.job_id, trial.launch_id, timeout=timeout)
+    except (JobNotFoundError, TrialNotFoundError):
         return None
-    except UnsupportedCallError:
-        return trial
-    return None if answer.created else answer.trial.id
 
 
 def deliver_files(

@@ -13,12 +13,10 @@ from typing import Any
 from wattwise import v1
 from wattwise.errors import (
     JobDiffersError,
-    JobNotFoundError,
     NoDriverError,
     OperationOrderError,
     ResumeError,
     TrainerSetupError,
-    TrialNotFoundError,
     log,
 )
 from wattwise.files import parse_json
@@ -169,7 +167,7 @@ class DriverLaunch:
 
         Raises:
             NoDriverError: if the server returns another trial than the variables name.
-            JobNotFoundError: if the job was deleted.
+            TrialDeletedError: if the trial was deleted with its job.
             WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
         """
         del fallback
@@ -193,24 +191,19 @@ class DriverLaunch:
         return StartedTrial(TrialInfo(trial, job, self._reason, self._launch_id, kind))
 
     def _ask(self, client: Client) -> v1.Trial | None:
-        """The driver's trial, which lives on if it was lost; None if the server does not know it."""
-        job_id = self._trial.job_id
-        try:
-            if client.heartbeat(self._trial).stop_train:
-                # This does not change a trial that has ended. One that was deleted with its job is not found.
-                trial = client.end_trial(self._trial, v1.END_REASON_PREEMPTED)
-            else:
-                # To resume never dispatches another trial.
-                trial = client.get_next_batch_size(job_id, launch_id=self._launch_id, resume=True).trial
-        except (JobNotFoundError, TrialNotFoundError):
-            try:
-                found = find_launch(client, self._trial, self._launch_id)
-            except TrialNotFoundError as error:
-                raise JobNotFoundError(f"job {job_id!r} of this launch was deleted: {error}") from None
-            self._check(found or self._trial)
+        """The driver's trial, which lives on if it was lost; None if the server does not know it.
+
+        Raises:
+            TrialDeletedError: if it was deleted with its job.
+        """
+        known = find_launch(client, self._trial)
+        if known is None:
             return None
-        self._check(trial.id)
-        return trial
+        self._check(known.id)
+        if known.end_reason in (v1.END_REASON_UNSPECIFIED, v1.END_REASON_LOST):
+            # To resume never dispatches another trial.
+            return client.get_next_batch_size(self._trial.job_id, launch_id=self._launch_id, resume=True).trial
+        return known
 
     def _check(self, found: v1.TrialId) -> None:
         # Not the whole message: an older server does not set the launch's id, and a newer one may set more.

@@ -12,13 +12,12 @@ from typing import Protocol
 
 from wattwise import v1
 from wattwise.errors import (
-    JobNotFoundError,
     NoBatchSizeLeftError,
     ResourceExhaustedError,
     ResumeError,
     ServerError,
     ServerUnavailableError,
-    TrialNotFoundError,
+    TrialDeletedError,
     UnsupportedCallError,
     WattwiseError,
     log,
@@ -316,7 +315,7 @@ class ServerLaunch:
         try:
             if self._earlier is not None:
                 # To register a deleted job would bring it back; one that was lost comes back.
-                find_launch(client, self._earlier.id, self._earlier.launch_id)
+                find_launch(client, self._earlier.id)
             job = client.register_job(spec).job
             self._deliver_earlier()
             answer = self._next(client, job_id)
@@ -416,13 +415,13 @@ class ServerLaunch:
             ResumeError: if it was deleted, or cannot continue.
         """
         try:
-            ended = client.heartbeat(saved.trial_id).stop_train
-        except (JobNotFoundError, TrialNotFoundError):
-            return None
-        try:
+            known = find_launch(client, saved.trial_id)
+            if known is None or known.id.trial_number != saved.trial_number:
+                # In a database that was restored, the launch may have another trial.
+                return None
             # Before register_job, which would create a deleted job again.
             answer = client.get_next_batch_size(saved.job_id, launch_id=saved.launch_id, resume=True)
-        except (JobNotFoundError, TrialNotFoundError):
+        except TrialDeletedError:
             raise saved.gone() from None
         trial = answer.trial
         saved.check(trial)
@@ -431,7 +430,7 @@ class ServerLaunch:
             check_dispatched(trial, job.spec)
         except WattwiseError:
             # A trial that was still running belongs to another process.
-            if ended:
+            if known.status != v1.TRIAL_STATUS_RUNNING:
                 with contextlib.suppress(WattwiseError):
                     client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
             raise

@@ -16,7 +16,7 @@ from wattwise.errors import (
     OperationOrderError,
     ResumeError,
     TrainFailError,
-    TrialNotFoundError,
+    TrialDeletedError,
     announce,
     log,
     short_tracebacks,
@@ -516,7 +516,7 @@ class BatchSizeOptimizer:
             self._begin_again(self._attempt + 1)
             try:
                 self.get_batch_size()
-            except (JobNotFoundError, TrialNotFoundError):
+            except (JobNotFoundError, TrialDeletedError):
                 raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision) from None
 
     def on_evaluate(self, metric: float) -> None:

@@ -14,6 +14,7 @@ from wattwise.errors import (
     InvalidRequestError,
     InvalidResultError,
     JobNotFoundError,
+    TrialDeletedError,
     TrialNotFoundError,
     UnsupportedCallError,
     WattwiseError,
@@ -260,6 +261,8 @@ class Session:
             self._exchange.answer(report, self._send(report, self._timeout))
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
+        except TrialDeletedError as error:
+            self._stop_deleted(error)
         except WattwiseError as error:
             if report is not None and isinstance(error, InvalidResultError | InvalidRequestError):
                 self._exchange.refuse(report, error)
@@ -271,20 +274,15 @@ class Session:
 
         Raises:
             JobNotFoundError, TrialNotFoundError: the server does not have the trial.
+            TrialDeletedError: the trial was deleted with its job.
             WattwiseError: the server does not answer.
         """
         if not self._resumes:
             return
-        launch_id = self._journal.record.launch_id
         # First: since a database was restored, the launch may have another trial than the one that is reported.
         self._client.heartbeat(self._trial, timeout=timeout)
-        try:
-            answer = self._client.get_next_batch_size(
-                self._trial.job_id, launch_id=launch_id, resume=True, timeout=timeout
-            )
-        except (JobNotFoundError, TrialNotFoundError):
-            self._ask(timeout)
-            return
+        launch_id = self._journal.record.launch_id
+        answer = self._client.get_next_batch_size(self._trial.job_id, launch_id=launch_id, resume=True, timeout=timeout)
         self._resumes, trial = False, answer.trial
         if trial.status == v1.TRIAL_STATUS_FAILED:
             log.warning(
@@ -316,6 +314,13 @@ class Session:
             *(self._trial.trial_number, self._trial.job_id, cause),
         )
         self._exchange.detach()
+
+    def _stop_deleted(self, cause: TrialDeletedError) -> None:
+        """Stops the training: the trial was deleted with its job, which settles it."""
+        self._settled = True
+        self._exchange.answer(
+            None, v1.Decision(stop_train=True, end_reason=v1.END_REASON_JOB_DELETED, message=str(cause))
+        )
 
     def _imported(self) -> bool:
         """Delivers a trial that is over and that the server does not have; returns whether the server has answered."""
@@ -393,13 +398,16 @@ class Session:
             # Nothing is left to send: no server that is away is waited for.
             with contextlib.suppress(WattwiseError):
                 if not self._exchange.away:
-                    self._ask(_left(ending))
+                    self._check_known(_left(ending))
             self._settled = not self._exchange.detached
             return
         try:
             trial = retrying(lambda _: self._delivered(ending, driver_ends=driver_ends), _left(ending))
-        except (JobNotFoundError, TrialNotFoundError):
-            self._ask(_left(ending))
+        except (JobNotFoundError, TrialNotFoundError) as error:
+            self._detach(error)
+            return
+        except TrialDeletedError as error:
+            self._stop_deleted(error)
             return
         if trial is not None:
             self._settle(trial.end_reason, trial.last_epoch, _left(ending))
@@ -415,19 +423,16 @@ class Session:
             return None
         return self._client.end_trial(self._trial, ending.reason, timeout=_left(ending))
 
-    def _ask(self, timeout: float) -> None:
-        """Learns why the server does not find the trial: it was deleted, which settles it, or lost.
+    def _check_known(self, timeout: float) -> None:
+        """Asks whether the server has the trial.
 
         Raises:
             WattwiseError: if the server does not answer.
         """
         try:
-            decision = self._client.heartbeat(self._trial, timeout=timeout)
+            self._exchange.answer(None, self._client.heartbeat(self._trial, timeout=timeout))
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
-        else:
-            self._settled = decision.stop_train
-            self._exchange.answer(None, decision)
 
     def _settle(self, reason: v1.EndReason.ValueType, last_epoch: int, timeout: float) -> None:
         """Delivers what the server lacks of a trial that has ended and that may still gain it.

@@ -448,7 +448,9 @@ class ImportTrialRequest(_message.Message):
     END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
     """
     validate_only: _builtins.bool
-    """True: nothing is changed, and the answer is the one that the import would get now. False: the trial is imported."""
+    """True: nothing is changed, and the answer is the one that the import would get now, as `wattwise import --dry-run` shows
+    it; to find a launch's trial, use LookupTrial. False: the trial is imported.
+    """
     @_builtins.property
     def measurements(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Measurement]:
         """The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
@@ -517,6 +519,56 @@ class ImportTrialResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportTrialResponse: _TypeAlias = ImportTrialResponse  # noqa: Y015
+
+@_typing.final
+class LookupTrialRequest(_message.Message):
+    """Request of LookupTrial."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    LAUNCH_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Required. The job."""
+    launch_id: _builtins.str
+    """Required. The launch, as in GetNextBatchSize or ImportTrial."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        launch_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "launch_id", b"launch_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookupTrialRequest: _TypeAlias = LookupTrialRequest  # noqa: Y015
+
+@_typing.final
+class LookupTrialResponse(_message.Message):
+    """Response of LookupTrial."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> _trial_pb2.Trial:
+        """The trial's current state. Always set."""
+
+    def __init__(
+        self,
+        *,
+        trial: _trial_pb2.Trial | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookupTrialResponse: _TypeAlias = LookupTrialResponse  # noqa: Y015
 
 @_typing.final
 class AcquirePowerLimitRequest(_message.Message):

@@ -74,6 +74,11 @@ class BatchSizeOptimizerStub(object):
                 request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialResponse.FromString,
                 _registered_method=True)
+        self.LookupTrial = channel.unary_unary(
+                '/wattwise.v1.BatchSizeOptimizer/LookupTrial',
+                request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.LookupTrialRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.LookupTrialResponse.FromString,
+                _registered_method=True)
         self.AcquirePowerLimit = channel.unary_unary(
                 '/wattwise.v1.BatchSizeOptimizer/AcquirePowerLimit',
                 request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.AcquirePowerLimitRequest.SerializeToString,
@@ -150,6 +155,18 @@ class BatchSizeOptimizerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LookupTrial(self, request, context):
+        """Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
+        an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
+        revives a lost trial. Safe to retry.
+        NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
+        ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
+        database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AcquirePowerLimit(self, request, context):
         """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
         if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
@@ -207,6 +224,11 @@ def add_BatchSizeOptimizerServicer_to_server(servicer, server):
                     servicer.ImportTrial,
                     request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialResponse.SerializeToString,
+            ),
+            'LookupTrial': grpc.unary_unary_rpc_method_handler(
+                    servicer.LookupTrial,
+                    request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.LookupTrialRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.LookupTrialResponse.SerializeToString,
             ),
             'AcquirePowerLimit': grpc.unary_unary_rpc_method_handler(
                     servicer.AcquirePowerLimit,
@@ -413,6 +435,33 @@ class BatchSizeOptimizer(object):
             '/wattwise.v1.BatchSizeOptimizer/ImportTrial',
             wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialRequest.SerializeToString,
             wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LookupTrial(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.BatchSizeOptimizer/LookupTrial',
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.LookupTrialRequest.SerializeToString,
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.LookupTrialResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -64,6 +64,14 @@ class BatchSizeOptimizerStub:
     of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
     INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
     """
+    LookupTrial: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.LookupTrialRequest, _batch_size_optimizer_pb2.LookupTrialResponse]
+    """Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
+    an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
+    revives a lost trial. Safe to retry.
+    NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
+    ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
+    database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+    """
     AcquirePowerLimit: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.AcquirePowerLimitRequest, _batch_size_optimizer_pb2.AcquirePowerLimitResponse]
     """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
     if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
@@ -112,6 +120,14 @@ class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
     """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
     of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
     INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+    """
+    LookupTrial: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.LookupTrialRequest, _batch_size_optimizer_pb2.LookupTrialResponse]  # type: ignore[assignment]
+    """Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
+    an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
+    revives a lost trial. Safe to retry.
+    NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
+    ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
+    database. ERROR_REASON_INVALID_REQUEST if an id is empty.
     """
     AcquirePowerLimit: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.AcquirePowerLimitRequest, _batch_size_optimizer_pb2.AcquirePowerLimitResponse]  # type: ignore[assignment]
     """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
@@ -200,6 +216,20 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
         of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
         INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+        """
+
+    @_abc_1.abstractmethod
+    def LookupTrial(
+        self,
+        request: _batch_size_optimizer_pb2.LookupTrialRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_batch_size_optimizer_pb2.LookupTrialResponse, _abc.Awaitable[_batch_size_optimizer_pb2.LookupTrialResponse]]:
+        """Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
+        an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
+        revives a lost trial. Safe to retry.
+        NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
+        ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
+        database. ERROR_REASON_INVALID_REQUEST if an id is empty.
         """
 
     @_abc_1.abstractmethod

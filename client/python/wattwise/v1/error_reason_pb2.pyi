@@ -41,7 +41,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
         {"job_id": "mnist-nigthly"}
     """
     ERROR_REASON_TRIAL_NOT_FOUND: _ErrorReason.ValueType  # 4
-    """NOT_FOUND: the job has no such trial, or the trial has another batch size or belongs to another launch.
+    """NOT_FOUND: the job has no such trial: it never had one, or the server has lost it with its database. Of a trial that was
+    deleted with its job, ERROR_REASON_TRIAL_DELETED says so.
 
         {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
     """
@@ -100,6 +101,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
 
         {"job_id": "mnist-nightly", "limit": "1000"}
     """
+    ERROR_REASON_TRIAL_DELETED: _ErrorReason.ValueType  # 16
+    """NOT_FOUND: the trial existed and was deleted with its job. Stop training, as after a decision with
+    END_REASON_JOB_DELETED, and do not import the trial or register the job again. The server remembers the trials that
+    it dispatched for a year after their deletion; after that, it answers ERROR_REASON_TRIAL_NOT_FOUND or
+    ERROR_REASON_JOB_NOT_FOUND.
+
+        {"job_id": "mnist-nightly"}
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
@@ -126,7 +135,8 @@ ERROR_REASON_JOB_NOT_FOUND: ErrorReason.ValueType  # 3
     {"job_id": "mnist-nigthly"}
 """
 ERROR_REASON_TRIAL_NOT_FOUND: ErrorReason.ValueType  # 4
-"""NOT_FOUND: the job has no such trial, or the trial has another batch size or belongs to another launch.
+"""NOT_FOUND: the job has no such trial: it never had one, or the server has lost it with its database. Of a trial that was
+deleted with its job, ERROR_REASON_TRIAL_DELETED says so.
 
     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
 """
@@ -184,5 +194,13 @@ ERROR_REASON_TOO_MANY_TRIALS: ErrorReason.ValueType  # 15
 """RESOURCE_EXHAUSTED: the server's limit of running trials of this job is reached. Launch again when some have ended.
 
     {"job_id": "mnist-nightly", "limit": "1000"}
+"""
+ERROR_REASON_TRIAL_DELETED: ErrorReason.ValueType  # 16
+"""NOT_FOUND: the trial existed and was deleted with its job. Stop training, as after a decision with
+END_REASON_JOB_DELETED, and do not import the trial or register the job again. The server remembers the trials that
+it dispatched for a year after their deletion; after that, it answers ERROR_REASON_TRIAL_NOT_FOUND or
+ERROR_REASON_JOB_NOT_FOUND.
+
+    {"job_id": "mnist-nightly"}
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -254,7 +254,10 @@ export interface ImportTrialRequest {
   monitor:
     | Monitor
     | undefined;
-  /** True: nothing is changed, and the answer is the one that the import would get now. False: the trial is imported. */
+  /**
+   * True: nothing is changed, and the answer is the one that the import would get now, as `wattwise import --dry-run` shows
+   * it; to find a launch's trial, use LookupTrial. False: the trial is imported.
+   */
   validateOnly: boolean;
 }
 
@@ -266,6 +269,20 @@ export interface ImportTrialResponse {
     | undefined;
   /** True if this call created the trial; false if it was dispatched or imported before. */
   created: boolean;
+}
+
+/** Request of LookupTrial. */
+export interface LookupTrialRequest {
+  /** Required. The job. */
+  jobId: string;
+  /** Required. The launch, as in GetNextBatchSize or ImportTrial. */
+  launchId: string;
+}
+
+/** Response of LookupTrial. */
+export interface LookupTrialResponse {
+  /** The trial's current state. Always set. */
+  trial: Trial | undefined;
 }
 
 /** Request of AcquirePowerLimit. */
@@ -1415,6 +1432,128 @@ export const ImportTrialResponse: MessageFns<ImportTrialResponse> = {
   },
 };
 
+function createBaseLookupTrialRequest(): LookupTrialRequest {
+  return { jobId: "", launchId: "" };
+}
+
+export const LookupTrialRequest: MessageFns<LookupTrialRequest> = {
+  encode(message: LookupTrialRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.launchId !== "") {
+      writer.uint32(18).string(message.launchId);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): LookupTrialRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseLookupTrialRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.launchId = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<LookupTrialRequest>): LookupTrialRequest {
+    return LookupTrialRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<LookupTrialRequest>): LookupTrialRequest {
+    const message = createBaseLookupTrialRequest();
+    message.jobId = object.jobId ?? "";
+    message.launchId = object.launchId ?? "";
+    return message;
+  },
+};
+
+function createBaseLookupTrialResponse(): LookupTrialResponse {
+  return { trial: undefined };
+}
+
+export const LookupTrialResponse: MessageFns<LookupTrialResponse> = {
+  encode(message: LookupTrialResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.trial !== undefined) {
+      Trial.encode(message.trial, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): LookupTrialResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseLookupTrialResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.trial = Trial.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<LookupTrialResponse>): LookupTrialResponse {
+    return LookupTrialResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<LookupTrialResponse>): LookupTrialResponse {
+    const message = createBaseLookupTrialResponse();
+    message.trial = (object.trial !== undefined && object.trial !== null) ? Trial.fromPartial(object.trial) : undefined;
+    return message;
+  },
+};
+
 function createBaseAcquirePowerLimitRequest(): AcquirePowerLimitRequest {
   return { trial: undefined };
 }
@@ -1894,6 +2033,23 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): ImportTrialResponse => ImportTrialResponse.decode(value),
   },
   /**
+   * Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
+   * an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
+   * revives a lost trial. Safe to retry.
+   * NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
+   * ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
+   * database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+   */
+  lookupTrial: {
+    path: "/wattwise.v1.BatchSizeOptimizer/LookupTrial" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: LookupTrialRequest): Buffer => Buffer.from(LookupTrialRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): LookupTrialRequest => LookupTrialRequest.decode(value),
+    responseSerialize: (value: LookupTrialResponse): Buffer => Buffer.from(LookupTrialResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): LookupTrialResponse => LookupTrialResponse.decode(value),
+  },
+  /**
    * Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
    * if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
    * trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
@@ -1961,6 +2117,15 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
    * INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
    */
   importTrial: handleUnaryCall<ImportTrialRequest, ImportTrialResponse>;
+  /**
+   * Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
+   * an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
+   * revives a lost trial. Safe to retry.
+   * NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
+   * ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
+   * database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+   */
+  lookupTrial: handleUnaryCall<LookupTrialRequest, LookupTrialResponse>;
   /**
    * Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
    * if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
@@ -2097,6 +2262,29 @@ export interface BatchSizeOptimizerClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ImportTrialResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
+   * an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
+   * revives a lost trial. Safe to retry.
+   * NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
+   * ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
+   * database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+   */
+  lookupTrial(
+    request: LookupTrialRequest,
+    callback: (error: ServiceError | null, response: LookupTrialResponse) => void,
+  ): ClientUnaryCall;
+  lookupTrial(
+    request: LookupTrialRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: LookupTrialResponse) => void,
+  ): ClientUnaryCall;
+  lookupTrial(
+    request: LookupTrialRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: LookupTrialResponse) => void,
   ): ClientUnaryCall;
   /**
    * Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only

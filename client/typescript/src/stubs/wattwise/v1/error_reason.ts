@@ -34,7 +34,8 @@ export enum ErrorReason {
    */
   ERROR_REASON_JOB_NOT_FOUND = "ERROR_REASON_JOB_NOT_FOUND",
   /**
-   * ERROR_REASON_TRIAL_NOT_FOUND - NOT_FOUND: the job has no such trial, or the trial has another batch size or belongs to another launch.
+   * ERROR_REASON_TRIAL_NOT_FOUND - NOT_FOUND: the job has no such trial: it never had one, or the server has lost it with its database. Of a trial that was
+   * deleted with its job, ERROR_REASON_TRIAL_DELETED says so.
    *
    *     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
    */
@@ -103,6 +104,15 @@ export enum ErrorReason {
    *     {"job_id": "mnist-nightly", "limit": "1000"}
    */
   ERROR_REASON_TOO_MANY_TRIALS = "ERROR_REASON_TOO_MANY_TRIALS",
+  /**
+   * ERROR_REASON_TRIAL_DELETED - NOT_FOUND: the trial existed and was deleted with its job. Stop training, as after a decision with
+   * END_REASON_JOB_DELETED, and do not import the trial or register the job again. The server remembers the trials that
+   * it dispatched for a year after their deletion; after that, it answers ERROR_REASON_TRIAL_NOT_FOUND or
+   * ERROR_REASON_JOB_NOT_FOUND.
+   *
+   *     {"job_id": "mnist-nightly"}
+   */
+  ERROR_REASON_TRIAL_DELETED = "ERROR_REASON_TRIAL_DELETED",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -156,6 +166,9 @@ export function errorReasonFromJSON(object: any): ErrorReason {
     case 15:
     case "ERROR_REASON_TOO_MANY_TRIALS":
       return ErrorReason.ERROR_REASON_TOO_MANY_TRIALS;
+    case 16:
+    case "ERROR_REASON_TRIAL_DELETED":
+      return ErrorReason.ERROR_REASON_TRIAL_DELETED;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -197,6 +210,8 @@ export function errorReasonToNumber(object: ErrorReason): number {
       return 14;
     case ErrorReason.ERROR_REASON_TOO_MANY_TRIALS:
       return 15;
+    case ErrorReason.ERROR_REASON_TRIAL_DELETED:
+      return 16;
     case ErrorReason.UNRECOGNIZED:
     default:
       return -1;
