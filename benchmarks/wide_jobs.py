@@ -32,7 +32,7 @@ async def _measure(server: str, job_count: int) -> dict[str, list[float]]:
     async with grpc.aio.insecure_channel(server) as channel:
         admin: Any = v1.JobReaderStub(channel)
         # The jobs are copies of the first one, with the same trials.
-        request = v1.ListTrialsRequest(job_id=filling.job_id(0), status=v1.TRIAL_STATUS_RUNNING)
+        request = v1.ListTrialsRequest(job_id=filling.job_id(0), statuses=[v1.TRIAL_STATUS_RUNNING])
         trials = (await admin.ListTrials(request)).trials
         start = time.perf_counter()
         await _report(v1.BatchSizeOptimizerStub(channel), trials, job_count)

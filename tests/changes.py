@@ -94,4 +94,4 @@ class Recurring(Trainer):
 
     def events(self, kind: v1.EventKind.ValueType = v1.EVENT_KIND_CHANGE_DETECTED) -> list[v1.Event]:
         """The events of a kind, newest first."""
-        return list(self.admin.ListEvents(v1.ListEventsRequest(job_id=self.job_id, kind=kind)).events)
+        return list(self.admin.ListEvents(v1.ListEventsRequest(job_id=self.job_id, kinds=[kind])).events)

@@ -238,7 +238,7 @@ def content(server: LiveServer) -> tuple[int, int]:
     jobs = server.admin.ListJobs(v1.ListJobsRequest(page_size=1000)).jobs
     running = 0
     for job in jobs:
-        request = v1.ListTrialsRequest(job_id=job.job.spec.job_id, status=v1.TRIAL_STATUS_RUNNING, page_size=1000)
+        request = v1.ListTrialsRequest(job_id=job.job.spec.job_id, statuses=[v1.TRIAL_STATUS_RUNNING], page_size=1000)
         running += len(server.admin.ListTrials(request).trials)
     return len(jobs), running
 

@@ -399,6 +399,7 @@ v1::GetJobResponse Client::get_job(const std::string& job_id) {
 v1::Job Client::reset_job(const std::string& job_id) {
   v1::ResetJobRequest request;
   request.set_job_id(job_id);
+  request.set_request_id(new_id());
   return call(&v1::JobControl::Stub::ResetJob, request).job();
 }
 
@@ -427,6 +428,7 @@ v1::Job Client::set_job_paused(const std::string& job_id, bool paused) {
 v1::Job Client::request_baseline(const std::string& job_id) {
   v1::RequestBaselineRequest request;
   request.set_job_id(job_id);
+  request.set_request_id(new_id());
   return call(&v1::JobControl::Stub::RequestBaseline, request).job();
 }
 

@@ -8,15 +8,16 @@ import (
 
 // ResetJob begins the job's search again. Its trials stay in the history but no longer count.
 func (c *Client) ResetJob(ctx context.Context, jobID string) (*v1.Job, error) {
+	request := &v1.ResetJobRequest{JobId: jobID, RequestId: NewID()}
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
-		return c.Control.ResetJob(ctx, &v1.ResetJobRequest{JobId: jobID})
+		return c.Control.ResetJob(ctx, request)
 	})
 }
 
 // SetTrialExcluded excludes a trial from the job's search, or includes it again.
 func (c *Client) SetTrialExcluded(ctx context.Context, trial *v1.TrialId, excluded bool) (response *v1.SetTrialExcludedResponse, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
-		response, err = c.Control.SetTrialExcluded(ctx, &v1.SetTrialExcludedRequest{Trial: trial, Excluded: excluded})
+		response, err = c.Control.SetTrialExcluded(ctx, &v1.SetTrialExcludedRequest{Trial: trial, Excluded: &excluded})
 		return err
 	})
 	return response, err
@@ -34,14 +35,15 @@ func (c *Client) SetBatchSizeState(ctx context.Context, jobID string, batchSize 
 // SetJobPaused pauses the job's search, so that launches get the best known batch size, or resumes it.
 func (c *Client) SetJobPaused(ctx context.Context, jobID string, paused bool) (*v1.Job, error) {
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
-		return c.Control.SetJobPaused(ctx, &v1.SetJobPausedRequest{JobId: jobID, Paused: paused})
+		return c.Control.SetJobPaused(ctx, &v1.SetJobPausedRequest{JobId: jobID, Paused: &paused})
 	})
 }
 
 // RequestBaseline requests that the job's next launch gets the default batch size, to compare with.
 func (c *Client) RequestBaseline(ctx context.Context, jobID string) (*v1.Job, error) {
+	request := &v1.RequestBaselineRequest{JobId: jobID, RequestId: NewID()}
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
-		return c.Control.RequestBaseline(ctx, &v1.RequestBaselineRequest{JobId: jobID})
+		return c.Control.RequestBaseline(ctx, request)
 	})
 }
 

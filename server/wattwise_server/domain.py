@@ -481,6 +481,8 @@ class Job:
         reset_time: When that was last; None: never, or in an earlier version.
         paused: Whether launches get the best known batch size.
         pinned: The batch size that every launch gets.
+        reset_request_id: The id of the request that reset the search last; empty: none.
+        baseline_request_id: The id of the newest request of a baseline; empty: none.
         baseline_requested: Whether one of the next launches gets the default batch size.
         baseline_every: One of so many launches gets the default batch size, because a person has asked for it; 0: none.
         warnings: What looks wrong about its trials, at most one for each reason, the newest last.
@@ -500,6 +502,8 @@ class Job:
     reset_time: datetime | None = None
     paused: bool = False
     pinned: int | None = None
+    reset_request_id: str = ""
+    baseline_request_id: str = ""
     baseline_requested: bool = False
     baseline_every: int = 0
     warnings: tuple[TrialWarning, ...] = ()

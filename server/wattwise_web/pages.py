@@ -108,7 +108,7 @@ class Reader:
             page_size=PAGE_SIZE,
             page_token=after,
             contains=search,
-            state=_STATES.get(state, v1.JOB_STATE_UNSPECIFIED),
+            states=[_STATES[state]] if state in _STATES else [],
             order=_ORDERS[order],
             with_summaries=True,
             with_total_size=True,
@@ -386,7 +386,7 @@ class Reader:
             job_id_prefix="",
             page_size=200,
             page_token=wanted.get("after", ""),
-            status=v1.TRIAL_STATUS_RUNNING,
+            statuses=[v1.TRIAL_STATUS_RUNNING],
             with_total_size=True,
         )
         info, listed = await asyncio.gather(
@@ -408,7 +408,7 @@ class Reader:
         job_id, kind = wanted.get("job", ""), wanted.get("kind", "")
         value = v1.EventKind.Value(kind) if kind in v1.EventKind.keys() else v1.EVENT_KIND_UNSPECIFIED  # noqa: SIM118
         request = v1.ListEventsRequest(
-            job_id=job_id, page_size=PAGE_SIZE, page_token=wanted.get("after", ""), kind=value
+            job_id=job_id, page_size=PAGE_SIZE, page_token=wanted.get("after", ""), kinds=[value] if value else []
         )
         info, listed = await asyncio.gather(
             self.info(visitor), self._call(visitor, lambda link: link.reader.ListEvents, request)

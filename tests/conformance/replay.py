@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.conformance.fields import check
 from tests.conformance.refusal import MismatchError, Refused, check_refusal, compare
@@ -232,7 +233,7 @@ class Replay:
         return answer
 
     async def _do_reset(self, args: Mapping[str, Any]) -> Message:
-        return await self._job_after("ResetJob", v1.ResetJobRequest(**self._on_job(args)))
+        return await self._job_after("ResetJob", v1.ResetJobRequest(**self._on_job(args), request_id=new_id()))
 
     async def _do_exclude(self, args: Mapping[str, Any]) -> Message:
         request = v1.SetTrialExcludedRequest(trial=self._trials[args["trial"]], excluded=args["excluded"])
@@ -246,7 +247,9 @@ class Replay:
         return await self._job_after("SetJobPaused", v1.SetJobPausedRequest(**self._on_job(args)))
 
     async def _do_baseline(self, args: Mapping[str, Any]) -> Message:
-        return await self._job_after("RequestBaseline", v1.RequestBaselineRequest(**self._on_job(args)))
+        return await self._job_after(
+            "RequestBaseline", v1.RequestBaselineRequest(**self._on_job(args), request_id=new_id())
+        )
 
     async def _do_set_policy(self, args: Mapping[str, Any]) -> Message:
         return await self._job_after("SetJobPolicy", v1.SetJobPolicyRequest(**self._on_job(args)))

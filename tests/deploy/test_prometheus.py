@@ -142,7 +142,7 @@ def test_every_query_and_alert_runs(scraped: tuple[WatchedServer, Prometheus, bo
             assert bool(found.series(name)) == (has_jobs or not name.startswith(OF_JOBS)), name
     raised = {rule["name"]: [alert["labels"].get("job_id") for alert in rule["alerts"]] for rule in rules}
     if has_jobs:
-        request = v1.ListJobsRequest(state=v1.JOB_STATE_ATTENTION)
+        request = v1.ListJobsRequest(states=[v1.JOB_STATE_ATTENTION])
         troubled = {row.job.spec.job_id for row in server.admin.ListJobs(request).jobs}
         assert set(raised["WattwiseJobNeedsAttention"]) == troubled >= {"test-failing"}
         assert raised["WattwiseJobLoses"] == [HOSTILE]

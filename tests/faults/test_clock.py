@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 
@@ -108,7 +109,7 @@ def test_clock_that_was_ahead(adrift: LiveServer, clock: Clock) -> None:
     adrift.kill()
     adrift.start()
     job = Trainer(adrift.trainer)
-    adrift.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id))
+    adrift.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id()))
     clock.step(0)
     adrift.kill()
     adrift.start()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import grpc
 import httpx
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.jobs import Trainer, power_sample
 from tests.people import PeopleStub
@@ -107,7 +108,7 @@ def _walk(
     admin = PeopleStub(channel)
     for number in range(count):
         if number in ((2, 3, 4) if flat else (2, 6, 14, 22, 30)):
-            admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job_id))
+            admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job_id, request_id=new_id()))
         trial = trainer.next()
         size = trial.id.batch_size
         needed = max(2, round(epochs[size] * dice.uniform(0.85, 1.2)))

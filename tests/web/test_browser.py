@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Route, expect
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 
@@ -342,7 +343,7 @@ def test_each_chart_has_one_view(show: Opener, page: WebPage, site: LiveServer) 
         tab.emulate_media(color_scheme=scheme)
     expect(tab.locator("#plot-curves")).to_have_count(1)
     trainer.end(trial, v1.END_REASON_ERROR)
-    site.admin.ResetJob(v1.ResetJobRequest(job_id="drawing"))
+    site.admin.ResetJob(v1.ResetJobRequest(job_id="drawing", request_id=new_id()))
     expect(tab.locator("#plot-curves")).to_have_count(0)
     trainer.run(5.0)
     expect(tab.locator("#plot-curves")).to_have_count(1)

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from wattwise import v1
 from wattwise.commands.tables import listed_state
+from wattwise.rpc.client import new_id
 from wattwise_web import amounts
 from wattwise_web.facts import web_url
 
@@ -106,7 +107,7 @@ def test_the_cheapest_batch_size_has_its_expected_cost(
 def test_a_requested_launch_is_not_the_search_s(own_web: httpx.Client, grpc_server: LiveServer, lucky: Trainer) -> None:
     """A requested baseline says who chose it, before and after it; a trial that the search chose says so, too."""
     assert ">Chosen by the search: knowledge gradient.<" in job_page(own_web, lucky.job_id).text
-    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=lucky.job_id))
+    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=lucky.job_id, request_id=new_id()))
     (card,) = re.findall(r'<section class="now".*?</section>', job_page(own_web, lucky.job_id).text, re.DOTALL)
     assert ">Requested by a person.<" in card
     assert "knowledge gradient" not in card
@@ -125,8 +126,8 @@ def held(grpc_server: LiveServer) -> Trainer:
     exclude(grpc_server, trials[10])
     pin(grpc_server, "held", 64, v1.BATCH_SIZE_STATUS_BANNED)
     pin(grpc_server, "held", 32, v1.BATCH_SIZE_STATUS_PINNED)
-    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held"))
-    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", every=10))
+    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", request_id=new_id()))
+    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", every=10, request_id=new_id()))
     return trainer
 
 

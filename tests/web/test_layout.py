@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -46,7 +47,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         pin(live, LONG, 512, v1.BATCH_SIZE_STATUS_BANNED)
         pin(live, LONG, 504, v1.BATCH_SIZE_STATUS_BANNED)
         pin(live, LONG, 200, v1.BATCH_SIZE_STATUS_PINNED)
-        live.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=LONG))
+        live.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=LONG, request_id=new_id()))
         launch(live, wide, labels)
         usual = Trainer(live.trainer, job_id="resnet-nightly", job_id_prefix="resnet", batch_sizes=[16, 32, 64, 128],
                         default_batch_size=128, policy=v1.POLICY_KNOWLEDGE_GRADIENT, max_epochs=30)  # fmt: skip

@@ -362,7 +362,8 @@ export class Client implements TrialCalls {
 
   /** Begins the job's search again. Its trials stay in the history but no longer count. */
   async resetJob(jobId: string, options?: CallOptions): Promise<Job> {
-    return present((await this.#call(CONTROL, (stub) => stub.resetJob, { jobId }, options)).job, "job");
+    const request = { jobId, requestId: randomUUID() };
+    return present((await this.#call(CONTROL, (stub) => stub.resetJob, request, options)).job, "job");
   }
 
   /** Excludes a trial from the job's search, or includes it again. */
@@ -393,7 +394,9 @@ export class Client implements TrialCalls {
 
   /** Requests that the job's next launch gets the default batch size, to compare with. */
   async requestBaseline(jobId: string, options?: CallOptions): Promise<Job> {
-    return present((await this.#call(CONTROL, (stub) => stub.requestBaseline, { jobId }, options)).job, "job");
+    const request = { jobId, requestId: randomUUID() };
+    const answer = await this.#call(CONTROL, (stub) => stub.requestBaseline, request, options);
+    return present(answer.job, "job");
   }
 
   /** Changes the job's policy; the search is rebuilt from the job's trials. */

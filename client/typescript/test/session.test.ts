@@ -149,7 +149,7 @@ test("warnings whose reason is newer than this client are shown, each once", asy
   const [one, other] = ["first", "second"].map((message) => ({ reason: WarningReason.UNRECOGNIZED, message }));
   const answer = async (): Promise<Decision> => Decision.fromPartial({ message: "go on", warnings: [one!, other!] });
   const calls = { reportResult: answer } as unknown as TrialCalls;
-  const trial = new TrialSession(calls, { ...ghost("test"), trialNumber: 0 }, 0, 1000);
+  const trial = new TrialSession(calls, Trial.fromPartial({ id: { ...ghost("test"), trialNumber: 0 } }), 1000);
   await trial.report(epoch(1, 10, 0.5));
   await trial.report(epoch(2, 20, 0.5));
   trial.close();

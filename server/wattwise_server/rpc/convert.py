@@ -41,6 +41,7 @@ from wattwise_server.domain import (
     TrialWarning,
     UnknownEndReason,
     Verdict,
+    identifier_fault,
 )
 from wattwise_server.errors import (
     InvalidJobSpecError,
@@ -296,6 +297,21 @@ def _choice(value: int, wire: Any, prefix: str, field: str) -> str | None:
     return str(wire.Name(value)).removeprefix(prefix)
 
 
+def _choices(values: Sequence[int], wire: Any, prefix: str, field: str) -> list[str]:
+    """The names of an enum's values without their prefix, each once.
+
+    Raises:
+        InvalidRequestError: a value is unspecified or unknown.
+    """
+    for place, value in enumerate(values):
+        if not value:
+            raise InvalidRequestError(
+                Violation(f"{field}[{place}]", f"is unspecified; use one of {', '.join(wire.keys()[1:])}")
+            )
+        _choice(value, wire, prefix, f"{field}[{place}]")
+    return [str(wire.Name(value)).removeprefix(prefix) for value in dict.fromkeys(values)]
+
+
 def job_list(request: v1.ListJobsRequest) -> JobList:
     """Which jobs a list has.
 
@@ -303,7 +319,7 @@ def job_list(request: v1.ListJobsRequest) -> JobList:
         InvalidRequestError: a value is unknown or too long.
     """
     order = _choice(request.order, v1.JobOrder, "JOB_ORDER_", "order")
-    state = _choice(request.state, v1.JobState, "JOB_STATE_", "state")
+    states = _choices(request.states, v1.JobState, "JOB_STATE_", "states")
     if len(request.contains) > MAX_ID_LENGTH:
         raise InvalidRequestError(
             Violation("contains", f"has more than {MAX_ID_LENGTH} characters; use at most so many")
@@ -311,7 +327,7 @@ def job_list(request: v1.ListJobsRequest) -> JobList:
     return JobList(
         request.job_id_prefix,
         request.contains,
-        JobState(state) if state else None,
+        tuple(map(JobState, states)),
         JobOrder(order) if order else JobOrder.OLDEST,
         request.with_summaries,
     )
@@ -323,8 +339,8 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
     Raises:
         InvalidRequestError: a value is unknown, or fields contradict each other.
     """
-    status = _choice(request.status, v1.TrialStatus, "TRIAL_STATUS_", "status")
-    reason = _choice(request.end_reason, v1.EndReason, "END_REASON_", "end_reason")
+    statuses = _choices(request.statuses, v1.TrialStatus, "TRIAL_STATUS_", "statuses")
+    reasons = _choices(request.end_reasons, v1.EndReason, "END_REASON_", "end_reasons")
     of_several = request.HasField("job_id_prefix")
     faults = []
     if request.batch_size < 0:
@@ -341,8 +357,8 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
     return TrialList(
         None if of_several else request.job_id,
         request.job_id_prefix,
-        TrialStatus(status) if status else None,
-        EndReason(reason) if reason else None,
+        tuple(map(TrialStatus, statuses)),
+        tuple(map(EndReason, reasons)),
         request.batch_size or None,
         request.newest_first,
         tuple(sorted(request.labels.items())),
@@ -363,8 +379,33 @@ def history_list(request: v1.ListEventsRequest) -> HistoryList:
     Raises:
         InvalidRequestError: the kind is unknown.
     """
-    kind = _choice(request.kind, v1.EventKind, "EVENT_KIND_", "kind")
-    return HistoryList(request.job_id or None, request.job_id_prefix, HistoryKind(kind) if kind else None)
+    kinds = _choices(request.kinds, v1.EventKind, "EVENT_KIND_", "kinds")
+    return HistoryList(request.job_id or None, request.job_id_prefix, tuple(map(HistoryKind, kinds)))
+
+
+def required(request: v1.SetTrialExcludedRequest | v1.SetJobPausedRequest, field: str) -> bool:
+    """The value of a field that must be set.
+
+    Raises:
+        InvalidRequestError: it is unset.
+    """
+    if not request.HasField(field):  # type: ignore[arg-type]
+        raise InvalidRequestError(Violation(field, "is not set; use true or false"))
+    return bool(getattr(request, field))
+
+
+def request_id(request: v1.ResetJobRequest | v1.RequestBaselineRequest) -> str:
+    """The id by which a retry is recognized.
+
+    Raises:
+        InvalidRequestError: it is empty or invalid.
+    """
+    if not request.request_id:
+        fault = "is empty; generate an id once per request and send it with each retry"
+        raise InvalidRequestError(Violation("request_id", fault))
+    if fault_of_id := identifier_fault(request.request_id):
+        raise InvalidRequestError(Violation("request_id", fault_of_id))
+    return request.request_id
 
 
 def num_buckets(request: v1.GetJobStatisticsRequest) -> int:

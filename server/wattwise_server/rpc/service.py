@@ -274,7 +274,7 @@ class JobControlService(v1.JobControlServicer):
 
     async def ResetJob(self, request: v1.ResetJobRequest, context: Context) -> v1.ResetJobResponse:
         """Begins a search again."""
-        job = await self._control.reset(request.job_id)
+        job = await self._control.reset(request.job_id, convert.request_id(request))
         return v1.ResetJobResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetTrialExcluded(
@@ -282,7 +282,7 @@ class JobControlService(v1.JobControlServicer):
     ) -> v1.SetTrialExcludedResponse:
         """Excludes or includes a trial."""
         key = convert.shown_trial_key(request)
-        trial, job = await self._control.set_trial_excluded(key, excluded=request.excluded)
+        trial, job = await self._control.set_trial_excluded(key, excluded=convert.required(request, "excluded"))
         return v1.SetTrialExcludedResponse(
             trial=convert.trial(trial), job=convert.job(job), details=convert.job_details(job)
         )
@@ -304,15 +304,16 @@ class JobControlService(v1.JobControlServicer):
 
     async def SetJobPaused(self, request: v1.SetJobPausedRequest, context: Context) -> v1.SetJobPausedResponse:
         """Pauses or resumes a search."""
-        job = await self._control.set_paused(request.job_id, paused=request.paused)
+        job = await self._control.set_paused(request.job_id, paused=convert.required(request, "paused"))
         return v1.SetJobPausedResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
         """Requests a trial of the default batch size."""
+        request_id = convert.request_id(request)
         if request.HasField("every"):
-            job = await self._control.schedule_baselines(request.job_id, request.every)
+            job = await self._control.schedule_baselines(request.job_id, request_id, request.every)
         else:
-            job = await self._control.request_baseline(request.job_id)
+            job = await self._control.request_baseline(request.job_id, request_id)
         return v1.RequestBaselineResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:

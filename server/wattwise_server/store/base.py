@@ -95,14 +95,14 @@ class JobList(NamedTuple):
     Attributes:
         prefix: Their ids start with it.
         contains: Their ids contain it, whatever the case of ASCII letters.
-        state: Their state; None is any.
+        states: They are in one of these; empty is any.
         order: Their order.
         with_activity: Whether the items have their activity.
     """
 
     prefix: str = ""
     contains: str = ""
-    state: JobState | None = None
+    states: tuple[JobState, ...] = ()
     order: JobOrder = JobOrder.OLDEST
     with_activity: bool = False
 
@@ -113,8 +113,8 @@ class TrialList(NamedTuple):
     Attributes:
         job_id: The job, whose trials are listed by number; None: of several jobs, by the time of their start.
         prefix: The ids of these jobs start with it.
-        status: None is any.
-        end_reason: None is any.
+        statuses: Empty is any.
+        end_reasons: Empty is any.
         batch_size: None is any.
         newest_first: Whether the order is reversed.
         labels: Pairs of key and value that a trial must have.
@@ -122,8 +122,8 @@ class TrialList(NamedTuple):
 
     job_id: str | None = None
     prefix: str = ""
-    status: TrialStatus | None = None
-    end_reason: EndReason | None = None
+    statuses: tuple[TrialStatus, ...] = ()
+    end_reasons: tuple[EndReason, ...] = ()
     batch_size: int | None = None
     newest_first: bool = False
     labels: tuple[tuple[str, str], ...] = ()
@@ -135,12 +135,12 @@ class HistoryList(NamedTuple):
     Attributes:
         job_id: The job; None: any.
         prefix: The ids of the jobs start with it.
-        kind: None is any.
+        kinds: Empty is any.
     """
 
     job_id: str | None = None
     prefix: str = ""
-    kind: HistoryKind | None = None
+    kinds: tuple[HistoryKind, ...] = ()
 
 
 class ListedTrial(NamedTuple):

@@ -56,6 +56,11 @@ class _Conditions:
             name = self.parameter(prefix)
             self._found.append(f"j.job_id >= {name} AND j.job_id < {name} || {dialect.greatest}")
 
+    def add_any(self, column: str, values: Sequence[object]) -> None:
+        """Adds that a column has one of these values, if there are any."""
+        if values:
+            self._found.append(f"{column} IN ({', '.join(map(self.parameter, values))})")
+
     def __str__(self) -> str:
         return " AND ".join(self._found) or "TRUE"
 
@@ -191,8 +196,8 @@ def _jobs(wanted: JobList, dialect: Dialect) -> _Conditions:
     conditions.add_prefix(wanted.prefix, dialect)
     if wanted.contains:
         conditions.add(f"{dialect.contains} > 0", wanted.contains)
-    if wanted.state is not None:
-        conditions.add(_STATES[wanted.state])
+    if wanted.states:
+        conditions.add(f"({' OR '.join(f'({_STATES[state]})' for state in wanted.states)})")
     return conditions
 
 
@@ -208,8 +213,12 @@ _NEXT_TRIAL = {
 
 def is_quick(wanted: TrialList) -> bool:
     """Whether an index leads to each trial of a page; others may be found only among all trials of a job."""
-    filtered = wanted.end_reason or wanted.batch_size or wanted.labels
-    return wanted.job_id is not None and not filtered and wanted.status in (None, TrialStatus.RUNNING)
+    filtered = wanted.end_reasons or wanted.batch_size or wanted.labels
+    return wanted.job_id is not None and not filtered and (not wanted.statuses or _only_running(wanted))
+
+
+def _only_running(wanted: TrialList) -> bool:
+    return wanted.statuses == (TrialStatus.RUNNING,)
 
 
 _TRIAL_ORDER = {True: ("t.trial_number",), False: ("t.start_time", "t.job_key", "t.trial_number")}
@@ -232,7 +241,7 @@ def trials(wanted: TrialList, after: Place, limit: int, *, columns: str, tables:
         conditions.add(_NEXT_TRIAL[one_job][wanted.newest_first], *after)
     direction = " DESC" if wanted.newest_first else ""
     # The sign keeps SQLite from walking all trials in order of their start to find the few that run.
-    sign = "+" if wanted.status is TrialStatus.RUNNING else ""
+    sign = "+" if _only_running(wanted) else ""
     order = ", ".join(f"{sign}{column}{direction}" for column in _TRIAL_ORDER[one_job])
     if not one_job:
         columns, tables = f"{columns}, j.job_id", f"{tables} JOIN jobs j ON j.job_key = t.job_key"
@@ -252,16 +261,14 @@ def _trials(wanted: TrialList, dialect: Dialect) -> _Conditions:
     if wanted.job_id is not None:
         key = f"(SELECT job_key FROM jobs WHERE job_id = {conditions.parameter(wanted.job_id)})"  # noqa: S608 - a parameter's name
         # As _OF_JOB.
-        conditions.add(
-            f"t.job_key BETWEEN {key} AND {key}" if wanted.status is TrialStatus.RUNNING else f"t.job_key = {key}"
-        )
+        conditions.add(f"t.job_key BETWEEN {key} AND {key}" if _only_running(wanted) else f"t.job_key = {key}")
     else:
         conditions.add_prefix(wanted.prefix, dialect)
-    if wanted.status is not None:
-        # Not a parameter: so the index of running trials can serve.
-        conditions.add(f"t.status = '{wanted.status.value}'")
-    if wanted.end_reason is not None:
-        conditions.add("t.end_reason = {}", wanted.end_reason.value)
+    if wanted.statuses:
+        # No parameters: so the index of running trials can serve.
+        listed = ", ".join(f"'{status.value}'" for status in wanted.statuses)
+        conditions.add(f"t.status = {listed}" if len(wanted.statuses) == 1 else f"t.status IN ({listed})")
+    conditions.add_any("t.end_reason", [reason.value for reason in wanted.end_reasons])
     if wanted.batch_size is not None:
         conditions.add("t.batch_size = {}", wanted.batch_size)
     launch = "SELECT 1 FROM launches l WHERE l.job_key = t.job_key AND l.trial_number = t.trial_number"
@@ -276,8 +283,7 @@ def history(wanted: HistoryList, after: Place, limit: int, dialect: Dialect) -> 
     if wanted.job_id is not None:
         conditions.add("j.job_id = {}", wanted.job_id)
     conditions.add_prefix(wanted.prefix, dialect)
-    if wanted.kind is not None:
-        conditions.add("j.kind = {}", wanted.kind.value)
+    conditions.add_any("j.kind", [kind.value for kind in wanted.kinds])
     if after:
         conditions.add("j.entry < {}", *after)
     sql = f"SELECT * FROM history j WHERE {conditions} ORDER BY j.entry DESC LIMIT "  # noqa: S608

@@ -105,6 +105,8 @@ _JOB_STATE = (
     "pinned",
     "baseline_requested",
     "baseline_every",
+    "reset_request_id",
+    "baseline_request_id",
     "warnings",
 )
 _SEARCH = (
@@ -333,6 +335,8 @@ def _job_state(job: Job) -> tuple[object, ...]:
         job.pinned,
         job.baseline_requested,
         job.baseline_every,
+        job.reset_request_id,
+        job.baseline_request_id,
         _warnings(job.warnings),
     )
 
@@ -515,6 +519,8 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         pinned=row["pinned"],
         baseline_requested=bool(row["baseline_requested"]),
         baseline_every=row["baseline_every"] or 0,
+        reset_request_id=row["reset_request_id"],
+        baseline_request_id=row["baseline_request_id"],
         warnings=_read_warnings(row),
     )
 

@@ -35,10 +35,16 @@ class Control:
         self._publisher = Publisher(clock, observer)
 
     @retried
-    async def reset(self, job_id: str) -> Job:
-        """Begins a job's search again: no trial so far counts, no baseline waits. Banned batch sizes stay banned."""
+    async def reset(self, job_id: str, request_id: str) -> Job:
+        """Begins a job's search again: no trial so far counts, no baseline waits. Banned batch sizes stay banned.
+
+        The request that reset the search last changes nothing.
+        """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
+            if job.reset_request_id == request_id:
+                return job
+            job = replace(job, reset_request_id=request_id)
             job = replace(job, reset_after=job.num_trials, reset_time=self._clock(), warnings=())
             job = replace(job, baseline_requested=False)
             return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "reset")
@@ -133,25 +139,30 @@ class Control:
             return self._save(tx, replace(job, paused=paused), "paused" if paused else "resumed")
 
     @retried
-    async def request_baseline(self, job_id: str) -> Job:
-        """Requests a trial of the default batch size.
+    async def request_baseline(self, job_id: str, request_id: str) -> Job:
+        """Requests a trial of the default batch size, unless this is the request that asked for one last.
 
         Raises:
             InvalidRequestError: the default batch size may not be chosen.
         """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
+            if job.baseline_request_id == request_id:
+                return job
             default = job.spec.default_batch_size
             if not any(arm.batch_size == default for arm in job.search.surviving):
                 fault = f"{default} may not be chosen; {jobs_command('allow', job_id, default)} allows it first"
                 raise InvalidRequestError(Violation("default_batch_size", fault))
             if job.baseline_requested:
                 return job
-            return self._save(tx, replace(job, baseline_requested=True), "baseline requested", default)
+            job = replace(job, baseline_requested=True, baseline_request_id=request_id)
+            return self._save(tx, job, "baseline requested", default)
 
     @retried
-    async def schedule_baselines(self, job_id: str, every: int) -> Job:
+    async def schedule_baselines(self, job_id: str, request_id: str, every: int) -> Job:
         """Gives one launch in `every` the default batch size from now on; 0 ends that.
+
+        The request that was the last to ask for baselines changes nothing.
 
         Raises:
             InvalidRequestError: `every` is 1 or negative.
@@ -160,8 +171,9 @@ class Control:
             raise InvalidRequestError(Violation("every", f"is {every}; use 2 or more, or 0 for no more baselines"))
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-            if job.baseline_every == every:
+            if job.baseline_every == every or job.baseline_request_id == request_id:
                 return job
+            job = replace(job, baseline_request_id=request_id)
             change = "baselines scheduled" if every else "baselines ended"
             return self._save(tx, replace(job, baseline_every=every), change, job.spec.default_batch_size)
 

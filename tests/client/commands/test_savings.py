@@ -349,7 +349,7 @@ class _OldReader(v1.JobReaderServicer):
 
     def ListTrials(self, request: v1.ListTrialsRequest, _context: object) -> v1.ListTrialsResponse:  # noqa: N802
         known = v1.ListTrialsRequest(
-            job_id=request.job_id, page_size=request.page_size, page_token=request.page_token, status=request.status
+            job_id=request.job_id, page_size=request.page_size, page_token=request.page_token, statuses=request.statuses
         )
         return self._reader.ListTrials(known)
 

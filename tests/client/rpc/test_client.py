@@ -105,7 +105,7 @@ def test_lists_go_through_all_pages(grpc_addr: str) -> None:
         for _ in range(5):
             client.get_next_batch_size(ids[0])
         assert [trial.id.trial_number for trial in client.list_trials(ids[0], page_size=2)] == [1, 2, 3, 4, 5]
-        assert not list(client.list_trials(ids[0], status=v1.TRIAL_STATUS_FAILED))
+        assert not list(client.list_trials(ids[0], statuses=[v1.TRIAL_STATUS_FAILED]))
         assert not list(client.list_trials(ids[0], batch_size=8))
 
 

@@ -191,7 +191,7 @@ def test_a_server_on_the_copy_decides_the_same(file: Path, postgres_url: str, tm
             assert outcome(old, job, launch) == outcome(new, job, launch), (job, launch)
         assert Trainer(new.trainer).run(1).id.trial_number == 1
         listed = new.admin.ListTrials(
-            v1.ListTrialsRequest(job_id="test-copied-runs", status=v1.TRIAL_STATUS_RUNNING)
+            v1.ListTrialsRequest(job_id="test-copied-runs", statuses=[v1.TRIAL_STATUS_RUNNING])
         ).trials
         assert len(listed) == 4
         assert all(trial.lease_expire_time.seconds >= began + 999 for trial in listed), "each has a whole lease"

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import strategies as st
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.jobs import job_spec, monitor_of, power_sample
 from tests.server.fuzz.methods import OTHERS
@@ -119,11 +120,13 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
             power_setting=v1.PowerSetting(limit_watts_per_gpu=200),
         ),
         v1.GetNextBatchSizeRequest(job_id=BASE, labels={"host": "node-7"}),
-        v1.ListJobsRequest(order=v1.JOB_ORDER_ATTENTION, state=v1.JOB_STATE_RUNNING, contains="u", with_summaries=True),
+        v1.ListJobsRequest(
+            order=v1.JOB_ORDER_ATTENTION, states=[v1.JOB_STATE_RUNNING], contains="u", with_summaries=True
+        ),
         v1.ListTrialsRequest(job_id_prefix="fuzz", newest_first=True, with_total_size=True),
-        v1.ListTrialsRequest(job_id=BASE, from_trial_number=2, end_reason=v1.END_REASON_LOST),
+        v1.ListTrialsRequest(job_id=BASE, from_trial_number=2, end_reasons=[v1.END_REASON_LOST]),
         v1.ListTrialsRequest(job_id=BASE, labels={"host": "a"}),
-        v1.ListEventsRequest(job_id_prefix="fuzz", kind=v1.EVENT_KIND_TRIAL_FAILED),
+        v1.ListEventsRequest(job_id_prefix="fuzz", kinds=[v1.EVENT_KIND_TRIAL_FAILED]),
         v1.GetJobStatisticsRequest(job_id=BASE, num_buckets=7),
         v1.GetTotalsRequest(job_id_prefix="fuzz"),
         v1.PreviewNextRequest(job_id=BASE),
@@ -134,9 +137,9 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.SetBatchSizeStateRequest(job_id=BASE, batch_size=8, status=v1.BATCH_SIZE_STATUS_BANNED),
         v1.SetBatchSizeStateRequest(job_id=BASE, batch_size=8, status=v1.BATCH_SIZE_STATUS_ALLOWED),
         v1.SetJobPausedRequest(job_id=BASE, paused=True),
-        v1.RequestBaselineRequest(job_id=BASE),
+        v1.RequestBaselineRequest(job_id=BASE, request_id=new_id()),
         v1.SetJobPolicyRequest(job_id=BASE, policy=v1.POLICY_GTS),
-        v1.ResetJobRequest(job_id=VICTIM),
+        v1.ResetJobRequest(job_id=VICTIM, request_id=new_id()),
         v1.DeleteJobRequest(job_id=VICTIM),
         v1.WatchJobRequest(job_id=BASE),
         health_pb2.HealthCheckRequest(service="wattwise.v1.JobReader"),

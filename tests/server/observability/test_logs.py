@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.observability.logs import HumanFormatter, JsonFormatter, RefusalLimit, RefusalSource
 
 from tests.jobs import Trainer, job_spec
@@ -79,10 +80,10 @@ def test_changes_by_a_person_are_logged(watched: WatchedServer) -> None:
     admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=64, status=banned))
     admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=8, status=pinned))
     admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
-    admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+    admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=True))
     admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_GTS))
-    admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id), metadata=metadata)
+    admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id()), metadata=metadata)
     lines = [line for line in watched.lines() if line["event"] == "job changed"]
     assert [(line["change"], line.get("batch_size"), line.get("trial")) for line in lines] == [
         ("batch size banned", 64, None),
@@ -243,7 +244,7 @@ def test_outage_does_not_fill_the_log(watched: WatchedServer) -> None:
         job.next,
         lambda: stub.GetJob(v1.GetJobRequest(job_id=name)),
         lambda: stub.ListTrials(v1.ListTrialsRequest(job_id=name)),
-        lambda: stub.ResetJob(v1.ResetJobRequest(job_id=name)),
+        lambda: stub.ResetJob(v1.ResetJobRequest(job_id=name, request_id=new_id())),
         lambda: stub.DeleteJob(v1.DeleteJobRequest(job_id=name)),
     ]
     for call in calls * 4:

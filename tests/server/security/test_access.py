@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.errors import PermissionDeniedError
 from wattwise_server.security.access import ACCESS, check_role
 from wattwise_server.security.tokens import Role, new_token
@@ -88,14 +89,14 @@ OF_READERS: dict[str, Request] = {
     "ListEvents": lambda job_id: v1.ListEventsRequest(job_id=job_id),
 }
 OF_CONTROLS: dict[str, Request] = {
-    "SetTrialExcluded": lambda job_id: v1.SetTrialExcludedRequest(trial=trial(job_id)),
+    "SetTrialExcluded": lambda job_id: v1.SetTrialExcludedRequest(trial=trial(job_id), excluded=False),
     "SetBatchSizeState": lambda job_id: v1.SetBatchSizeStateRequest(
         job_id=job_id, batch_size=16, status=v1.BATCH_SIZE_STATUS_ALLOWED
     ),
-    "SetJobPaused": lambda job_id: v1.SetJobPausedRequest(job_id=job_id),
-    "RequestBaseline": lambda job_id: v1.RequestBaselineRequest(job_id=job_id),
+    "SetJobPaused": lambda job_id: v1.SetJobPausedRequest(job_id=job_id, paused=False),
+    "RequestBaseline": lambda job_id: v1.RequestBaselineRequest(job_id=job_id, request_id=new_id()),
     "SetJobPolicy": lambda job_id: v1.SetJobPolicyRequest(job_id=job_id, policy=v1.POLICY_GTS),
-    "ResetJob": lambda job_id: v1.ResetJobRequest(job_id=job_id),
+    "ResetJob": lambda job_id: v1.ResetJobRequest(job_id=job_id, request_id=new_id()),
     "DeleteJob": lambda job_id: v1.DeleteJobRequest(job_id=job_id),
 }
 REQUESTS = {

@@ -368,8 +368,8 @@ class FigureTests:
             assert await numbers(newest_first=True, limit=2) == [4, 3]
             assert await numbers((3,), newest_first=True) == [2, 1]
             assert await numbers((2,)) == [3, 4]
-            assert await numbers(end_reason=EndReason.TARGET_REACHED, newest_first=True) == [3, 1]
-            assert await store.count_trials(TrialList("j", end_reason=EndReason.LOST)) == 1
+            assert await numbers(end_reasons=(EndReason.TARGET_REACHED,), newest_first=True) == [3, 1]
+            assert await store.count_trials(TrialList("j", end_reasons=(EndReason.LOST,))) == 1
             assert await store.count_trials(TrialList("j")) == 4
 
     async def test_trials_of_several_jobs_are_listed_by_start(self, opener: Opener) -> None:
@@ -387,7 +387,7 @@ class FigureTests:
                     place = page[-1].place
                 expected = [(job_id, number) for number in (1, 2, 3) for job_id in ("a-1", "a-2")]
                 assert seen == (expected[::-1] if newest_first else expected)
-            running = TrialList(status=TrialStatus.RUNNING)
+            running = TrialList(statuses=(TrialStatus.RUNNING,))
             assert len(await store.trials(running, (), 99)) == await store.count_trials(running) == 6
             assert await store.count_trials(TrialList(prefix="a-")) == 6
 
@@ -424,11 +424,11 @@ class FigureTests:
                 *("fails", "warned", "stuck"),
                 *("Runs", "preempted", "idle", "new"),
             ]
-            assert await ids(state=JobState.RUNNING) == ["Runs"]
-            assert await ids(state=JobState.IDLE) == ["idle", "fails", "preempted", "warned"]
-            assert await ids(state=JobState.NEW) == ["new", "stuck"]
-            assert await ids(state=JobState.HELD) == ["stuck"]
-            assert await ids(state=JobState.ATTENTION) == ["fails", "warned", "stuck"]
+            assert await ids(states=(JobState.RUNNING,)) == ["Runs"]
+            assert await ids(states=(JobState.IDLE,)) == ["idle", "fails", "preempted", "warned"]
+            assert await ids(states=(JobState.NEW,)) == ["new", "stuck"]
+            assert await ids(states=(JobState.HELD,)) == ["stuck"]
+            assert await ids(states=(JobState.ATTENTION,)) == ["fails", "warned", "stuck"]
             assert await ids(contains="UN") == ["Runs"]
             assert await ids(contains="%") == []
             assert await ids(prefix="s", contains="k") == ["stuck"]
@@ -465,7 +465,7 @@ class FigureTests:
         arms = (replace(first, num_decided=2), *(replace(arm, **others) for arm in rest))
         async with opener() as store:
             await save(store, replace(job, search=replace(job.search, arms=arms)))
-            assert bool(await store.jobs(JobList(state=JobState.ATTENTION), 0, 9)) is attentive
+            assert bool(await store.jobs(JobList(states=(JobState.ATTENTION,)), 0, 9)) is attentive
 
     @pytest.mark.parametrize("order", [JobOrder.OLDEST, JobOrder.NEWEST, JobOrder.ID])
     async def test_deletion_moves_no_other_job_of_a_list(self, opener: Opener, order: JobOrder) -> None:
@@ -594,7 +594,7 @@ class FigureTests:
             assert await listed() == entries[::-1]
             assert await listed(job_id="a") == entries[2::-1]
             assert await listed(prefix="ab") == entries[:2:-1]
-            assert await listed(kind=HistoryKind.TRIAL_FAILED) == [entries[4], entries[1]]
+            assert await listed(kinds=(HistoryKind.TRIAL_FAILED,)) == [entries[4], entries[1]]
             (page,) = await store.history(HistoryList(), (), 1)
             assert await listed(page.place, 2) == [entries[4], entries[3]]
             await store.forget_history(minutes(1))

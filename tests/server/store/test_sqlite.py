@@ -59,14 +59,14 @@ class TestSqliteStore(StoreConformance):
         """One job's trials by number are read where jobs are read; other lists, and numbers of items, are not."""
         quick: list[JobList | TrialList] = [
             TrialList("j"),
-            TrialList("j", status=TrialStatus.RUNNING, newest_first=True),
+            TrialList("j", statuses=(TrialStatus.RUNNING,), newest_first=True),
         ]
         slow: list[JobList | TrialList] = [
             JobList(),
             JobList(order=JobOrder.ATTENTION),
             TrialList(),
-            TrialList("j", status=TrialStatus.FAILED),
-            TrialList("j", end_reason=EndReason.ERROR),
+            TrialList("j", statuses=(TrialStatus.FAILED,)),
+            TrialList("j", end_reasons=(EndReason.ERROR,)),
             TrialList("j", batch_size=8),
         ]
 
@@ -107,7 +107,7 @@ class TestSqliteStore(StoreConformance):
                 await save(store, figured_job(job_id, num_trials=count, reset_after=count), *trials)
             await store.queries._slow.set_progress_handler(step, 1)
             for job_id in numbers:
-                assert await store.jobs(JobList(job_id, state=JobState.ATTENTION), 0, 9) == []
+                assert await store.jobs(JobList(job_id, states=(JobState.ATTENTION,)), 0, 9) == []
                 steps.append(0)
         few, many, _ = steps
         assert 0 < many < 2 * few
@@ -164,7 +164,7 @@ class TestSqliteStore(StoreConformance):
             async def end() -> None:
                 async with store.transaction("j") as tx:
                     if table == "trials":
-                        tx.save_trial(a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.ERROR))
+                        tx.save_trial(a_trial(1, status=TrialStatus.FAILED, end_reasons=(EndReason.ERROR,)))
                     else:
                         tx.delete_job()
                     left.set()

@@ -94,8 +94,8 @@ def test_trials_are_filtered(grpc_stub: Stub, admin: PeopleStub) -> None:
     job.next()
     job.end(job.next(), v1.END_REASON_PREEMPTED)
 
-    def numbers(status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED, batch_size: int = 0) -> list[int]:
-        request = v1.ListTrialsRequest(job_id=job.job_id, status=status, batch_size=batch_size)
+    def numbers(*statuses: v1.TrialStatus.ValueType, batch_size: int = 0) -> list[int]:
+        request = v1.ListTrialsRequest(job_id=job.job_id, statuses=statuses, batch_size=batch_size)
         return [trial.id.trial_number for trial in admin.ListTrials(request).trials]
 
     assert numbers() == [1, 2, 3, 4, 5]
@@ -104,7 +104,18 @@ def test_trials_are_filtered(grpc_stub: Stub, admin: PeopleStub) -> None:
     assert numbers(v1.TRIAL_STATUS_FAILED) == [3]
     assert numbers(v1.TRIAL_STATUS_RUNNING) == [4]
     assert numbers(batch_size=8) == [2, 5]
-    assert numbers(v1.TRIAL_STATUS_FAILED, 16) == []
+    assert numbers(v1.TRIAL_STATUS_FAILED, batch_size=16) == []
+    assert numbers(v1.TRIAL_STATUS_FAILED, v1.TRIAL_STATUS_RUNNING, v1.TRIAL_STATUS_FAILED) == [3, 4]
+    reasons = [v1.END_REASON_ERROR, v1.END_REASON_TARGET_REACHED]
+    found = admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id, end_reasons=reasons)).trials
+    assert [trial.id.trial_number for trial in found] == [1, 2, 3]
+    states = [v1.JOB_STATE_NEW, v1.JOB_STATE_RUNNING]
+    listed = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id, states=states, with_total_size=True))
+    assert ([row.job.spec.job_id for row in listed.jobs], listed.total_size) == ([job.job_id], 1)
+    assert not admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id, states=states[:1])).jobs
+    kinds = [v1.EVENT_KIND_JOB_REGISTERED, v1.EVENT_KIND_TRIAL_FAILED]
+    events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=kinds)).events
+    assert [event.kind for event in events] == [kinds[1], kinds[1], kinds[0]]
 
 
 def test_trials_are_filtered_by_label(grpc_stub: Stub, admin: PeopleStub) -> None:
@@ -136,7 +147,7 @@ def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: PeopleStub)
     job = Trainer(grpc_stub, batch_sizes=[16])
     for _ in range(5):
         job.end(job.next(), v1.END_REASON_PREEMPTED)
-    request = v1.ListTrialsRequest(job_id=job.job_id, page_size=2, status=v1.TRIAL_STATUS_INTERRUPTED)
+    request = v1.ListTrialsRequest(job_id=job.job_id, page_size=2, statuses=[v1.TRIAL_STATUS_INTERRUPTED])
     seen = []
     while True:
         page = admin.ListTrials(request)
@@ -205,7 +216,7 @@ def test_page_token_is_for_its_list(grpc_stub: Stub, admin: PeopleStub) -> None:
     token = admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id, page_size=1)).next_page_token
     for changed in (
         v1.ListTrialsRequest(job_id=other.job_id, page_token=token),
-        v1.ListTrialsRequest(job_id=job.job_id, page_token=token, status=v1.TRIAL_STATUS_FAILED),
+        v1.ListTrialsRequest(job_id=job.job_id, page_token=token, statuses=[v1.TRIAL_STATUS_FAILED]),
         v1.ListTrialsRequest(job_id=job.job_id, page_token=token, batch_size=16),
     ):
         with refused() as refusal:
@@ -234,9 +245,15 @@ def test_page_token_outlives_the_server(server: LiveServer) -> None:
 def test_invalid_filters_are_refused(grpc_stub: Stub, admin: PeopleStub) -> None:
     """Negative page sizes and batch sizes and unknown statuses are violations of their field."""
     job = Trainer(grpc_stub)
-    for field, value in (("page_size", -1), ("batch_size", -1), ("status", 99)):
+    unset, unknown = v1.TRIAL_STATUS_UNSPECIFIED, v1.TrialStatus.ValueType(99)
+    for field, wrong in (
+        ("page_size", v1.ListTrialsRequest(page_size=-1)),
+        ("batch_size", v1.ListTrialsRequest(batch_size=-1)),
+        ("statuses[1]", v1.ListTrialsRequest(statuses=[v1.TRIAL_STATUS_RUNNING, unknown])),
+        ("statuses[0]", v1.ListTrialsRequest(statuses=[unset])),
+    ):
         request = v1.ListTrialsRequest(job_id=job.job_id)
-        setattr(request, field, value)
+        request.MergeFrom(wrong)
         with refused() as refusal:
             admin.ListTrials(request)
         assert list(refusal.faults) == [field]

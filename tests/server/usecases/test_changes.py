@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.domain import Change, HistoryKind, Measurement, Quantity, WarningReason
 from wattwise_server.policy.knowledge_gradient.evidence import read_changes
 from wattwise_server.store.base import HistoryList, PolicyState
@@ -41,7 +42,7 @@ def kinds(job: v1.Job) -> list[int]:
 
 def needs_attention(job: Recurring) -> bool:
     """Whether a job is marked in a list, and thus among those that are."""
-    request = v1.ListJobsRequest(job_id_prefix=job.job_id, state=v1.JOB_STATE_ATTENTION)
+    request = v1.ListJobsRequest(job_id_prefix=job.job_id, states=[v1.JOB_STATE_ATTENTION])
     found = job.job_id in [each.job.spec.job_id for each in job.admin.ListJobs(request).jobs]
     assert job.listed.summary.needs_attention is found
     return found
@@ -200,7 +201,7 @@ def test_warning_agrees_with_a_rebuilt_search(server: WatchedServer) -> None:
     assert is_changed(set_policy(v1.POLICY_KNOWLEDGE_GRADIENT))
     # What a person's call rebuilds is not detected again.
     assert len(job.events()) == 1
-    assert not is_changed(job.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)))
+    assert not is_changed(job.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id())))
 
 
 def test_claim_begins_again(server: WatchedServer) -> None:
@@ -331,6 +332,6 @@ async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:
     assert change.since_trial < change.detected_by < job.num_trials
     (warning,) = job.warnings
     assert (warning.reason, warning.trial_number) == (WarningReason.EPOCHS_CHANGED, change.detected_by)
-    (listed,) = await site.store.history(HistoryList(kind=HistoryKind.CHANGE_DETECTED), (), 9)
+    (listed,) = await site.store.history(HistoryList(kinds=(HistoryKind.CHANGE_DETECTED,)), (), 9)
     assert (listed.entry.message, listed.entry.trial_number) == (change.sentence, change.detected_by)
     await site.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.observability.events import Event, JobChanged, Notification
 from wattwise_server.usecases.control import Control
 
@@ -75,7 +76,7 @@ def test_exhausted_job_is_healthy_after_one_command(
     assert crashes <= 3
     with refusing("NO_BATCH_SIZE_LEFT"):
         job.next()
-    state = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id))
+    state = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id()))
     assert not statuses(state)
     assert state.job.num_trials == crashes
     trial = job.next()
@@ -91,7 +92,7 @@ def test_reset_is_on_the_wire(grpc_stub: v1.BatchSizeOptimizerStub, admin: Peopl
     before = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
     assert (before.reset_after, before.HasField("reset_time")) == (0, False)
     for number in (1, 2):
-        after = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job
+        after = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id())).job
         assert after.reset_after == number
         assert after.reset_time.ToDatetime() > before.create_time.ToDatetime()
         assert admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == after
@@ -152,7 +153,7 @@ def test_banned_batch_size_is_never_chosen(
     for _ in range(12):
         assert spend(job, 50.0).id.batch_size != 16
     with refusing("INVALID_REQUEST", "default_batch_size"):
-        admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+        admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED)
     assert (state.job.min_cost, state.job.min_cost_batch_size) == (1.0, 16)
 
@@ -224,7 +225,7 @@ def test_requested_trial_is_never_stopped_at_the_bound(
     assert (decision.stop_train, decision.HasField("cost_bound")) == (False, False)
     assert job.report(pinned, 900.0, epoch=2).converged
     set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_ALLOWED)
-    admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+    admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     baseline = job.next()
     assert baseline.id.batch_size == 16
     assert not job.report(baseline, 500.0, metric=0.1).stop_train
@@ -274,30 +275,74 @@ def test_baseline_is_one_launch_of_the_default(
     set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_ALLOWED)
     spend(job, 15.0)
     for _ in range(2):
-        assert admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id)).job.baseline_requested
+        assert admin.RequestBaseline(
+            v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id())
+        ).job.baseline_requested
     baseline = spend(job, 15.0)
     assert (baseline.id.batch_size, baseline.type) == (16, v1.TRIAL_TYPE_REQUESTED)
     assert not admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.baseline_requested
     assert job.next().type != v1.TRIAL_TYPE_REQUESTED
 
 
+def test_late_retries_change_nothing(server: LiveServer) -> None:
+    """The newest request of a reset or a baseline again changes nothing, also after a restart; another id does."""
+    job = Trainer(server.trainer)
+    reset, baseline = (v1.ResetJobRequest(job_id=job.job_id, request_id="reset"),
+                       v1.RequestBaselineRequest(job_id=job.job_id, request_id="baseline"))  # fmt: skip
+    job.run(50.0)
+    assert server.admin.ResetJob(reset).job.reset_after == 1
+    assert server.admin.RequestBaseline(baseline).job.baseline_requested
+    job.run(40.0)
+    assert not server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.baseline_requested
+    server.kill()
+    server.start()
+    assert server.admin.ResetJob(reset).job.reset_after == 1
+    assert not server.admin.RequestBaseline(baseline).job.baseline_requested
+    baseline.request_id = "another baseline"
+    assert server.admin.RequestBaseline(baseline).job.baseline_requested
+    reset.request_id = "another reset"
+    assert server.admin.ResetJob(reset).job.reset_after == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda admin, job_id: admin.ResetJob(v1.ResetJobRequest(job_id=job_id)), "request_id"),
+        (lambda admin, job_id: admin.ResetJob(v1.ResetJobRequest(job_id=job_id, request_id="x" * 201)), "request_id"),
+        (lambda admin, job_id: admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job_id)), "request_id"),
+        (lambda admin, job_id: admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job_id)), "paused"),
+        (lambda admin, job_id: admin.SetTrialExcluded(
+            v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id=job_id, trial_number=1))), "excluded"),
+    ],
+)  # fmt: skip
+def test_required_fields_of_controls(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, call: Callable[[PeopleStub, str], object], field: str
+) -> None:
+    """A control without a required field is refused, and the field is named."""
+    job = Trainer(grpc_stub)
+    job.run(10.0)
+    with refusing("INVALID_REQUEST", field):
+        call(admin, job.job_id)
+
+
 def test_baseline_is_withdrawn(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """Banning the default withdraws a baseline for good, and so does a reset; banning another one does not."""
     job = Trainer(grpc_stub)
-    baseline = v1.RequestBaselineRequest(job_id=job.job_id)
+    baseline = v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id())
     admin.RequestBaseline(baseline)
     assert set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_BANNED).job.baseline_requested
     assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED).job.baseline_requested
     assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED).job.baseline_requested
+    baseline.request_id = new_id()
     assert admin.RequestBaseline(baseline).job.baseline_requested
-    assert not admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job.baseline_requested
+    assert not admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id())).job.baseline_requested
 
 
 def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """One launch in three gets the default, whatever the policy chooses, until that is ended; a pin comes first."""
     job = Trainer(grpc_stub)
     spend(job, 10.0)
-    every = v1.RequestBaselineRequest(job_id=job.job_id, every=3)
+    every = v1.RequestBaselineRequest(job_id=job.job_id, every=3, request_id=new_id())
     shown = admin.RequestBaseline(every).job
     assert (shown.baseline_every, shown.baseline_requested) == (3, False)
     set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
@@ -308,9 +353,9 @@ def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: Pe
     requested = [trial.id.trial_number for trial in trials if trial.type == v1.TRIAL_TYPE_REQUESTED]
     assert (sizes[:2], requested) == ([8, 8], [6, 9])
     assert {trial.id.batch_size for trial in trials if trial.id.trial_number in requested} == {16}
-    events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kind=v1.EVENT_KIND_BASELINE_REQUESTED)).events
+    events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=[v1.EVENT_KIND_BASELINE_REQUESTED])).events
     assert [event.message for event in events] == ["baselines scheduled: batch size 16: one launch in 3"]
-    every.every = 0
+    every.every, every.request_id = 0, new_id()
     assert admin.RequestBaseline(every).job.baseline_every == 0
     assert spend(job, 5.0).type != v1.TRIAL_TYPE_REQUESTED
     for wrong in (1, -3):
@@ -325,7 +370,7 @@ def test_decision_of_a_requested_trial_says_why_it_has_no_bound(
 ) -> None:
     """It has none on purpose: none is to come."""
     job = Trainer(grpc_stub)
-    admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+    admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     trial = job.next()
     assert "no bound: it was requested" in job.report(trial, 10.0, metric=0.1).message
     assert "no bound: it was requested" in job.heartbeat(trial).message
@@ -342,11 +387,15 @@ def test_excluded_trial_is_marked_and_no_longer_counts(grpc_stub: v1.BatchSizeOp
         assert response.trial.excluded
         assert response.job.min_cost == 100.0
     assert admin.GetTrial(v1.GetTrialRequest(trial=bogus.id)).trial.excluded
-    response = admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=1)))
+    response = admin.SetTrialExcluded(
+        v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=1), excluded=False)
+    )
     assert not response.trial.excluded
     assert response.job.min_cost == 1e-3
     with refusing("TRIAL_NOT_FOUND"):
-        admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=9)))
+        admin.SetTrialExcluded(
+            v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=9), excluded=False)
+        )
 
 
 def test_changed_policy_is_confirmed_with_either(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
@@ -384,7 +433,7 @@ def test_trial_before_a_reset_cannot_be_included(grpc_stub: v1.BatchSizeOptimize
     """The answer says so instead of changing nothing."""
     job = Trainer(grpc_stub)
     trial = spend(job, 10.0)
-    admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id))
+    admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id()))
     for excluded in (True, False):
         with refusing("INVALID_REQUEST", "trial.trial_number"):
             admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=excluded))
@@ -402,13 +451,15 @@ def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStu
 @pytest.mark.parametrize(
     "call",
     [
-        lambda admin: admin.ResetJob(v1.ResetJobRequest(job_id="unknown")),
-        lambda admin: admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id="unknown"))),
+        lambda admin: admin.ResetJob(v1.ResetJobRequest(job_id="unknown", request_id=new_id())),
+        lambda admin: admin.SetTrialExcluded(
+            v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id="unknown"), excluded=False)
+        ),
         lambda admin: admin.SetBatchSizeState(
             v1.SetBatchSizeStateRequest(job_id="unknown", batch_size=8, status=v1.BATCH_SIZE_STATUS_BANNED)
         ),
         lambda admin: admin.SetJobPaused(v1.SetJobPausedRequest(job_id="unknown", paused=True)),
-        lambda admin: admin.RequestBaseline(v1.RequestBaselineRequest(job_id="unknown")),
+        lambda admin: admin.RequestBaseline(v1.RequestBaselineRequest(job_id="unknown", request_id=new_id())),
         lambda admin: admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id="unknown", policy=v1.POLICY_GTS)),
     ],
 )
@@ -427,13 +478,13 @@ def test_control_survives_a_kill(server: LiveServer) -> None:
     set_state(server.admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
     server.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=bogus.id, excluded=True))
     server.admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
-    server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+    server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     before = server.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_GTS)).job
     server.kill()
     server.start()
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == before
     assert statuses(server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id))) == {8: "PINNED", 64: "BANNED"}
-    after = server.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job
+    after = server.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id())).job
     server.kill()
     server.start()
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == after
@@ -481,9 +532,9 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
         ("batch size allowed", 32, None): lambda: control.allow("j", 32),
         ("paused", None, None): lambda: control.set_paused("j", paused=True),
         ("resumed", None, None): lambda: control.set_paused("j", paused=False),
-        ("baseline requested", 16, None): lambda: control.request_baseline("j"),
-        ("baselines scheduled", 16, None): lambda: control.schedule_baselines("j", 20),
-        ("baselines ended", 16, None): lambda: control.schedule_baselines("j", 0),
+        ("baseline requested", 16, None): lambda: control.request_baseline("j", new_id()),
+        ("baselines scheduled", 16, None): lambda: control.schedule_baselines("j", new_id(), 20),
+        ("baselines ended", 16, None): lambda: control.schedule_baselines("j", new_id(), 0),
         ("policy changed", None, None): lambda: control.set_policy("j", "GTS"),
         ("trial excluded", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=True),
         ("trial included", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=False),
@@ -492,6 +543,6 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
         await call()
         await call()
     assert changes.seen == list(calls)
-    await control.reset("j")
+    await control.reset("j", new_id())
     assert changes.seen[-1] == ("reset", None, None)
     await site.close()

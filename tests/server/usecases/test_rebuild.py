@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wattwise.rpc.client import new_id
 from wattwise_server.domain import (
     EndReason,
     GpuConfig,
@@ -184,7 +185,7 @@ def test_rebuild_without_changes_reproduces_the_search(tmp_path: Path, policy: s
         lambda control: control.ban("j", 64),
         lambda control: control.pin("j", 16),
         lambda control: control.allow("j", 8),
-        lambda control: control.request_baseline("j"),
+        lambda control: control.request_baseline("j", new_id()),
         lambda control: control.set_policy("j", "GTS"),
     ],
 )
@@ -217,7 +218,7 @@ def test_trial_from_before_a_reset_is_excluded(tmp_path: Path) -> None:
             await site.register()
             before = site.now
             site.now += timedelta(hours=1)
-            await site.control.reset("j")
+            await site.control.reset("j", new_id())
             fresh = (await site.job()).search
             site.now += timedelta(hours=1)
             measured = [Measurement(3, 70.0, 70.0, 0.95, site.now)]
@@ -310,7 +311,7 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
                 assert tx.job is not None
                 assert not tx.job.first_notes, "without prior jobs they follow from the configuration"
             assert await site.rebuilt() == before
-            await site.control.reset("j")
+            await site.control.reset("j", new_id())
             assert (await site.job()).search.notes == before.notes
             for policy in ("GTS", "KNOWLEDGE_GRADIENT"):
                 await site.control.set_policy("j", policy)
@@ -422,7 +423,7 @@ def test_change_follows_from_the_events(tmp_path: Path, window: int) -> None:
                 job = await site.control.set_policy("j", policy)
                 assert job.search == await site.rebuilt()
             assert job.search == changed.search
-            await site.control.reset("j")
+            await site.control.reset("j", new_id())
             assert (await site.job()).search == replace(fresh, num_trials=changed.num_trials)
             assert await site.rebuilt() == (await site.job()).search
             await Administration(site.store, lambda: site.now).delete_job("j")
@@ -461,7 +462,7 @@ def test_reset_begins_again(tmp_path: Path, policy: str, window: int) -> None:
             first = (await site.register(policy=policy, window_size=window)).search
             await drive(site, 1, 40)
             late = await site.next()
-            job = await site.control.reset("j")
+            job = await site.control.reset("j", new_id())
             bans = {arm.batch_size for arm in job.search.arms if arm.banned}
             assert job.num_trials == late.number
             assert job.search.min_cost is None

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.store.base import HistoryList
 
 from tests.jobs import Trainer, power_sample
@@ -259,7 +260,7 @@ def test_excluded_trials_and_those_before_a_reset_do_not_count(priced: LiveServe
     assert (found.spent.cost, found.num_excluded) == (100.0, 1)
     priced.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=wrong.id, excluded=False))
     assert figures(priced, job.job_id).spent.cost == 7e6 + 100.0
-    priced.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id))
+    priced.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id()))
     assert figures(priced, job.job_id).spent.cost == 0.0
     job.run_with(16, 30.0)
     assert figures(priced, job.job_id).savings.num_deliveries == 1
@@ -554,7 +555,7 @@ def test_events_tell_what_happened_to_a_job(server: LiveServer) -> None:
     assert by_kind["BEST_KNOWN_CHANGED"].batch_size == 16
     times = [each.time.ToNanoseconds() for each in found]
     assert times == sorted(times)
-    request = v1.ListEventsRequest(job_id=job.job_id, kind=v1.EVENT_KIND_TRIAL_FAILED, page_size=1)
+    request = v1.ListEventsRequest(job_id=job.job_id, kinds=[v1.EVENT_KIND_TRIAL_FAILED], page_size=1)
     assert list(server.admin.ListEvents(request).events) == [failed]
 
 

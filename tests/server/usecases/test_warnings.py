@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.domain import Job, Measurement, MonitorKinds, Trial, TrialType, TrialWarning, WarningReason
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.usecases.job_spec import resolve
@@ -255,7 +256,7 @@ def test_trials_that_do_not_count_warn_their_job_no_longer(server: LiveServer) -
     trainer.report(second, 0.0, metric=0.1)
     server.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=second.id, excluded=True))
     assert reasons(job_of(server, trainer).warnings) == [v1.WARNING_REASON_TARGET_REACHED_AT_ONCE]
-    server.admin.ResetJob(v1.ResetJobRequest(job_id=trainer.job_id))
+    server.admin.ResetJob(v1.ResetJobRequest(job_id=trainer.job_id, request_id=new_id()))
     assert not job_of(server, trainer).warnings
     assert [len(get(server, trial).warnings) for trial in (first, second)] == [1, 1]
 

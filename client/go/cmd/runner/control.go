@@ -70,7 +70,7 @@ func (s *steps) pause(ctx context.Context, args fields) (proto.Message, error) {
 	if err := s.fillForJob(request, args); err != nil {
 		return nil, err
 	}
-	return s.client.SetJobPaused(ctx, request.JobId, request.Paused)
+	return s.client.SetJobPaused(ctx, request.JobId, request.GetPaused())
 }
 
 func (s *steps) baseline(ctx context.Context, args fields) (proto.Message, error) {

@@ -44,7 +44,7 @@ def _events(client: Client, args: argparse.Namespace) -> int:
     events = client.list_events(
         job_id=args.job_id or "",
         job_id_prefix=args.prefix,
-        kind=_KINDS.get(args.kind, v1.EVENT_KIND_UNSPECIFIED),
+        kinds=[_KINDS[args.kind]] if args.kind else (),
         page_size=min((options.limit or 0) + 1, PAGE) if few else PAGE,
     )
     with newer_calls(client, "events"):

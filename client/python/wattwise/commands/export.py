@@ -82,8 +82,8 @@ def _export(client: Client, args: argparse.Namespace) -> int:
 
 def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
     """The trials of all jobs, oldest first, a page at a time."""
-    status = TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED)
-    reason = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED)
+    statuses = [TRIAL_STATUSES[args.status]] if args.status else []
+    reasons = [END_REASONS[args.end_reason]] if args.end_reason else []
     one = args.job_id is not None
     # Called at once, so that nothing is written for an unknown job.
     listed = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=PAGE)
@@ -92,9 +92,11 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
         for job in (row.job for row in listed):
             # Of many jobs, one may be deleted meanwhile.
             with nullcontext() if one else suppress(JobNotFoundError):
-                for trial in client.list_trials(job.spec.job_id, status=status, end_reason=reason, page_size=PAGE):
+                for trial in client.list_trials(
+                    job.spec.job_id, statuses=statuses, end_reasons=reasons, page_size=PAGE
+                ):
                     # An older server ignores the reason.
-                    if reason in (v1.END_REASON_UNSPECIFIED, trial.end_reason):
+                    if not reasons or trial.end_reason in reasons:
                         yield JobTrial(job, trial)
 
     return rows()

@@ -66,12 +66,12 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 def _trials(client: Client, args: argparse.Namespace) -> int:
     job, options = client.get_job(args.job_id).job, table_options(args)
-    end_reason, labels = END_REASONS.get(args.end_reason, v1.END_REASON_UNSPECIFIED), dict(args.labels)
+    end_reasons, labels = [END_REASONS[args.end_reason]] if args.end_reason else [], dict(args.labels)
     backwards = options.reverse and options.sort is None
     found = client.list_trials(
         args.job_id,
-        status=TRIAL_STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED),
-        end_reason=end_reason,
+        statuses=[TRIAL_STATUSES[args.status]] if args.status else (),
+        end_reasons=end_reasons,
         batch_size=args.batch_size,
         labels=labels,
         newest_first=backwards,
@@ -79,7 +79,9 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
     )
     # An older server ignores what it does not know.
     trials: Iterable[v1.Trial] = (
-        trial for trial in found if end_reason in (trial.end_reason, 0) and labels.items() <= trial.labels.items()
+        trial
+        for trial in found
+        if (not end_reasons or trial.end_reason in end_reasons) and labels.items() <= trial.labels.items()
     )
     if backwards:
         trials, options = _newest_first(trials), replace(options, reverse=False)

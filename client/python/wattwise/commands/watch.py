@@ -141,7 +141,7 @@ def _job_changes(client: Client, prefix: str) -> Iterator[v1.JobListing | Delete
             changed |= running
             for row in client.list_jobs(
                 job_id_prefix=prefix,
-                state=v1.JOB_STATE_RUNNING,
+                states=[v1.JOB_STATE_RUNNING],
                 order=v1.JOB_ORDER_LAST_ACTIVITY,
                 with_summaries=True,
                 page_size=PAGE,

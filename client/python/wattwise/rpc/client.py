@@ -360,7 +360,7 @@ class Client:
         *,
         job_id_prefix: str = "",
         contains: str = "",
-        state: v1.JobState.ValueType = v1.JOB_STATE_UNSPECIFIED,
+        states: Iterable[v1.JobState.ValueType] = (),
         order: v1.JobOrder.ValueType = v1.JOB_ORDER_UNSPECIFIED,
         with_summaries: bool = False,
         page_size: int = 0,
@@ -371,7 +371,7 @@ class Client:
         Args:
             job_id_prefix: only jobs whose id starts with this; empty for all.
             contains: only jobs whose id contains this; empty for all.
-            state: only jobs in this state; unspecified for all.
+            states: only jobs in one of these states; empty for all.
             order: the order; unspecified is oldest first.
             with_summaries: whether each job has its summary: what its trials are doing, took and saved.
             page_size: number of jobs per page; 0 is the server's default.
@@ -380,7 +380,7 @@ class Client:
         request = v1.ListJobsRequest(
             job_id_prefix=job_id_prefix,
             contains=contains,
-            state=state,
+            states=states,
             order=order,
             with_summaries=with_summaries,
             page_size=page_size,
@@ -392,8 +392,8 @@ class Client:
         self,
         job_id: str,
         *,
-        status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED,
-        end_reason: v1.EndReason.ValueType = v1.END_REASON_UNSPECIFIED,
+        statuses: Iterable[v1.TrialStatus.ValueType] = (),
+        end_reasons: Iterable[v1.EndReason.ValueType] = (),
         batch_size: int = 0,
         labels: Mapping[str, str] | None = None,
         newest_first: bool = False,
@@ -405,8 +405,8 @@ class Client:
 
         Args:
             job_id: the job.
-            status: only trials with this status; unspecified for all.
-            end_reason: only trials that ended for this reason; unspecified for all.
+            statuses: only trials with one of these statuses; empty for all.
+            end_reasons: only trials that ended for one of these reasons; empty for all.
             batch_size: only trials with this batch size; 0 for all.
             labels: only trials whose launch has said all of this about itself; None for all.
             newest_first: whether the newest one comes first.
@@ -419,8 +419,8 @@ class Client:
         """
         request = v1.ListTrialsRequest(
             job_id=job_id,
-            status=status,
-            end_reason=end_reason,
+            statuses=statuses,
+            end_reasons=end_reasons,
             batch_size=batch_size,
             labels=labels,
             newest_first=newest_first,
@@ -433,8 +433,8 @@ class Client:
         self,
         *,
         job_id_prefix: str = "",
-        status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED,
-        end_reason: v1.EndReason.ValueType = v1.END_REASON_UNSPECIFIED,
+        statuses: Iterable[v1.TrialStatus.ValueType] = (),
+        end_reasons: Iterable[v1.EndReason.ValueType] = (),
         newest_first: bool = True,
         page_size: int = 0,
         timeout: float | None = None,
@@ -443,16 +443,16 @@ class Client:
 
         Args:
             job_id_prefix: only trials of jobs whose id starts with this; empty for all.
-            status: only trials with this status; unspecified for all.
-            end_reason: only trials that ended for this reason; unspecified for all.
+            statuses: only trials with one of these statuses; empty for all.
+            end_reasons: only trials that ended for one of these reasons; empty for all.
             newest_first: whether the newest one comes first.
             page_size: number of trials per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
         """
         request = v1.ListTrialsRequest(
             job_id_prefix=job_id_prefix,
-            status=status,
-            end_reason=end_reason,
+            statuses=statuses,
+            end_reasons=end_reasons,
             newest_first=newest_first,
             page_size=page_size,
         )
@@ -515,17 +515,21 @@ class Client:
         request = v1.DeleteJobRequest(job_id=job_id, allow_missing=allow_missing)
         return self._call(lambda link: link.control.DeleteJob, request, timeout)
 
-    def reset_job(self, job_id: str, *, timeout: float | None = None) -> v1.ResetJobResponse:
+    def reset_job(
+        self, job_id: str, *, request_id: str | None = None, timeout: float | None = None
+    ) -> v1.ResetJobResponse:
         """Begins the job's search again; its trials stay in the history but no longer count.
 
         Args:
             job_id: the job.
+            request_id: the id of the reset: the same id again changes nothing; None generates one for this call.
             timeout: seconds; None is the client's.
 
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._about(lambda link: link.control.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout)
+        request = v1.ResetJobRequest(job_id=job_id, request_id=request_id or new_id())
+        return self._about(lambda link: link.control.ResetJob, request, timeout)
 
     def set_trial_excluded(
         self, trial: v1.TrialId, *, excluded: bool, timeout: float | None = None
@@ -577,20 +581,26 @@ class Client:
         return self._about(lambda link: link.control.SetJobPaused, request, timeout)
 
     def request_baseline(
-        self, job_id: str, *, every: int | None = None, timeout: float | None = None
+        self,
+        job_id: str,
+        *,
+        every: int | None = None,
+        request_id: str | None = None,
+        timeout: float | None = None,
     ) -> v1.RequestBaselineResponse:
         """Requests that the job's next launch gets the default batch size, to compare with.
 
         Args:
             job_id: the job.
             every: instead of the next launch, one launch in so many from now on; 0 ends that.
+            request_id: the id of the request: the same id again changes nothing; None generates one for this call.
             timeout: seconds; None is the client's.
 
         Raises:
             InvalidRequestError: if `every` is 1 or negative, or the default batch size may not be chosen.
             JobNotFoundError: if the job is not registered.
         """
-        request = v1.RequestBaselineRequest(job_id=job_id, every=every)
+        request = v1.RequestBaselineRequest(job_id=job_id, every=every, request_id=request_id or new_id())
         return self._about(lambda link: link.control.RequestBaseline, request, timeout)
 
     def set_job_policy(
@@ -653,7 +663,7 @@ class Client:
         *,
         job_id: str = "",
         job_id_prefix: str = "",
-        kind: v1.EventKind.ValueType = v1.EVENT_KIND_UNSPECIFIED,
+        kinds: Iterable[v1.EventKind.ValueType] = (),
         page_size: int = 0,
         timeout: float | None = None,
     ) -> Iterator[v1.Event]:
@@ -662,11 +672,11 @@ class Client:
         Args:
             job_id: only events of this job; empty for all.
             job_id_prefix: only events of jobs whose id starts with this; empty for all.
-            kind: only events of this kind; unspecified for all.
+            kinds: only events of these kinds; empty for all.
             page_size: number of events per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
         """
-        request = v1.ListEventsRequest(job_id=job_id, job_id_prefix=job_id_prefix, kind=kind, page_size=page_size)
+        request = v1.ListEventsRequest(job_id=job_id, job_id_prefix=job_id_prefix, kinds=kinds, page_size=page_size)
         for page in self._pages(lambda link: link.reader.ListEvents, request, timeout):
             yield from page.events
 

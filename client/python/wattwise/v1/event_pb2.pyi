@@ -25,7 +25,7 @@ class _EventKind:
 class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
-    """Never sent by the server. In a filter: any kind."""
+    """Never sent by the server; refused in a filter."""
     EVENT_KIND_JOB_REGISTERED: _EventKind.ValueType  # 1
     """The job was registered."""
     EVENT_KIND_JOB_DELETED: _EventKind.ValueType  # 2
@@ -73,7 +73,7 @@ class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """What happened to a job."""
 
 EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
-"""Never sent by the server. In a filter: any kind."""
+"""Never sent by the server; refused in a filter."""
 EVENT_KIND_JOB_REGISTERED: EventKind.ValueType  # 1
 """The job was registered."""
 EVENT_KIND_JOB_DELETED: EventKind.ValueType  # 2

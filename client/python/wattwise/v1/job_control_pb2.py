@@ -26,7 +26,7 @@ from wattwise.v1 import job_pb2 as wattwise_dot_v1_dot_job__pb2
 from wattwise.v1 import trial_pb2 as wattwise_dot_v1_dot_trial__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwattwise/v1/job_control.proto\x12\x0bwattwise.v1\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"9\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rallow_missing\x18\x02 \x01(\x08\"N\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12\x1a\n\x12num_stopped_trials\x18\x02 \x01(\x05\"!\n\x0fResetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"[\n\x10ResetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"P\n\x17SetTrialExcludedRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x10\n\x08\x65xcluded\x18\x02 \x01(\x08\"\x86\x01\n\x18SetTrialExcludedResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x03 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"l\n\x18SetBatchSizeStateRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12,\n\x06status\x18\x03 \x01(\x0e\x32\x1c.wattwise.v1.BatchSizeStatus\"d\n\x19SetBatchSizeStateResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"5\n\x13SetJobPausedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"_\n\x14SetJobPausedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"F\n\x16RequestBaselineRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\x05\x65very\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_every\"b\n\x17RequestBaselineResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"J\n\x13SetJobPolicyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x06policy\x18\x02 \x01(\x0e\x32\x13.wattwise.v1.Policy\"_\n\x14SetJobPolicyResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails2\xee\x04\n\nJobControl\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12G\n\x08ResetJob\x12\x1c.wattwise.v1.ResetJobRequest\x1a\x1d.wattwise.v1.ResetJobResponse\x12_\n\x10SetTrialExcluded\x12$.wattwise.v1.SetTrialExcludedRequest\x1a%.wattwise.v1.SetTrialExcludedResponse\x12\x62\n\x11SetBatchSizeState\x12%.wattwise.v1.SetBatchSizeStateRequest\x1a&.wattwise.v1.SetBatchSizeStateResponse\x12S\n\x0cSetJobPaused\x12 .wattwise.v1.SetJobPausedRequest\x1a!.wattwise.v1.SetJobPausedResponse\x12\\\n\x0fRequestBaseline\x12#.wattwise.v1.RequestBaselineRequest\x1a$.wattwise.v1.RequestBaselineResponse\x12S\n\x0cSetJobPolicy\x12 .wattwise.v1.SetJobPolicyRequest\x1a!.wattwise.v1.SetJobPolicyResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwattwise/v1/job_control.proto\x12\x0bwattwise.v1\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"9\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rallow_missing\x18\x02 \x01(\x08\"N\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12\x1a\n\x12num_stopped_trials\x18\x02 \x01(\x05\"5\n\x0fResetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"[\n\x10ResetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"b\n\x17SetTrialExcludedRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x15\n\x08\x65xcluded\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x0b\n\t_excluded\"\x86\x01\n\x18SetTrialExcludedResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x03 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"l\n\x18SetBatchSizeStateRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12,\n\x06status\x18\x03 \x01(\x0e\x32\x1c.wattwise.v1.BatchSizeStatus\"d\n\x19SetBatchSizeStateResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"E\n\x13SetJobPausedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x13\n\x06paused\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_paused\"_\n\x14SetJobPausedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"Z\n\x16RequestBaselineRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\x05\x65very\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x03 \x01(\tB\x08\n\x06_every\"b\n\x17RequestBaselineResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"J\n\x13SetJobPolicyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x06policy\x18\x02 \x01(\x0e\x32\x13.wattwise.v1.Policy\"_\n\x14SetJobPolicyResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails2\xee\x04\n\nJobControl\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12G\n\x08ResetJob\x12\x1c.wattwise.v1.ResetJobRequest\x1a\x1d.wattwise.v1.ResetJobResponse\x12_\n\x10SetTrialExcluded\x12$.wattwise.v1.SetTrialExcludedRequest\x1a%.wattwise.v1.SetTrialExcludedResponse\x12\x62\n\x11SetBatchSizeState\x12%.wattwise.v1.SetBatchSizeStateRequest\x1a&.wattwise.v1.SetBatchSizeStateResponse\x12S\n\x0cSetJobPaused\x12 .wattwise.v1.SetJobPausedRequest\x1a!.wattwise.v1.SetJobPausedResponse\x12\\\n\x0fRequestBaseline\x12#.wattwise.v1.RequestBaselineRequest\x1a$.wattwise.v1.RequestBaselineResponse\x12S\n\x0cSetJobPolicy\x12 .wattwise.v1.SetJobPolicyRequest\x1a!.wattwise.v1.SetJobPolicyResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,29 +39,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETEJOBRESPONSE']._serialized_start=153
   _globals['_DELETEJOBRESPONSE']._serialized_end=231
   _globals['_RESETJOBREQUEST']._serialized_start=233
-  _globals['_RESETJOBREQUEST']._serialized_end=266
-  _globals['_RESETJOBRESPONSE']._serialized_start=268
-  _globals['_RESETJOBRESPONSE']._serialized_end=359
-  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_start=361
-  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_end=441
-  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_start=444
-  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_end=578
-  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_start=580
-  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_end=688
-  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_start=690
-  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_end=790
-  _globals['_SETJOBPAUSEDREQUEST']._serialized_start=792
-  _globals['_SETJOBPAUSEDREQUEST']._serialized_end=845
-  _globals['_SETJOBPAUSEDRESPONSE']._serialized_start=847
-  _globals['_SETJOBPAUSEDRESPONSE']._serialized_end=942
-  _globals['_REQUESTBASELINEREQUEST']._serialized_start=944
-  _globals['_REQUESTBASELINEREQUEST']._serialized_end=1014
-  _globals['_REQUESTBASELINERESPONSE']._serialized_start=1016
-  _globals['_REQUESTBASELINERESPONSE']._serialized_end=1114
-  _globals['_SETJOBPOLICYREQUEST']._serialized_start=1116
-  _globals['_SETJOBPOLICYREQUEST']._serialized_end=1190
-  _globals['_SETJOBPOLICYRESPONSE']._serialized_start=1192
-  _globals['_SETJOBPOLICYRESPONSE']._serialized_end=1287
-  _globals['_JOBCONTROL']._serialized_start=1290
-  _globals['_JOBCONTROL']._serialized_end=1912
+  _globals['_RESETJOBREQUEST']._serialized_end=286
+  _globals['_RESETJOBRESPONSE']._serialized_start=288
+  _globals['_RESETJOBRESPONSE']._serialized_end=379
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_start=381
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_end=479
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_start=482
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_end=616
+  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_start=618
+  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_end=726
+  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_start=728
+  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_end=828
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_start=830
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_end=899
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_start=901
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_end=996
+  _globals['_REQUESTBASELINEREQUEST']._serialized_start=998
+  _globals['_REQUESTBASELINEREQUEST']._serialized_end=1088
+  _globals['_REQUESTBASELINERESPONSE']._serialized_start=1090
+  _globals['_REQUESTBASELINERESPONSE']._serialized_end=1188
+  _globals['_SETJOBPOLICYREQUEST']._serialized_start=1190
+  _globals['_SETJOBPOLICYREQUEST']._serialized_end=1264
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_start=1266
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_end=1361
+  _globals['_JOBCONTROL']._serialized_start=1364
+  _globals['_JOBCONTROL']._serialized_end=1986
 # @@protoc_insertion_point(module_scope)

@@ -79,16 +79,22 @@ class ResetJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
+    request_id: _builtins.str
+    """Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest reset
+    again changes nothing, so that a late retry discards no new trial. At most 200 characters.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -133,7 +139,7 @@ class SetTrialExcludedRequest(_message.Message):
     TRIAL_FIELD_NUMBER: _builtins.int
     EXCLUDED_FIELD_NUMBER: _builtins.int
     excluded: _builtins.bool
-    """True: the trial does not count. False: it counts."""
+    """Required. True: the trial does not count. False: it counts. Unset is refused."""
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
         """The trial. Required; a batch_size of 0 is not compared with the trial's."""
@@ -142,13 +148,15 @@ class SetTrialExcludedRequest(_message.Message):
         self,
         *,
         trial: _trial_pb2.TrialId | None = ...,
-        excluded: _builtins.bool = ...,
+        excluded: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_excluded", b"_excluded", "excluded", b"excluded", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["excluded", b"excluded", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_excluded", b"_excluded", "excluded", b"excluded", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__excluded: _TypeAlias = _typing.Literal["excluded"]  # noqa: Y015
+    _WhichOneofArgType__excluded: _TypeAlias = _typing.Literal["_excluded", b"_excluded"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__excluded) -> _WhichOneofReturnType__excluded | None: ...
 
 Global___SetTrialExcludedRequest: _TypeAlias = SetTrialExcludedRequest  # noqa: Y015
 
@@ -264,18 +272,20 @@ class SetJobPausedRequest(_message.Message):
     job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
     paused: _builtins.bool
-    """True: the search pauses. False: it goes on."""
+    """Required. True: the search pauses. False: it goes on. Unset is refused."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
-        paused: _builtins.bool = ...,
+        paused: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_paused", b"_paused", "paused", b"paused"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "paused", b"paused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_paused", b"_paused", "job_id", b"job_id", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__paused: _TypeAlias = _typing.Literal["paused"]  # noqa: Y015
+    _WhichOneofArgType__paused: _TypeAlias = _typing.Literal["_paused", b"_paused"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__paused) -> _WhichOneofReturnType__paused | None: ...
 
 Global___SetJobPausedRequest: _TypeAlias = SetJobPausedRequest  # noqa: Y015
 
@@ -317,6 +327,7 @@ class RequestBaselineRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     EVERY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
     every: _builtins.int
@@ -324,15 +335,20 @@ class RequestBaselineRequest(_message.Message):
     the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected. Unset: one
     baseline, for the next launch.
     """
+    request_id: _builtins.str
+    """Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request
+    of a baseline again changes nothing, so that a late retry requests no second one. At most 200 characters.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         every: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every", "job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__every: _TypeAlias = _typing.Literal["every"]  # noqa: Y015
     _WhichOneofArgType__every: _TypeAlias = _typing.Literal["_every", b"_every"]  # noqa: Y015

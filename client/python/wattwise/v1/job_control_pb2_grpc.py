@@ -90,7 +90,7 @@ class JobControlServicer(object):
     def ResetJob(self, request, context):
         """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
         runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-        stay banned, and known power limits and what prior jobs told stay.
+        stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,8 @@ class JobControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RequestBaseline(self, request, context):
-        """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+        """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
+        a retry with the same request_id changes nothing.
         While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
         Banning the default batch size withdraws it, and so does a reset.
         """

@@ -43,7 +43,7 @@ class JobControlStub:
     ResetJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
     runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-    stay banned, and known power limits and what prior jobs told stay.
+    stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
     """
     SetTrialExcluded: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
@@ -58,7 +58,8 @@ class JobControlStub:
     if none is known; their results count. These trials have no cost bound.
     """
     RequestBaseline: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.RequestBaselineRequest, _job_control_pb2.RequestBaselineResponse]
-    """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+    """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
+    a retry with the same request_id changes nothing.
     While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
     Banning the default batch size withdraws it, and so does a reset.
     """
@@ -83,7 +84,7 @@ class JobControlAsyncStub(JobControlStub):
     ResetJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]  # type: ignore[assignment]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
     runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-    stay banned, and known power limits and what prior jobs told stay.
+    stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
     """
     SetTrialExcluded: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]  # type: ignore[assignment]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
@@ -98,7 +99,8 @@ class JobControlAsyncStub(JobControlStub):
     if none is known; their results count. These trials have no cost bound.
     """
     RequestBaseline: _aio.UnaryUnaryMultiCallable[_job_control_pb2.RequestBaselineRequest, _job_control_pb2.RequestBaselineResponse]  # type: ignore[assignment]
-    """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+    """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
+    a retry with the same request_id changes nothing.
     While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
     Banning the default batch size withdraws it, and so does a reset.
     """
@@ -132,7 +134,7 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_control_pb2.ResetJobResponse, _abc.Awaitable[_job_control_pb2.ResetJobResponse]]:
         """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
         runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-        stay banned, and known power limits and what prior jobs told stay.
+        stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
         """
 
     @_abc_1.abstractmethod
@@ -171,7 +173,8 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         request: _job_control_pb2.RequestBaselineRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.RequestBaselineResponse, _abc.Awaitable[_job_control_pb2.RequestBaselineResponse]]:
-        """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+        """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
+        a retry with the same request_id changes nothing.
         While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
         Banning the default batch size withdraws it, and so does a reset.
         """

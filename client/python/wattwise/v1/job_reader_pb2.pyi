@@ -62,7 +62,7 @@ class _JobState:
 class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     JOB_STATE_UNSPECIFIED: _JobState.ValueType  # 0
-    """Any state."""
+    """Refused."""
     JOB_STATE_RUNNING: _JobState.ValueType  # 1
     """It has running trials."""
     JOB_STATE_IDLE: _JobState.ValueType  # 2
@@ -78,7 +78,7 @@ class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
     """What a list of jobs can be limited to. A job may be in several of these states."""
 
 JOB_STATE_UNSPECIFIED: JobState.ValueType  # 0
-"""Any state."""
+"""Refused."""
 JOB_STATE_RUNNING: JobState.ValueType  # 1
 """It has running trials."""
 JOB_STATE_IDLE: JobState.ValueType  # 2
@@ -153,7 +153,7 @@ class ListJobsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     CONTAINS_FIELD_NUMBER: _builtins.int
     WITH_SUMMARIES_FIELD_NUMBER: _builtins.int
     WITH_TOTAL_SIZE_FIELD_NUMBER: _builtins.int
@@ -167,8 +167,6 @@ class ListJobsRequest(_message.Message):
     """Lists only jobs whose id starts with this prefix. Empty: all jobs."""
     order: Global___JobOrder.ValueType
     """The order. Unspecified: oldest first."""
-    state: Global___JobState.ValueType
-    """Lists only jobs in this state. Unspecified: all jobs."""
     contains: _builtins.str
     """Lists only jobs whose id contains this text; lower and upper case of ASCII letters are the same. At most 200
     characters. Empty: all jobs.
@@ -177,6 +175,10 @@ class ListJobsRequest(_message.Message):
     """Whether every job has its summary."""
     with_total_size: _builtins.bool
     """Whether the answer says how many jobs match."""
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[Global___JobState.ValueType]:
+        """Lists only jobs in one of these states. Empty: all jobs. JOB_STATE_UNSPECIFIED is refused."""
+
     def __init__(
         self,
         *,
@@ -184,14 +186,14 @@ class ListJobsRequest(_message.Message):
         page_token: _builtins.str = ...,
         job_id_prefix: _builtins.str = ...,
         order: Global___JobOrder.ValueType = ...,
-        state: Global___JobState.ValueType = ...,
+        states: _abc.Iterable[Global___JobState.ValueType] | None = ...,
         contains: _builtins.str = ...,
         with_summaries: _builtins.bool = ...,
         with_total_size: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contains", b"contains", "job_id_prefix", b"job_id_prefix", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "state", b"state", "with_summaries", b"with_summaries", "with_total_size", b"with_total_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contains", b"contains", "job_id_prefix", b"job_id_prefix", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "states", b"states", "with_summaries", b"with_summaries", "with_total_size", b"with_total_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -293,11 +295,11 @@ class ListTrialsRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    STATUS_FIELD_NUMBER: _builtins.int
+    STATUSES_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     NEWEST_FIRST_FIELD_NUMBER: _builtins.int
     FROM_TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
-    END_REASON_FIELD_NUMBER: _builtins.int
+    END_REASONS_FIELD_NUMBER: _builtins.int
     JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
     WITH_TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
@@ -307,8 +309,6 @@ class ListTrialsRequest(_message.Message):
     """Maximum number of trials on the page; values above 1000 mean 1000, and 0 means 50."""
     page_token: _builtins.str
     """next_page_token of the previous page. Empty: the first page."""
-    status: _trial_pb2.TrialStatus.ValueType
-    """Lists only trials with this status. Unspecified: all trials."""
     batch_size: _builtins.int
     """Lists only trials with this batch size. 0: all trials."""
     newest_first: _builtins.bool
@@ -317,14 +317,20 @@ class ListTrialsRequest(_message.Message):
     """Begins with the trial of this number, or with the next one in the order if there is none. 0: from the first in the
     order. Refused with job_id_prefix.
     """
-    end_reason: _trial_pb2.EndReason.ValueType
-    """Lists only trials that ended for this reason. Unspecified: all trials."""
     job_id_prefix: _builtins.str
     """Set, also to an empty text: lists the trials of all jobs whose id starts with it, by the time of their start. job_id
     must then be empty. Unset: lists the trials of job_id, by number.
     """
     with_total_size: _builtins.bool
     """Whether the answer says how many trials match."""
+    @_builtins.property
+    def statuses(self) -> _containers.RepeatedScalarFieldContainer[_trial_pb2.TrialStatus.ValueType]:
+        """Lists only trials with one of these statuses. Empty: all trials. TRIAL_STATUS_UNSPECIFIED is refused."""
+
+    @_builtins.property
+    def end_reasons(self) -> _containers.RepeatedScalarFieldContainer[_trial_pb2.EndReason.ValueType]:
+        """Lists only trials that ended for one of these reasons. Empty: all trials. END_REASON_UNSPECIFIED is refused."""
+
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Lists only trials that have all these labels, with these values. At most 16. Empty: all trials."""
@@ -335,18 +341,18 @@ class ListTrialsRequest(_message.Message):
         job_id: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
-        status: _trial_pb2.TrialStatus.ValueType = ...,
+        statuses: _abc.Iterable[_trial_pb2.TrialStatus.ValueType] | None = ...,
         batch_size: _builtins.int = ...,
         newest_first: _builtins.bool = ...,
         from_trial_number: _builtins.int = ...,
-        end_reason: _trial_pb2.EndReason.ValueType = ...,
+        end_reasons: _abc.Iterable[_trial_pb2.EndReason.ValueType] | None = ...,
         job_id_prefix: _builtins.str | None = ...,
         with_total_size: _builtins.bool = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix", "job_id_prefix", b"job_id_prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix", "batch_size", b"batch_size", "end_reason", b"end_reason", "from_trial_number", b"from_trial_number", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "labels", b"labels", "newest_first", b"newest_first", "page_size", b"page_size", "page_token", b"page_token", "status", b"status", "with_total_size", b"with_total_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix", "batch_size", b"batch_size", "end_reasons", b"end_reasons", "from_trial_number", b"from_trial_number", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "labels", b"labels", "newest_first", b"newest_first", "page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses", "with_total_size", b"with_total_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__job_id_prefix: _TypeAlias = _typing.Literal["job_id_prefix"]  # noqa: Y015
     _WhichOneofArgType__job_id_prefix: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix"]  # noqa: Y015
@@ -860,7 +866,7 @@ class ListEventsRequest(_message.Message):
     JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Lists only events of this job, which may have been deleted. Empty: of all jobs."""
     job_id_prefix: _builtins.str
@@ -869,8 +875,10 @@ class ListEventsRequest(_message.Message):
     """Maximum number of events on the page; values above 1000 mean 1000, and 0 means 50."""
     page_token: _builtins.str
     """next_page_token of the previous page. Empty: the first page."""
-    kind: _event_pb2.EventKind.ValueType
-    """Lists only events of this kind. Unspecified: of any kind."""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_event_pb2.EventKind.ValueType]:
+        """Lists only events of these kinds. Empty: of any kind. EVENT_KIND_UNSPECIFIED is refused."""
+
     def __init__(
         self,
         *,
@@ -878,11 +886,11 @@ class ListEventsRequest(_message.Message):
         job_id_prefix: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
-        kind: _event_pb2.EventKind.ValueType = ...,
+        kinds: _abc.Iterable[_event_pb2.EventKind.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "kind", b"kind", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "kinds", b"kinds", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

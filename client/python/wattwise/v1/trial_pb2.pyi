@@ -68,7 +68,7 @@ class _TrialStatus:
 class _TrialStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialStatus.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TRIAL_STATUS_UNSPECIFIED: _TrialStatus.ValueType  # 0
-    """Never sent by the server. In a filter: any status."""
+    """Never sent by the server; refused in a filter."""
     TRIAL_STATUS_RUNNING: _TrialStatus.ValueType  # 1
     """Dispatched to a trainer and not ended."""
     TRIAL_STATUS_DECIDED: _TrialStatus.ValueType  # 2
@@ -86,7 +86,7 @@ class TrialStatus(_TrialStatus, metaclass=_TrialStatusEnumTypeWrapper):
     """
 
 TRIAL_STATUS_UNSPECIFIED: TrialStatus.ValueType  # 0
-"""Never sent by the server. In a filter: any status."""
+"""Never sent by the server; refused in a filter."""
 TRIAL_STATUS_RUNNING: TrialStatus.ValueType  # 1
 """Dispatched to a trainer and not ended."""
 TRIAL_STATUS_DECIDED: TrialStatus.ValueType  # 2

@@ -48,6 +48,8 @@ CREATE TABLE jobs (
     reset_after bigint NOT NULL,                -- trials up to this number do not count
     paused boolean NOT NULL,
     pinned bigint,                              -- a batch size
+    reset_request_id text NOT NULL,    -- of the newest reset; empty: none
+    baseline_request_id text NOT NULL, -- of the newest request of a baseline; empty: none
     baseline_requested boolean NOT NULL,
     warnings text NOT NULL,
     reset_time bigint
@@ -407,7 +409,8 @@ BEGIN
             pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
             num_trials, notes, num_observations, monitor_kinds, monitor_quality,
             other_monitor_kinds, other_monitor_quality, num_events, first_notes,
-            changed_policy, reset_after, reset_time, paused, pinned, baseline_requested, warnings
+            changed_policy, reset_after, reset_time, reset_request_id, baseline_request_id,
+            paused, pinned, baseline_requested, warnings
         ) SELECT
             job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
             higher_is_better_metric, max_epochs, num_pruning_rounds, window_size, mab_prior_mean,
@@ -416,7 +419,8 @@ BEGIN
             pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
             num_trials, notes, num_observations, monitor_kinds, monitor_quality,
             other_monitor_kinds, other_monitor_quality, num_events, first_notes,
-            changed_policy, reset_after, reset_time, paused, pinned, baseline_requested, warnings
+            changed_policy, reset_after, reset_time, reset_request_id, baseline_request_id,
+            paused, pinned, baseline_requested, warnings
         FROM json_populate_recordset(NULL::jobs, new_jobs_rows) ORDER BY job_id;
     END IF;
     IF created IS NOT NULL THEN
@@ -433,6 +437,7 @@ BEGIN
                 monitor_quality = n.monitor_quality,
                 other_monitor_kinds = n.other_monitor_kinds, other_monitor_quality = n.other_monitor_quality, num_events = n.num_events, first_notes = n.first_notes,
                 changed_policy = n.changed_policy, reset_after = n.reset_after, reset_time = n.reset_time,
+                reset_request_id = n.reset_request_id, baseline_request_id = n.baseline_request_id,
                 paused = n.paused, pinned = n.pinned, baseline_requested = n.baseline_requested, warnings = n.warnings
             WHERE j.job_key = n.job_key;
         END LOOP;

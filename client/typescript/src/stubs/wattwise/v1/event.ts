@@ -10,7 +10,7 @@ import { Timestamp } from "../../google/protobuf/timestamp.js";
 
 /** What happened to a job. */
 export enum EventKind {
-  /** EVENT_KIND_UNSPECIFIED - Never sent by the server. In a filter: any kind. */
+  /** EVENT_KIND_UNSPECIFIED - Never sent by the server; refused in a filter. */
   EVENT_KIND_UNSPECIFIED = "EVENT_KIND_UNSPECIFIED",
   /** EVENT_KIND_JOB_REGISTERED - The job was registered. */
   EVENT_KIND_JOB_REGISTERED = "EVENT_KIND_JOB_REGISTERED",

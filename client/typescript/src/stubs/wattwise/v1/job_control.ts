@@ -52,6 +52,11 @@ export interface DeleteJobResponse {
 export interface ResetJobRequest {
   /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
+  /**
+   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest reset
+   * again changes nothing, so that a late retry discards no new trial. At most 200 characters.
+   */
+  requestId: string;
 }
 
 /** Response of ResetJob. */
@@ -70,8 +75,8 @@ export interface SetTrialExcludedRequest {
   trial:
     | TrialId
     | undefined;
-  /** True: the trial does not count. False: it counts. */
-  excluded: boolean;
+  /** Required. True: the trial does not count. False: it counts. Unset is refused. */
+  excluded?: boolean | undefined;
 }
 
 /** Response of SetTrialExcluded. */
@@ -118,8 +123,8 @@ export interface SetBatchSizeStateResponse {
 export interface SetJobPausedRequest {
   /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
-  /** True: the search pauses. False: it goes on. */
-  paused: boolean;
+  /** Required. True: the search pauses. False: it goes on. Unset is refused. */
+  paused?: boolean | undefined;
 }
 
 /** Response of SetJobPaused. */
@@ -141,7 +146,14 @@ export interface RequestBaselineRequest {
    * the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected. Unset: one
    * baseline, for the next launch.
    */
-  every?: number | undefined;
+  every?:
+    | number
+    | undefined;
+  /**
+   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request
+   * of a baseline again changes nothing, so that a late retry requests no second one. At most 200 characters.
+   */
+  requestId: string;
 }
 
 /** Response of RequestBaseline. */
@@ -307,13 +319,16 @@ export const DeleteJobResponse: MessageFns<DeleteJobResponse> = {
 };
 
 function createBaseResetJobRequest(): ResetJobRequest {
-  return { jobId: "" };
+  return { jobId: "", requestId: "" };
 }
 
 export const ResetJobRequest: MessageFns<ResetJobRequest> = {
   encode(message: ResetJobRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
+    }
+    if (message.requestId !== "") {
+      writer.uint32(18).string(message.requestId);
     }
     return writer;
   },
@@ -339,6 +354,14 @@ export const ResetJobRequest: MessageFns<ResetJobRequest> = {
             message.jobId = reader.string();
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.requestId = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -357,6 +380,7 @@ export const ResetJobRequest: MessageFns<ResetJobRequest> = {
   fromPartial(object: DeepPartial<ResetJobRequest>): ResetJobRequest {
     const message = createBaseResetJobRequest();
     message.jobId = object.jobId ?? "";
+    message.requestId = object.requestId ?? "";
     return message;
   },
 };
@@ -431,7 +455,7 @@ export const ResetJobResponse: MessageFns<ResetJobResponse> = {
 };
 
 function createBaseSetTrialExcludedRequest(): SetTrialExcludedRequest {
-  return { trial: undefined, excluded: false };
+  return { trial: undefined, excluded: undefined };
 }
 
 export const SetTrialExcludedRequest: MessageFns<SetTrialExcludedRequest> = {
@@ -439,7 +463,7 @@ export const SetTrialExcludedRequest: MessageFns<SetTrialExcludedRequest> = {
     if (message.trial !== undefined) {
       TrialId.encode(message.trial, writer.uint32(10).fork()).join();
     }
-    if (message.excluded !== false) {
+    if (message.excluded !== undefined) {
       writer.uint32(16).bool(message.excluded);
     }
     return writer;
@@ -494,7 +518,7 @@ export const SetTrialExcludedRequest: MessageFns<SetTrialExcludedRequest> = {
     message.trial = (object.trial !== undefined && object.trial !== null)
       ? TrialId.fromPartial(object.trial)
       : undefined;
-    message.excluded = object.excluded ?? false;
+    message.excluded = object.excluded ?? undefined;
     return message;
   },
 };
@@ -729,7 +753,7 @@ export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = 
 };
 
 function createBaseSetJobPausedRequest(): SetJobPausedRequest {
-  return { jobId: "", paused: false };
+  return { jobId: "", paused: undefined };
 }
 
 export const SetJobPausedRequest: MessageFns<SetJobPausedRequest> = {
@@ -737,7 +761,7 @@ export const SetJobPausedRequest: MessageFns<SetJobPausedRequest> = {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
     }
-    if (message.paused !== false) {
+    if (message.paused !== undefined) {
       writer.uint32(16).bool(message.paused);
     }
     return writer;
@@ -790,7 +814,7 @@ export const SetJobPausedRequest: MessageFns<SetJobPausedRequest> = {
   fromPartial(object: DeepPartial<SetJobPausedRequest>): SetJobPausedRequest {
     const message = createBaseSetJobPausedRequest();
     message.jobId = object.jobId ?? "";
-    message.paused = object.paused ?? false;
+    message.paused = object.paused ?? undefined;
     return message;
   },
 };
@@ -865,7 +889,7 @@ export const SetJobPausedResponse: MessageFns<SetJobPausedResponse> = {
 };
 
 function createBaseRequestBaselineRequest(): RequestBaselineRequest {
-  return { jobId: "", every: undefined };
+  return { jobId: "", every: undefined, requestId: "" };
 }
 
 export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
@@ -875,6 +899,9 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
     }
     if (message.every !== undefined) {
       writer.uint32(16).int32(message.every);
+    }
+    if (message.requestId !== "") {
+      writer.uint32(26).string(message.requestId);
     }
     return writer;
   },
@@ -908,6 +935,14 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
             message.every = reader.int32();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.requestId = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -927,6 +962,7 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
     const message = createBaseRequestBaselineRequest();
     message.jobId = object.jobId ?? "";
     message.every = object.every ?? undefined;
+    message.requestId = object.requestId ?? "";
     return message;
   },
 };
@@ -1159,7 +1195,7 @@ export const JobControlService = {
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
    * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-   * stay banned, and known power limits and what prior jobs told stay.
+   * stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
    */
   resetJob: {
     path: "/wattwise.v1.JobControl/ResetJob" as const,
@@ -1215,7 +1251,8 @@ export const JobControlService = {
     responseDeserialize: (value: Buffer): SetJobPausedResponse => SetJobPausedResponse.decode(value),
   },
   /**
-   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
+   * a retry with the same request_id changes nothing.
    * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
    * Banning the default batch size withdraws it, and so does a reset.
    */
@@ -1257,7 +1294,7 @@ export interface JobControlServer extends UntypedServiceImplementation {
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
    * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-   * stay banned, and known power limits and what prior jobs told stay.
+   * stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
    */
   resetJob: handleUnaryCall<ResetJobRequest, ResetJobResponse>;
   /**
@@ -1276,7 +1313,8 @@ export interface JobControlServer extends UntypedServiceImplementation {
    */
   setJobPaused: handleUnaryCall<SetJobPausedRequest, SetJobPausedResponse>;
   /**
-   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
+   * a retry with the same request_id changes nothing.
    * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
    * Banning the default batch size withdraws it, and so does a reset.
    */
@@ -1313,7 +1351,7 @@ export interface JobControlClient extends Client {
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
    * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-   * stay banned, and known power limits and what prior jobs told stay.
+   * stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
    */
   resetJob(
     request: ResetJobRequest,
@@ -1388,7 +1426,8 @@ export interface JobControlClient extends Client {
     callback: (error: ServiceError | null, response: SetJobPausedResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
+   * a retry with the same request_id changes nothing.
    * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
    * Banning the default batch size withdraws it, and so does a reset.
    */

@@ -97,7 +97,7 @@ export function jobOrderToNumber(object: JobOrder): number {
 
 /** What a list of jobs can be limited to. A job may be in several of these states. */
 export enum JobState {
-  /** JOB_STATE_UNSPECIFIED - Any state. */
+  /** JOB_STATE_UNSPECIFIED - Refused. */
   JOB_STATE_UNSPECIFIED = "JOB_STATE_UNSPECIFIED",
   /** JOB_STATE_RUNNING - It has running trials. */
   JOB_STATE_RUNNING = "JOB_STATE_RUNNING",
@@ -188,8 +188,8 @@ export interface ListJobsRequest {
   jobIdPrefix: string;
   /** The order. Unspecified: oldest first. */
   order: JobOrder;
-  /** Lists only jobs in this state. Unspecified: all jobs. */
-  state: JobState;
+  /** Lists only jobs in one of these states. Empty: all jobs. JOB_STATE_UNSPECIFIED is refused. */
+  states: JobState[];
   /**
    * Lists only jobs whose id contains this text; lower and upper case of ASCII letters are the same. At most 200
    * characters. Empty: all jobs.
@@ -233,8 +233,8 @@ export interface ListTrialsRequest {
   pageSize: number;
   /** next_page_token of the previous page. Empty: the first page. */
   pageToken: string;
-  /** Lists only trials with this status. Unspecified: all trials. */
-  status: TrialStatus;
+  /** Lists only trials with one of these statuses. Empty: all trials. TRIAL_STATUS_UNSPECIFIED is refused. */
+  statuses: TrialStatus[];
   /** Lists only trials with this batch size. 0: all trials. */
   batchSize: number;
   /** Whether the newest trial comes first. */
@@ -244,8 +244,8 @@ export interface ListTrialsRequest {
    * order. Refused with job_id_prefix.
    */
   fromTrialNumber: number;
-  /** Lists only trials that ended for this reason. Unspecified: all trials. */
-  endReason: EndReason;
+  /** Lists only trials that ended for one of these reasons. Empty: all trials. END_REASON_UNSPECIFIED is refused. */
+  endReasons: EndReason[];
   /**
    * Set, also to an empty text: lists the trials of all jobs whose id starts with it, by the time of their start. job_id
    * must then be empty. Unset: lists the trials of job_id, by number.
@@ -436,8 +436,8 @@ export interface ListEventsRequest {
   pageSize: number;
   /** next_page_token of the previous page. Empty: the first page. */
   pageToken: string;
-  /** Lists only events of this kind. Unspecified: of any kind. */
-  kind: EventKind;
+  /** Lists only events of these kinds. Empty: of any kind. EVENT_KIND_UNSPECIFIED is refused. */
+  kinds: EventKind[];
 }
 
 /** Response of ListEvents. */
@@ -578,7 +578,7 @@ function createBaseListJobsRequest(): ListJobsRequest {
     pageToken: "",
     jobIdPrefix: "",
     order: JobOrder.JOB_ORDER_UNSPECIFIED,
-    state: JobState.JOB_STATE_UNSPECIFIED,
+    states: [],
     contains: "",
     withSummaries: false,
     withTotalSize: false,
@@ -599,8 +599,12 @@ export const ListJobsRequest: MessageFns<ListJobsRequest> = {
     if (message.order !== JobOrder.JOB_ORDER_UNSPECIFIED) {
       writer.uint32(32).int32(jobOrderToNumber(message.order));
     }
-    if (message.state !== JobState.JOB_STATE_UNSPECIFIED) {
-      writer.uint32(40).int32(jobStateToNumber(message.state));
+    if (message.states.length !== 0) {
+      writer.uint32(42).fork();
+      for (const v of message.states) {
+        writer.int32(jobStateToNumber(v));
+      }
+      writer.join();
     }
     if (message.contains !== "") {
       writer.uint32(50).string(message.contains);
@@ -660,12 +664,22 @@ export const ListJobsRequest: MessageFns<ListJobsRequest> = {
             continue;
           }
           case 5: {
-            if (tag !== 40) {
-              break;
+            if (tag === 40) {
+              message.states.push(jobStateFromJSON(reader.int32()));
+
+              continue;
             }
 
-            message.state = jobStateFromJSON(reader.int32());
-            continue;
+            if (tag === 42) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.states.push(jobStateFromJSON(reader.int32()));
+              }
+
+              continue;
+            }
+
+            break;
           }
           case 6: {
             if (tag !== 50) {
@@ -712,7 +726,7 @@ export const ListJobsRequest: MessageFns<ListJobsRequest> = {
     message.pageToken = object.pageToken ?? "";
     message.jobIdPrefix = object.jobIdPrefix ?? "";
     message.order = object.order ?? JobOrder.JOB_ORDER_UNSPECIFIED;
-    message.state = object.state ?? JobState.JOB_STATE_UNSPECIFIED;
+    message.states = object.states?.map((e) => e) || [];
     message.contains = object.contains ?? "";
     message.withSummaries = object.withSummaries ?? false;
     message.withTotalSize = object.withTotalSize ?? false;
@@ -873,11 +887,11 @@ function createBaseListTrialsRequest(): ListTrialsRequest {
     jobId: "",
     pageSize: 0,
     pageToken: "",
-    status: TrialStatus.TRIAL_STATUS_UNSPECIFIED,
+    statuses: [],
     batchSize: 0,
     newestFirst: false,
     fromTrialNumber: 0,
-    endReason: EndReason.END_REASON_UNSPECIFIED,
+    endReasons: [],
     jobIdPrefix: undefined,
     withTotalSize: false,
     labels: {},
@@ -895,8 +909,12 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
     if (message.pageToken !== "") {
       writer.uint32(26).string(message.pageToken);
     }
-    if (message.status !== TrialStatus.TRIAL_STATUS_UNSPECIFIED) {
-      writer.uint32(32).int32(trialStatusToNumber(message.status));
+    if (message.statuses.length !== 0) {
+      writer.uint32(34).fork();
+      for (const v of message.statuses) {
+        writer.int32(trialStatusToNumber(v));
+      }
+      writer.join();
     }
     if (message.batchSize !== 0) {
       writer.uint32(40).int32(message.batchSize);
@@ -907,8 +925,12 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
     if (message.fromTrialNumber !== 0) {
       writer.uint32(56).int32(message.fromTrialNumber);
     }
-    if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
-      writer.uint32(64).int32(endReasonToNumber(message.endReason));
+    if (message.endReasons.length !== 0) {
+      writer.uint32(66).fork();
+      for (const v of message.endReasons) {
+        writer.int32(endReasonToNumber(v));
+      }
+      writer.join();
     }
     if (message.jobIdPrefix !== undefined) {
       writer.uint32(74).string(message.jobIdPrefix);
@@ -960,12 +982,22 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
             continue;
           }
           case 4: {
-            if (tag !== 32) {
-              break;
+            if (tag === 32) {
+              message.statuses.push(trialStatusFromJSON(reader.int32()));
+
+              continue;
             }
 
-            message.status = trialStatusFromJSON(reader.int32());
-            continue;
+            if (tag === 34) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.statuses.push(trialStatusFromJSON(reader.int32()));
+              }
+
+              continue;
+            }
+
+            break;
           }
           case 5: {
             if (tag !== 40) {
@@ -992,12 +1024,22 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
             continue;
           }
           case 8: {
-            if (tag !== 64) {
-              break;
+            if (tag === 64) {
+              message.endReasons.push(endReasonFromJSON(reader.int32()));
+
+              continue;
             }
 
-            message.endReason = endReasonFromJSON(reader.int32());
-            continue;
+            if (tag === 66) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.endReasons.push(endReasonFromJSON(reader.int32()));
+              }
+
+              continue;
+            }
+
+            break;
           }
           case 9: {
             if (tag !== 74) {
@@ -1046,11 +1088,11 @@ export const ListTrialsRequest: MessageFns<ListTrialsRequest> = {
     message.jobId = object.jobId ?? "";
     message.pageSize = object.pageSize ?? 0;
     message.pageToken = object.pageToken ?? "";
-    message.status = object.status ?? TrialStatus.TRIAL_STATUS_UNSPECIFIED;
+    message.statuses = object.statuses?.map((e) => e) || [];
     message.batchSize = object.batchSize ?? 0;
     message.newestFirst = object.newestFirst ?? false;
     message.fromTrialNumber = object.fromTrialNumber ?? 0;
-    message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
+    message.endReasons = object.endReasons?.map((e) => e) || [];
     message.jobIdPrefix = object.jobIdPrefix ?? undefined;
     message.withTotalSize = object.withTotalSize ?? false;
     message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
@@ -2316,7 +2358,7 @@ export const PreviewedChoice: MessageFns<PreviewedChoice> = {
 };
 
 function createBaseListEventsRequest(): ListEventsRequest {
-  return { jobId: "", jobIdPrefix: "", pageSize: 0, pageToken: "", kind: EventKind.EVENT_KIND_UNSPECIFIED };
+  return { jobId: "", jobIdPrefix: "", pageSize: 0, pageToken: "", kinds: [] };
 }
 
 export const ListEventsRequest: MessageFns<ListEventsRequest> = {
@@ -2333,8 +2375,12 @@ export const ListEventsRequest: MessageFns<ListEventsRequest> = {
     if (message.pageToken !== "") {
       writer.uint32(34).string(message.pageToken);
     }
-    if (message.kind !== EventKind.EVENT_KIND_UNSPECIFIED) {
-      writer.uint32(40).int32(eventKindToNumber(message.kind));
+    if (message.kinds.length !== 0) {
+      writer.uint32(42).fork();
+      for (const v of message.kinds) {
+        writer.int32(eventKindToNumber(v));
+      }
+      writer.join();
     }
     return writer;
   },
@@ -2385,12 +2431,22 @@ export const ListEventsRequest: MessageFns<ListEventsRequest> = {
             continue;
           }
           case 5: {
-            if (tag !== 40) {
-              break;
+            if (tag === 40) {
+              message.kinds.push(eventKindFromJSON(reader.int32()));
+
+              continue;
             }
 
-            message.kind = eventKindFromJSON(reader.int32());
-            continue;
+            if (tag === 42) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.kinds.push(eventKindFromJSON(reader.int32()));
+              }
+
+              continue;
+            }
+
+            break;
           }
         }
         if ((tag & 7) === 4 || tag === 0) {
@@ -2413,7 +2469,7 @@ export const ListEventsRequest: MessageFns<ListEventsRequest> = {
     message.jobIdPrefix = object.jobIdPrefix ?? "";
     message.pageSize = object.pageSize ?? 0;
     message.pageToken = object.pageToken ?? "";
-    message.kind = object.kind ?? EventKind.EVENT_KIND_UNSPECIFIED;
+    message.kinds = object.kinds?.map((e) => e) || [];
     return message;
   },
 };

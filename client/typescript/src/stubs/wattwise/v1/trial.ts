@@ -81,7 +81,7 @@ export function trialTypeToNumber(object: TrialType): number {
  * lets it go on.
  */
 export enum TrialStatus {
-  /** TRIAL_STATUS_UNSPECIFIED - Never sent by the server. In a filter: any status. */
+  /** TRIAL_STATUS_UNSPECIFIED - Never sent by the server; refused in a filter. */
   TRIAL_STATUS_UNSPECIFIED = "TRIAL_STATUS_UNSPECIFIED",
   /** TRIAL_STATUS_RUNNING - Dispatched to a trainer and not ended. */
   TRIAL_STATUS_RUNNING = "TRIAL_STATUS_RUNNING",
