@@ -57,5 +57,8 @@ def whole_trial(trial: v1.Trial) -> list[v1.ReportResultRequest]:
 def result(trial: v1.Trial, epoch: int, metric: float) -> v1.TrainingResult:
     """The sums at the end of an epoch that takes a minute."""
     return v1.TrainingResult(
-        trial=trial.id, time_seconds=61.25 * epoch, energy_joules=12345.678 * epoch, metric=metric, current_epoch=epoch
+        trial=trial.id,
+        measurement=v1.Measurement(
+            time_seconds=61.25 * epoch, energy_joules=12345.678 * epoch, metric=metric, epoch=epoch
+        ),
     )

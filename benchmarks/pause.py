@@ -64,6 +64,7 @@ async def _next(optimizer: Optimizer, job_id: str) -> v1.Trial:
 
 def _report(trial: v1.Trial, cost: float, metric: float) -> v1.ReportResultRequest:
     result = v1.TrainingResult(
-        trial=trial.id, time_seconds=cost, energy_joules=300.0 * cost, metric=metric, current_epoch=1
+        trial=trial.id,
+        measurement=v1.Measurement(time_seconds=cost, energy_joules=300.0 * cost, metric=metric, epoch=1),
     )
     return v1.ReportResultRequest(result=result)

@@ -203,7 +203,7 @@ def _failover(folder: Path) -> Iterator[Figure]:
                 found = [reader.GetTrial(v1.GetTrialRequest(trial=trial), timeout=60) for trial in ids]
                 requests = [v1.ListMeasurementsRequest(trial=trial, page_size=10_000) for trial in ids]
                 pages = [reader.ListMeasurements(request, timeout=60) for request in requests]
-    stored = [{each.current_epoch for each in page.measurements} for page in pages]
+    stored = [{each.epoch for each in page.measurements} for page in pages]
     lost = sum(len(caller.acknowledged - epochs) for caller, epochs in zip(callers, stored, strict=True))
     ended = sum(not answer.trial.HasField("lease_expire_time") for answer in found)
     reports = sum(len(caller.acknowledged) for caller in callers)
@@ -231,7 +231,7 @@ class _Persistent:
                 except grpc.aio.AioRpcError:  # noqa: PERF203 - repeats it
                     await asyncio.sleep(0.1)
                 else:
-                    self.acknowledged.add(request.result.current_epoch)
+                    self.acknowledged.add(request.result.measurement.epoch)
                     self.waited = max(self.waited, time.perf_counter() - start)
                     break
             if over.is_set():

@@ -128,7 +128,7 @@ def heartbeats_and_ends(program: str, server: LiveServer) -> None:
     def reported() -> bool:
         found = server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials if registered(server) else []
         assert all(one.status == v1.TRIAL_STATUS_RUNNING for one in found), found
-        return bool(found) and found[0].last_epoch == 1
+        return bool(found) and found[0].newest.epoch == 1
 
     wait_until(reported)
     example.process.terminate()
@@ -156,7 +156,7 @@ def survives_an_outage(program: str, server: LiveServer) -> None:
     server.kill()
     wait_for_output(example, "continues without the server")
     server.start()
-    wait_until(lambda: trial(server).last_epoch == 2)
+    wait_until(lambda: trial(server).newest.epoch == 2)
     example.process.terminate()
     example.end()
     assert trial(server).end_reason == v1.END_REASON_PREEMPTED
@@ -281,7 +281,7 @@ def trains_on_if_forgotten(program: str, server: LiveServer) -> None:
     imported = trial(server)
     assert (imported.type, imported.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
     measured = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=imported.id)).measurements
-    assert [each.current_epoch for each in measured] == list(range(1, imported.last_epoch + 1))
+    assert [each.epoch for each in measured] == list(range(1, imported.newest.epoch + 1))
 
 
 def sends_its_token(program: str, server: LiveServer) -> None:
@@ -339,7 +339,7 @@ def spec() -> v1.JobSpec:
 def import_cheap_trial(server: LiveServer) -> None:
     """Register the job, with a trial of batch size 64 that cost next to nothing."""
     server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec()))
-    reached = v1.Measurement(current_epoch=2, time_seconds=0.1, energy_joules=10, metric=0.95)
+    reached = v1.Measurement(epoch=2, time_seconds=0.1, energy_joules=10, metric=0.95)
     cheap = v1.ImportTrialRequest(job_id=JOB, launch_id="cheap", batch_size=64, measurements=[reached])
     server.trainer.ImportTrial(cheap)
 
@@ -352,7 +352,7 @@ def registered(server: LiveServer) -> bool:
 def trial_begun(server: LiveServer) -> bool:
     """Whether its trial has reported."""
     found = server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials
-    return bool(found) and found[0].last_epoch >= 1
+    return bool(found) and found[0].newest.epoch >= 1
 
 
 def trial_has_heartbeat(server: LiveServer) -> bool:

@@ -50,7 +50,9 @@ def result(
 ) -> v1.TrainingResult:
     """A measurement whose cost is `cost` when eta is 1."""
     return v1.TrainingResult(
-        trial=trial.id, time_seconds=time, energy_joules=cost, metric=metric, current_epoch=epoch, monitor=monitor
+        trial=trial.id,
+        measurement=v1.Measurement(time_seconds=time, energy_joules=cost, metric=metric, epoch=epoch),
+        monitor=monitor,
     )
 
 

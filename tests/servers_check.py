@@ -42,7 +42,7 @@ def finishes_at_the_other(program: str, servers: Servers, url: str) -> None:
     # It prints this if a report found no server within its timeout.
     assert "without the server" not in said, said
     assert said.count(OUTAGE) <= 1, said
-    assert reported(left) == list(range(1, trial(left).last_epoch + 1))
+    assert reported(left) == list(range(1, trial(left).newest.epoch + 1))
 
 
 def reopens_its_stream(program: str, servers: Servers, url: str) -> None:
@@ -81,7 +81,7 @@ def warns_once(program: str, servers: Servers, url: str) -> None:
     assert (said + rest).count(OUTAGE) == 1, said + rest
     assert "reached without the server" not in rest, said + rest
     # Of the epochs that ended during the outage only the newest is sent.
-    assert reported(left)[-1] == trial(left).last_epoch
+    assert reported(left)[-1] == trial(left).newest.epoch
 
 
 def leaves_a_suspended_one(program: str, servers: Servers, url: str) -> None:
@@ -116,7 +116,7 @@ def leaves_one_without_its_database(program: str, servers: Servers, url: str) ->
         status, said = example.end()
         assert status == 0, said
         assert said.count(OUTAGE) <= 1, said
-        assert reported(left)[-1] == trial(left).last_epoch
+        assert reported(left)[-1] == trial(left).newest.epoch
 
 
 def begins_at_the_other(program: str, servers: Servers, url: str) -> None:
@@ -202,10 +202,7 @@ def reported(server: WatchedServer) -> list[int]:
     """The epochs of its one trial, which has reached its target."""
     one = trial(server)
     assert one.end_reason == v1.END_REASON_TARGET_REACHED, one
-    return [
-        each.current_epoch
-        for each in server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=one.id)).measurements
-    ]
+    return [each.epoch for each in server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=one.id)).measurements]
 
 
 CHECKS: tuple[Callable[[str, Servers, str], None], ...] = (

@@ -174,7 +174,9 @@ def test_stop_reaches_a_stream_of_the_other_server(pair: Pair, postgres_server: 
     ended = threading.Event()
 
     def requests() -> Iterator[v1.StreamResultsRequest]:
-        measured = v1.TrainingResult(trial=slow.id, time_seconds=1, energy_joules=50, metric=0.5, current_epoch=1)
+        measured = v1.TrainingResult(
+            trial=slow.id, measurement=v1.Measurement(time_seconds=1, energy_joules=50, metric=0.5, epoch=1)
+        )
         yield v1.StreamResultsRequest(result=measured)
         ended.wait(20)
 

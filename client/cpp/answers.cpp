@@ -122,11 +122,12 @@ void check_trial(const std::string& call, v1::Trial& trial, const std::string& j
           "its trial belongs to another launch");
   require(number == 0 || id.trial_number() == number, call,
           "its trial has the number " + std::to_string(id.trial_number()));
-  require(id.batch_size() > 0 && trial.last_epoch() >= 0, call,
+  require(id.batch_size() > 0 && trial.newest().epoch() >= 0, call,
           "its trial has the batch size " + std::to_string(id.batch_size()) + " and the epoch " +
-              std::to_string(trial.last_epoch()));
-  require(is_sum(trial.time_seconds()) && is_sum(trial.energy_joules()), call,
-          "its trial has " + std::to_string(trial.time_seconds()) + " s and " + std::to_string(trial.energy_joules()) +
+              std::to_string(trial.newest().epoch()));
+  require(is_sum(trial.newest().time_seconds()) && is_sum(trial.newest().energy_joules()), call,
+          "its trial has " + std::to_string(trial.newest().time_seconds()) + " s and " +
+              std::to_string(trial.newest().energy_joules()) +
               " J");
   trial.set_reason(shown(trial.reason()));
   trial.set_decision_message(shown(trial.decision_message()));

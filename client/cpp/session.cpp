@@ -44,10 +44,10 @@ Seconds jittered(Seconds pause) {
 v1::Decision decide_without_server(const v1::JobSpec& spec, const v1::TrainingResult& result) {
   const double target = spec.has_target_metric() ? spec.target_metric() : 0.5;
   const bool higher = !spec.has_higher_is_better_metric() || spec.higher_is_better_metric();
-  const bool reached = higher ? result.metric() >= target : result.metric() <= target;
+  const bool reached = higher ? result.measurement().metric() >= target : result.measurement().metric() <= target;
   v1::Decision decision;
-  decision.set_last_epoch(result.current_epoch());
-  if (!reached && result.current_epoch() < (spec.has_max_epochs() ? spec.max_epochs() : 100)) {
+  decision.set_last_epoch(result.measurement().epoch());
+  if (!reached && result.measurement().epoch() < (spec.has_max_epochs() ? spec.max_epochs() : 100)) {
     decision.set_message("training continues without the server");
     return decision;
   }
@@ -124,14 +124,15 @@ v1::EndReason TrialSession::end_reason() const {
   return ended_;
 }
 
-v1::Decision TrialSession::report(int epoch, double seconds, double joules, double metric,
+v1::Decision TrialSession::report(int epoch, double seconds, std::optional<double> joules, double metric,
                                   const v1::Monitor& monitor) {
   v1::TrainingResult result;
   *result.mutable_trial() = trial_.id();
-  result.set_current_epoch(epoch);
-  result.set_time_seconds(seconds);
-  result.set_energy_joules(joules);
-  result.set_metric(metric);
+  v1::Measurement& measurement = *result.mutable_measurement();
+  measurement.set_epoch(epoch);
+  measurement.set_time_seconds(seconds);
+  if (joules) measurement.set_energy_joules(*joules);
+  measurement.set_metric(metric);
   if (monitor.kinds_size() > 0) *result.mutable_monitor() = monitor;
   std::optional<Error> outage;
   {
@@ -340,12 +341,9 @@ void TrialSession::train_alone(const std::string& warning) {
 // Keeps a measurement, in case the trial has to be imported.
 void TrialSession::keep(const v1::TrainingResult& result) {
   const std::lock_guard lock(mutex_);
-  if (!measurements_.empty() && measurements_.back().current_epoch() >= result.current_epoch()) return;
+  if (!measurements_.empty() && measurements_.back().epoch() >= result.measurement().epoch()) return;
   v1::Measurement& measurement = measurements_.emplace_back();
-  measurement.set_current_epoch(result.current_epoch());
-  measurement.set_time_seconds(result.time_seconds());
-  measurement.set_energy_joules(result.energy_joules());
-  measurement.set_metric(result.metric());
+  measurement = result.measurement();
   *measurement.mutable_report_time() = TimeUtil::GetCurrentTime();
   if (result.has_monitor()) monitor_ = result.monitor();
 }
@@ -355,7 +353,7 @@ void TrialSession::settle(const v1::TrainingResult& result, const std::optional<
   {
     const std::lock_guard lock(mutex_);
     if (alone_) return;
-    if (undelivered_ && undelivered_->current_epoch() > result.current_epoch()) return;
+    if (undelivered_ && undelivered_->measurement().epoch() > result.measurement().epoch()) return;
     woken_ = outage && !undelivered_;
     undelivered_ = outage ? std::optional<v1::TrainingResult>(result) : std::nullopt;
     outage_ = outage;

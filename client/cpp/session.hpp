@@ -39,14 +39,15 @@ class TrialSession {
   // Whether it trains without the server, which does not know the trial. end() then imports it.
   bool alone() const;
   // Reports the epoch that just ended, counted from 1, with the sums of seconds and joules since the first epoch, and
-  // returns the decision. The monitor says what measured the energy; leave it empty if that is unknown. After a stop, the
+  // returns the decision. Without joules, no energy was measured. The monitor says what measured the energy; leave it empty if that is unknown. After a stop, the
   // call returns the decision to stop and sends nothing.
   //
   // While the server is away, the session keeps the newest report and sends it when the server is back; the call throws an
   // Error that is server_away(): continue training. At the target or after the last epoch, it returns a decision to stop
   // even without the server. If the server does not know the trial, such as after the loss of its database, the session
   // warns once and decides alone from then on.
-  v1::Decision report(int epoch, double seconds, double joules, double metric, const v1::Monitor& monitor = {});
+  v1::Decision report(int epoch, double seconds, std::optional<double> joules, double metric,
+                      const v1::Monitor& monitor = {});
   // How the trial was ended; unspecified before end().
   v1::EndReason end_reason() const;
   // Ends the heartbeats, delivers an undelivered report, and ends the trial unless a decision has ended it. A trial that

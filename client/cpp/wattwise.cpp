@@ -345,7 +345,7 @@ v1::GetNextBatchSizeResponse Client::next(const v1::GetNextBatchSizeRequest& req
 }
 
 v1::Decision Client::report_result(const v1::TrainingResult& result, Timeout call_timeout) {
-  if (!result.has_metric()) throw Error::missing_metric("result.metric");
+  if (!result.measurement().has_metric()) throw Error::missing_metric("result.measurement.metric");
   v1::ReportResultRequest request;
   *request.mutable_result() = result;
   auto response = call(&v1::BatchSizeOptimizer::Stub::ReportResult, request, call_timeout);

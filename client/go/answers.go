@@ -117,10 +117,10 @@ func checkTrial(call string, trial *v1.Trial, jobID, launchID string, number int
 		return invalidAnswer(call, "its trial belongs to another launch")
 	case number != 0 && id.TrialNumber != number:
 		return invalidAnswer(call, "its trial has the number %d, not %d", id.TrialNumber, number)
-	case id.BatchSize <= 0 || trial.LastEpoch < 0:
-		return invalidAnswer(call, "its trial has the batch size %d and the epoch %d", id.BatchSize, trial.LastEpoch)
-	case !isSum(trial.TimeSeconds) || !isSum(trial.EnergyJoules):
-		return invalidAnswer(call, "its trial has %g s and %g J", trial.TimeSeconds, trial.EnergyJoules)
+	case id.BatchSize <= 0 || trial.GetNewest().GetEpoch() < 0:
+		return invalidAnswer(call, "its trial has the batch size %d and the epoch %d", id.BatchSize, trial.GetNewest().GetEpoch())
+	case !isSum(trial.GetNewest().GetTimeSeconds()) || !isSum(trial.GetNewest().GetEnergyJoules()):
+		return invalidAnswer(call, "its trial has %g s and %g J", trial.Newest.GetTimeSeconds(), trial.Newest.GetEnergyJoules())
 	}
 	trial.Reason, trial.DecisionMessage = shown(trial.Reason), shown(trial.DecisionMessage)
 	trial.Warnings = shortened(trial.Warnings)

@@ -249,8 +249,8 @@ func (c *Client) checkNext(response *v1.GetNextBatchSizeResponse, request *v1.Ge
 
 // ReportResult reports an epoch with the sums since the trial's first epoch. A result without a metric is not sent.
 func (c *Client) ReportResult(ctx context.Context, result *v1.TrainingResult) (decision *v1.Decision, err error) {
-	if result.Metric == nil {
-		return nil, missingMetric("result.metric")
+	if result.Measurement == nil || result.Measurement.Metric == nil {
+		return nil, missingMetric("result.measurement.metric")
 	}
 	err = c.Retrying(ctx, func(ctx context.Context) error {
 		response, err := c.Trainer.ReportResult(ctx, &v1.ReportResultRequest{Result: result})

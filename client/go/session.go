@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -174,16 +175,18 @@ func (s *TrialSession) Stopped() <-chan struct{} {
 }
 
 // Report reports the epoch that just ended, counted from 1, with the sums of seconds and joules since the first epoch, and
-// returns the decision. After a stop, it returns that decision and sends nothing.
+// returns the decision. joules is nil if no energy was measured. After a stop, it returns that decision and sends nothing.
 //
 // While the server is away, the session keeps the newest report and sends it when the server is back; ServerAway holds for
 // the error: continue training. At the target or after the last epoch, it returns a decision to stop even without the
 // server. If the server does not know the trial, such as after the loss of its database, the session warns once and decides
 // alone from then on.
-func (s *TrialSession) Report(ctx context.Context, epoch int, seconds, joules, metric float64) (*v1.Decision, error) {
+func (s *TrialSession) Report(ctx context.Context, epoch int, seconds float64, joules *float64, metric float64) (
+	*v1.Decision, error) {
 	result := &v1.TrainingResult{
-		Trial: s.Trial.Id, CurrentEpoch: int32(epoch), TimeSeconds: seconds, EnergyJoules: joules, Metric: &metric,
-		Monitor: s.Monitor,
+		Trial:       s.Trial.Id,
+		Measurement: &v1.Measurement{Epoch: int32(epoch), TimeSeconds: &seconds, EnergyJoules: joules, Metric: &metric},
+		Monitor:     s.Monitor,
 	}
 	decision, err := s.answerLocally(result)
 	if decision != nil {
@@ -367,7 +370,7 @@ func (s *TrialSession) deliver(ctx context.Context, result *v1.TrainingResult) (
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.alone || s.undelivered != nil && s.undelivered.CurrentEpoch > result.CurrentEpoch {
+	if s.alone || s.undelivered != nil && s.undelivered.Measurement.Epoch > result.Measurement.Epoch {
 		return decision, err
 	}
 	if err != nil && (ServerAway(err) || ctx.Err() != nil) {
@@ -393,13 +396,12 @@ func (s *TrialSession) answerLocally(result *v1.TrainingResult) (*v1.Decision, e
 func (s *TrialSession) keep(result *v1.TrainingResult) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if last := len(s.measurements) - 1; last >= 0 && s.measurements[last].CurrentEpoch >= result.CurrentEpoch {
+	if last := len(s.measurements) - 1; last >= 0 && s.measurements[last].Epoch >= result.Measurement.Epoch {
 		return
 	}
-	s.measurements = append(s.measurements, &v1.Measurement{
-		CurrentEpoch: result.CurrentEpoch, TimeSeconds: result.TimeSeconds, EnergyJoules: result.EnergyJoules,
-		Metric: result.Metric, ReportTime: timestamppb.Now(),
-	})
+	kept := proto.Clone(result.Measurement).(*v1.Measurement)
+	kept.ReportTime = timestamppb.Now()
+	s.measurements = append(s.measurements, kept)
 }
 
 func (s *TrialSession) undeliveredReport() *v1.TrainingResult {
@@ -515,19 +517,19 @@ func decide(spec *v1.JobSpec, result *v1.TrainingResult) *v1.Decision {
 	if spec.MaxEpochs != nil {
 		maxEpochs = *spec.MaxEpochs
 	}
-	reached := result.GetMetric() >= target
+	reached := result.Measurement.GetMetric() >= target
 	if !higherIsBetter {
-		reached = result.GetMetric() <= target
+		reached = result.Measurement.GetMetric() <= target
 	}
 	switch {
 	case reached:
 		return &v1.Decision{StopTrain: true, TargetReached: true, EndReason: v1.EndReason_END_REASON_TARGET_REACHED,
-			LastEpoch: result.CurrentEpoch, Message: "target reached without the server"}
-	case result.CurrentEpoch >= maxEpochs:
+			LastEpoch: result.Measurement.Epoch, Message: "target reached without the server"}
+	case result.Measurement.Epoch >= maxEpochs:
 		return &v1.Decision{StopTrain: true, EndReason: v1.EndReason_END_REASON_MAX_EPOCHS,
-			LastEpoch: result.CurrentEpoch, Message: "max epochs reached without the server"}
+			LastEpoch: result.Measurement.Epoch, Message: "max epochs reached without the server"}
 	}
-	return &v1.Decision{LastEpoch: result.CurrentEpoch, Message: "training continues without the server"}
+	return &v1.Decision{LastEpoch: result.Measurement.Epoch, Message: "training continues without the server"}
 }
 
 func unknownTrial(err error) bool {

@@ -46,8 +46,8 @@ def usage_of(launches: Sequence[DemoLaunch], first: int = 1) -> Usage:
         costs[launch.recurrence] = costs.get(launch.recurrence, 0.0) + launch.trial.cost
     return Usage(
         costs=tuple(costs.values()),
-        energy=sum(launch.trial.energy_joules for launch in counted),
-        time=sum(launch.trial.time_seconds for launch in counted),
+        energy=sum(launch.trial.newest.energy_joules for launch in counted),
+        time=sum(launch.trial.newest.time_seconds for launch in counted),
         unit=f"J{estimate_mark(*(launch.trial.monitor for launch in counted))}",
     )
 

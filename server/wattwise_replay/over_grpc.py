@@ -60,10 +60,12 @@ class OverGrpc:
             decision = self._client.report_result(
                 v1.TrainingResult(
                     trial=key,
-                    time_seconds=measured.time_seconds,
-                    energy_joules=measured.energy_joules,
-                    metric=measured.metric,
-                    current_epoch=epoch,
+                    measurement=v1.Measurement(
+                        time_seconds=measured.time_seconds,
+                        energy_joules=measured.energy_joules,
+                        metric=measured.metric,
+                        epoch=epoch,
+                    ),
                 )
             )
             if decision.stop_train:

@@ -150,17 +150,17 @@ def _recorded(record: TrialRecord) -> EndedTrial:
 def _listed(trial: v1.Trial, spec: v1.JobSpec, limit_watts_per_gpu: float | None) -> EndedTrial:
     name = enum_constant(v1.EndReason, trial.end_reason).removeprefix("END_REASON_")
     reason = EndReason(name) if name in EndReason.__members__ else _BY_STATUS.get(trial.status)
-    metric, target = trial.last_metric, spec.target_metric
+    metric, target = trial.newest.metric, spec.target_metric
     near = metric >= target if spec.higher_is_better_metric else metric <= target
-    used: v1.Trial | v1.ComputedUsage = trial
-    if trial.HasField("computed"):
-        used, limit_watts_per_gpu = trial.computed, trial.computed.power_setting.limit_watts_per_gpu
-    elif trial.power_setting.HasField("limit_watts_per_gpu"):
-        limit_watts_per_gpu = trial.power_setting.limit_watts_per_gpu
+    used: v1.Measurement | v1.ComputedUsage = trial.newest
+    if trial.newest.HasField("computed"):
+        used, limit_watts_per_gpu = trial.newest.computed, trial.newest.computed.power_setting.limit_watts_per_gpu
+    elif trial.newest.power_setting.HasField("limit_watts_per_gpu"):
+        limit_watts_per_gpu = trial.newest.power_setting.limit_watts_per_gpu
     return EndedTrial(
         trial.id.batch_size,
-        trial.last_epoch,
-        trial.converged or (trial.HasField("last_metric") and near),
+        trial.newest.epoch,
+        trial.converged or (trial.HasField("newest") and near),
         reason,
         limit_watts_per_gpu,
         used.time_seconds,

@@ -388,11 +388,15 @@ class Change(NamedTuple):
 
 
 class PowerSample(NamedTuple):
-    """Time and energy of some training steps with every GPU at one power limit; the energy is that of all GPUs."""
+    """Time and energy of some training steps with every GPU at one power limit.
+
+    Attributes:
+        energy_joules: Of all GPUs; None if it was not measured.
+    """
 
     limit_watts_per_gpu: float
     time_seconds: float
-    energy_joules: float
+    energy_joules: float | None
     steps: int
 
 
@@ -700,10 +704,14 @@ class TrialKey(NamedTuple):
 
 
 class ComputedUsage(NamedTuple):
-    """Time and energy since the trial's start as they would be at the cheapest power limit, computed from a profile."""
+    """Time and energy since the trial's start as they would be at the cheapest power limit, computed from a profile.
+
+    Attributes:
+        energy_joules: None if no energy was measured.
+    """
 
     time_seconds: float
-    energy_joules: float
+    energy_joules: float | None
     limit_watts_per_gpu: float
 
 
@@ -711,15 +719,18 @@ class Measurement(NamedTuple):
     """Sums since the trial's start, at the end of one epoch.
 
     Attributes:
+        energy_joules: None if no energy was measured.
         computed: In observer mode, the sums that costs are made of instead of the measured ones; else None.
+        limit_watts_per_gpu: The GPU power limit at the end of the epoch; None if it is unknown.
     """
 
     epoch: int
     time_seconds: float
-    energy_joules: float
+    energy_joules: float | None
     metric: float
     report_time: datetime
     computed: ComputedUsage | None = None
+    limit_watts_per_gpu: float | None = None
 
     @property
     def counted(self) -> ComputedUsage | Measurement:
@@ -782,7 +793,6 @@ class Trial(NamedTuple):
         end_event: Number of the event of its end; None while it runs.
         cost: Of its newest measurement, like `cost_bound`, `converged` and `target_reached`. Stored once it has ended;
             while it runs they depend on other trials' costs, and `policy.stopping.with_cost` computes them.
-        limit_watts_per_gpu: The GPU power limit of its newest report that had one.
         warnings: What looks wrong about it, without the warning that follows from `other_monitor`.
         profile: Of the power limits that it has profiled.
         launch: Of its launch; stored with the trial's creation, and never changed.
@@ -813,7 +823,6 @@ class Trial(NamedTuple):
     excluded: bool = False
     dispatch_event: int = 0
     end_event: int | None = None
-    limit_watts_per_gpu: float | None = None
     warnings: tuple[TrialWarning, ...] = ()
     profile: PowerProfile | None = None
     launch: Launch = Launch()
@@ -840,7 +849,6 @@ class Trial(NamedTuple):
             other_monitor=self.other_monitor,
             excluded=self.excluded,
             dispatch_event=self.dispatch_event,
-            limit_watts_per_gpu=self.limit_watts_per_gpu,
             warnings=self.warnings,
             profile=self.profile,
             launch=self.launch,

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from wattwise import v1
 from wattwise.commands.answer import main_quantity, shown_saving
+from wattwise.commands.humanize import energy_of
 from wattwise.commands.tables import baseline_waits, has_stages, policy, with_status
 from wattwise.monitor.kind import monitor_text
 
@@ -223,26 +224,26 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
             f"{trial.id.batch_size}{' (the default)' if trial.id.batch_size == job.spec.default_batch_size else ''}",
         ),
         ("Chosen", amounts.chooser(trial.type, staged=has_stages(job.spec))),
-        ("Epochs", f"{trial.last_epoch} of at most {job.spec.max_epochs}"),
+        ("Epochs", f"{trial.newest.epoch} of at most {job.spec.max_epochs}"),
         (
             "Metric",
-            f"{amounts.metric(trial.last_metric)}, target {job.spec.target_metric:g}"
-            if trial.HasField("last_metric")
+            f"{amounts.metric(trial.newest.metric)}, target {job.spec.target_metric:g}"
+            if trial.HasField("newest")
             else "no report yet",
         ),
-        ("Time", amounts.span(trial.time_seconds)),
-        ("Energy", amounts.energy(trial.energy_joules) if trial.energy_joules > 0 else "not measured"),
+        ("Time", amounts.span(trial.newest.time_seconds)),
+        ("Energy", "not measured" if (energy := energy_of(trial.newest)) is None else amounts.energy(energy)),
     ]
     if trial.HasField("cost"):
         bound = (
             f", stopped above {amounts.cost(trial.cost_bound)}" if trial.HasField("cost_bound") else ", without a bound"
         )
         facts.append(("Cost", f"{amounts.cost(trial.cost)}{bound}"))
-    if trial.HasField("computed"):
-        watts = f"{trial.computed.power_setting.limit_watts_per_gpu:g} W"
+    if trial.newest.HasField("computed"):
+        watts = f"{trial.newest.computed.power_setting.limit_watts_per_gpu:g} W"
         facts.append(("Computed", f"the cost is computed for the power limit of {watts}, not measured"))
-    if trial.power_setting.HasField("limit_watts_per_gpu"):
-        facts.append(("Power limit", f"{trial.power_setting.limit_watts_per_gpu:g} W per GPU"))
+    if trial.newest.power_setting.HasField("limit_watts_per_gpu"):
+        facts.append(("Power limit", f"{trial.newest.power_setting.limit_watts_per_gpu:g} W per GPU"))
     if trial.monitor.kinds:
         facts.append(("Monitor", monitor_text(trial.monitor)))
     if trial.recurrence:

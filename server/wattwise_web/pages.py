@@ -21,7 +21,7 @@ from wattwise.commands.answer import (
     since_trial,
     total_answer,
 )
-from wattwise.commands.humanize import percent
+from wattwise.commands.humanize import energy_of, percent
 from wattwise.commands.savings import by_batch_size
 from wattwise.commands.tables import JobTrial, job_state, listed_state, uncounted
 from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
@@ -599,8 +599,9 @@ def _warnings(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
 
 def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
     has_cost = trial.HasField("cost")
-    reported = trial.HasField("last_report_time")
-    silent_since = trial.last_report_time if reported else trial.start_time
+    reported = trial.newest.HasField("report_time")
+    energy = energy_of(trial.newest)
+    silent_since = trial.newest.report_time if reported else trial.start_time
     lease = amounts.moment(trial.lease_expire_time, is_ahead=True) if trial.HasField("lease_expire_time") else None
     why = uncounted(job, trial) if job is not None else ""
     return {
@@ -609,15 +610,15 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
         "size": trial.id.batch_size,
         "badge": amounts.trial_badge(trial, uncounted=why),
         "struck": bool(why),
-        "epochs": trial.last_epoch,
-        "metric": amounts.metric(trial.last_metric) if trial.HasField("last_metric") else amounts.unknown(),
-        "time": amounts.span(trial.time_seconds) if has_cost else amounts.unknown(),
-        "energy": amounts.energy(trial.energy_joules) if trial.energy_joules > 0 else amounts.unknown(),
+        "epochs": trial.newest.epoch,
+        "metric": amounts.metric(trial.newest.metric) if trial.HasField("newest") else amounts.unknown(),
+        "time": amounts.span(trial.newest.time_seconds) if has_cost else amounts.unknown(),
+        "energy": amounts.unknown() if energy is None else amounts.energy(energy),
         "cost": amounts.cost(trial.cost) if has_cost else amounts.unknown(),
         "estimated": energy_quality(trial.monitor) is not EnergyQuality.MEASURED,
-        "computed": trial.HasField("computed"),
+        "computed": trial.newest.HasField("computed"),
         "started": amounts.moment(trial.start_time) if trial.HasField("start_time") else None,
-        "reported": amounts.moment(trial.last_report_time) if reported else None,
+        "reported": amounts.moment(trial.newest.report_time) if reported else None,
         "silent_since": silent_since.ToNanoseconds(),
         "lease": lease,
         "host": trial.labels.get("host", ""),

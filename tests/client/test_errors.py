@@ -193,7 +193,9 @@ def test_messages_name_no_rpc(grpc_addr: str) -> None:
         messages = [client.heartbeat(trial).message]
         trial = client.get_next_batch_size(job_id).trial.id
         messages.append(
-            client.report_result(v1.TrainingResult(trial=trial, time_seconds=1, metric=0, current_epoch=1)).message
+            client.report_result(
+                v1.TrainingResult(trial=trial, measurement=v1.Measurement(time_seconds=1, metric=0, epoch=1))
+            ).message
         )
         unknown = v1.TrialId(job_id=job_id, batch_size=8, trial_number=7)
         messages += [

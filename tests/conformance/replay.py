@@ -166,13 +166,15 @@ class Replay:
         return trial
 
     def _result(self, args: Mapping[str, Any]) -> v1.TrainingResult:
-        return v1.TrainingResult(
-            trial=self._trials[args["trial"]],
+        measurement = v1.Measurement(
+            epoch=args["epoch"],
             time_seconds=args.get("time", 1.0),
-            energy_joules=args["cost"],
+            energy_joules=args.get("cost"),
             metric=args.get("metric"),
-            current_epoch=args["epoch"],
-            **{name: args[name] for name in ("monitor", "computed", "power_setting") if name in args},
+            **{name: args[name] for name in ("computed", "power_setting") if name in args},
+        )
+        return v1.TrainingResult(
+            trial=self._trials[args["trial"]], measurement=measurement, monitor=args.get("monitor")
         )
 
     async def _do_report(self, args: Mapping[str, Any]) -> Message:
@@ -227,7 +229,7 @@ class Replay:
         fields = {name: args[name] for name in args if name not in ("trial", "measurements")}
         request = v1.ImportTrialRequest(**self._on_job(fields))
         for epoch, cost, metric in args["measurements"]:
-            request.measurements.add(current_epoch=epoch, time_seconds=1.0, energy_joules=cost, metric=metric)
+            request.measurements.add(epoch=epoch, time_seconds=1.0, energy_joules=cost, metric=metric)
         answer: v1.ImportTrialResponse = await self._server.call("ImportTrial", request)
         self._trials[args.get("trial", "")] = answer.trial.id
         return answer

@@ -18,7 +18,9 @@ from tests.live_server import LiveServer
 def launch(recurrence: int, cost: float, *, batch_size: int = 16, kind: str = "rapl") -> DemoLaunch:
     """A trial with this cost."""
     named = v1.TrialId(batch_size=batch_size)
-    trial = v1.Trial(id=named, cost=cost, energy_joules=cost, time_seconds=cost / 65, monitor=monitor_of(kind))
+    trial = v1.Trial(
+        id=named, cost=cost, newest=v1.Measurement(energy_joules=cost, time_seconds=cost / 65), monitor=monitor_of(kind)
+    )
     return DemoLaunch(recurrence, trial, v1.Job(), "", target_reached=True)
 
 

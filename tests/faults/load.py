@@ -170,7 +170,7 @@ class Worker:
             end_reason=reason,
             measurements=[
                 v1.Measurement(
-                    current_epoch=epoch,
+                    epoch=epoch,
                     time_seconds=report.time,
                     energy_joules=report.energy,
                     metric=report.metric,
@@ -384,9 +384,8 @@ class Load:
 def _result(book: TrialBook, epoch: int, report: SentReport) -> v1.TrainingResult:
     return v1.TrainingResult(
         trial=book.trial.id,
-        time_seconds=report.time,
-        energy_joules=report.energy,
-        metric=report.metric,
-        current_epoch=epoch,
+        measurement=v1.Measurement(
+            time_seconds=report.time, energy_joules=report.energy, metric=report.metric, epoch=epoch
+        ),
         monitor=MONITORS[book.trial.id.trial_number % len(MONITORS)],
     )

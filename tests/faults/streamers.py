@@ -53,7 +53,9 @@ async def main(address: str, kind: str, number: int, each: int, trials: list[v1.
 
 
 def _report(channel: Any, trial: v1.TrialId) -> Any:
-    result = v1.TrainingResult(trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
+    result = v1.TrainingResult(
+        trial=trial, measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.1, epoch=1)
+    )
 
     async def once() -> Any:
         yield v1.StreamResultsRequest(result=result)

@@ -97,7 +97,7 @@ def test_step_between_two_servers(adrift: LiveServer, clock: Clock) -> None:
     assert following.id.trial_number == 2
     assert following.start_time.ToDatetime() < ended.start_time.ToDatetime(), "the step was seen"
     measured = adrift.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements
-    assert [m.current_epoch for m in measured] == [1, 2, 3]
+    assert [m.epoch for m in measured] == [1, 2, 3]
 
 
 def test_clock_that_was_ahead(adrift: LiveServer, clock: Clock) -> None:
@@ -113,7 +113,7 @@ def test_clock_that_was_ahead(adrift: LiveServer, clock: Clock) -> None:
     clock.step(0)
     adrift.kill()
     adrift.start()
-    epoch = v1.Measurement(current_epoch=1, time_seconds=1, energy_joules=5, metric=0.95)
+    epoch = v1.Measurement(epoch=1, time_seconds=1, energy_joules=5, metric=0.95)
     request = v1.ImportTrialRequest(job_id=job.job_id, launch_id="spooled", batch_size=16, measurements=[epoch])
     request.start_time.GetCurrentTime()
     trial = job.stub.ImportTrial(request).trial

@@ -52,7 +52,7 @@ def reports_until_refused(job: Trainer, trial: v1.Trial, error: str) -> int:
 def check_all_is_there(server: LiveServer, job: Trainer, trial: v1.Trial, acknowledged: int) -> None:
     """The acknowledged epochs are stored, and the next one is accepted."""
     kept = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements
-    assert [m.current_epoch for m in kept] == list(range(1, acknowledged + 1))
+    assert [m.epoch for m in kept] == list(range(1, acknowledged + 1))
     assert not job.report(trial, acknowledged + 1, metric=0.1, epoch=acknowledged + 1).stop_train
     assert job.next().id.trial_number == 2
 

@@ -57,7 +57,7 @@ def test_nothing_is_acknowledged_while_the_file_is_away(server: LiveServer, suff
     job.report(trial, 20.0, metric=0.1, epoch=2)
     server.kill()
     server.start()
-    assert server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial.last_epoch == 2
+    assert server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial.newest.epoch == 2
     assert server.log.read_text().count(" not serving ") == 1
 
 
@@ -74,7 +74,7 @@ def test_log_of_a_database_that_is_away_is_kept(server: LiveServer, end: str) ->
     assert not server.database.exists()
     kept.rename(server.database)
     server.start()
-    assert server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial.last_epoch == 1
+    assert server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial.newest.epoch == 1
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])

@@ -44,7 +44,7 @@ def check_launches(address: str, spool: Path, save: Callable[[], None], lose: Ca
     assert trials.keys() == {known.launch_id, young.launch_id, other.launch_id}, "nobody has the one that ended"
     for launch in (known, young, other):
         trial, energy = trials[launch.launch_id]
-        assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, launch.epochs)
+        assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, launch.epochs)
         assert energy.items() <= launch.used(*range(1, launch.epochs + 1)).items()
     types = [trials[launch.launch_id].trial.type for launch in (known, young, other)]
     assert types == [v1.TRIAL_TYPE_EXPLORATION, v1.TRIAL_TYPE_IMPORTED, v1.TRIAL_TYPE_CONCURRENT]

@@ -121,7 +121,7 @@ def test_servers_are_replaced_one_after_another(cluster: Cluster) -> None:
         assert [trial.id.trial_number for trial in trials.trials] == list(range(1, len(trials.trials) + 1))
         for trial in trials.trials:
             shown = cluster.servers[0].admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id))
-            assert [m.current_epoch for m in shown.measurements] == reports.get(trial.id.trial_number, [])
+            assert [m.epoch for m in shown.measurements] == reports.get(trial.id.trial_number, [])
 
 
 def train(address: str, job_id: str, stop: threading.Event) -> dict[int, list[int]]:

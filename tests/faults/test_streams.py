@@ -43,7 +43,8 @@ stub = v1.BatchSizeOptimizerStub(grpc.insecure_channel(address))
 
 def heartbeats(trial):
     yield v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial.id))
-    result = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
+    measured = v1.Measurement(epoch=1, time_seconds=1, energy_joules=1, metric=0.1)
+    result = v1.TrainingResult(trial=trial.id, measurement=measured)
     yield v1.StreamResultsRequest(result=result)
     time.sleep(3600)
 
@@ -214,7 +215,9 @@ def test_two_thousand_that_wait(tmp_path: Path, kind: str) -> None:
 async def open_and_cancel(address: str, trial: v1.TrialId, number: int) -> None:
     """Opens streams and cancels them, many at a time, some before and some after the server's first answer."""
     beat = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial))
-    result = v1.TrainingResult(trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
+    result = v1.TrainingResult(
+        trial=trial, measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.1, epoch=1)
+    )
 
     async with grpc.aio.insecure_channel(address) as channel:
         trainer, reader = v1.BatchSizeOptimizerStub(channel), v1.JobReaderStub(channel)
@@ -300,10 +303,9 @@ async def test_a_days_reports_leave_memory_flat(server: LiveServer) -> None:
                     response = await stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))
                 result = v1.TrainingResult(
                     trial=response.trial.id,
-                    time_seconds=epoch,
-                    energy_joules=epoch,
-                    metric=0.95 if epoch == 50 else 0.1,
-                    current_epoch=epoch,
+                    measurement=v1.Measurement(
+                        time_seconds=epoch, energy_joules=epoch, metric=0.95 if epoch == 50 else 0.1, epoch=epoch
+                    ),
                 )
                 await stub.ReportResult(v1.ReportResultRequest(result=result))
 

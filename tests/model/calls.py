@@ -146,9 +146,11 @@ def stripped(message: Any) -> Any:
     copy = type(message)()
     copy.CopyFrom(message)
     holder: Any = copy.trial if isinstance(copy, v1.GetNextBatchSizeResponse) else copy
-    for name in ("start_time", "end_time", "lease_expire_time", "last_report_time", "create_time"):
+    for name in ("start_time", "end_time", "lease_expire_time", "create_time"):
         if name in holder.DESCRIPTOR.fields_by_name:
             holder.ClearField(name)
     if isinstance(holder, v1.Trial):
         holder.id.ClearField("launch_id")
+        if holder.HasField("newest"):
+            holder.newest.ClearField("report_time")
     return copy

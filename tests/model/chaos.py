@@ -149,10 +149,9 @@ class Agent:
         known.pending = row
         result = v1.TrainingResult(
             trial=ledger.trial_id(number),
-            current_epoch=row.epoch,
-            time_seconds=row.seconds,
-            energy_joules=row.joules,
-            metric=row.metric,
+            measurement=v1.Measurement(
+                epoch=row.epoch, time_seconds=row.seconds, energy_joules=row.joules, metric=row.metric
+            ),
         )
         if rng.random() < 0.2:
             decision = self.calls.stream(result, beat=rng.random() < 0.5)
@@ -266,7 +265,7 @@ class Audit:
         self._hold(trial.id.batch_size in self.spec.batch_sizes, f"{where} has batch size {trial.id.batch_size}")
         if trial.HasField("cost"):
             eta, watts = self.spec.eta_knob, self.spec.gpu.max_power_watts
-            want = eta * trial.energy_joules + (1 - eta) * watts * trial.time_seconds
+            want = eta * trial.newest.energy_joules + (1 - eta) * watts * trial.newest.time_seconds
             self._hold(math.isclose(trial.cost, want, rel_tol=1e-12), f"{where} costs {trial.cost}, not {want}")
 
     def _cheapest(self) -> None:
@@ -331,7 +330,7 @@ class Audit:
             self.problems.append(f"acknowledged trial {number} is gone or has another batch size")
             return
         kept = self.calls.measurements(found.id)
-        rows = {m.current_epoch: Row(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in kept}
+        rows = {m.epoch: Row(m.epoch, m.time_seconds, m.energy_joules, m.metric) for m in kept}
         for epoch, row in known.acknowledged.items():
             self._hold(
                 repr(rows.get(epoch)) == repr(row), f"trial {number}: epoch {epoch} was {row}, is {rows.get(epoch)}"
@@ -340,7 +339,7 @@ class Audit:
         self._hold(again.id == found.id, f"the request of trial {number} finds another")
         if STATUS[found.status] == "DECIDED":
             one = self.calls.beat(found.id)
-            two = self.calls.report(v1.TrainingResult(trial=found.id, metric=0.1, current_epoch=1))
+            two = self.calls.report(v1.TrainingResult(trial=found.id, measurement=v1.Measurement(metric=0.1, epoch=1)))
             self._hold(one == two and one.stop_train, f"trial {number}: its decisions differ")
             if known.decision is not None and not known.ended:
                 self._hold(known.decision == one, f"trial {number}: the decision was {known.decision}, is {one}")

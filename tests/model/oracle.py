@@ -448,10 +448,10 @@ class Oracle:
         cost = self.price(last) if last and trial.running else trial.cost
         same(got.cost if got.HasField("cost") else None, cost, f"{where} cost")
         same(got.converged, trial.converged, f"{where} converged")
-        same(got.last_epoch, last.epoch if last else 0, f"{where} last_epoch")
-        same(got.time_seconds, last.seconds if last else 0.0, f"{where} time")
-        same(got.energy_joules, last.joules if last else 0.0, f"{where} energy")
-        same(got.last_metric if got.HasField("last_metric") else None, last.metric if last else None, f"{where} metric")
+        same(got.newest.epoch, last.epoch if last else 0, f"{where} last_epoch")
+        same(got.newest.time_seconds, last.seconds if last else 0.0, f"{where} time")
+        same(got.newest.energy_joules, last.joules if last else 0.0, f"{where} energy")
+        same(got.newest.metric if got.HasField("newest") else None, last.metric if last else None, f"{where} metric")
         same(got.HasField("end_time"), not trial.running, f"{where} has an end_time")
         leased = trial.running and self.spec.trial_lease_seconds > 0
         same(got.HasField("lease_expire_time"), leased, f"{where} has a lease")

@@ -167,7 +167,9 @@ def test_an_exploration_that_returns_every_time_has_not_failed(server: LiveServe
     for _ in range(4):
         wait_until(lambda: REASON[calls.trial(trial).trial.end_reason] == "LOST", seconds=10)
         assert not calls.beat(trial).stop_train
-    calls.report(v1.TrainingResult(trial=trial, current_epoch=1, time_seconds=1, energy_joules=1, metric=1))
+    calls.report(
+        v1.TrainingResult(trial=trial, measurement=v1.Measurement(epoch=1, time_seconds=1, energy_joules=1, metric=1))
+    )
     assert list(calls.job(spec.job_id).job.surviving_batch_sizes) == [4, 8, 16]
     assert calls.next(spec.job_id).trial.id.batch_size == 4
 

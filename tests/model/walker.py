@@ -251,10 +251,9 @@ class Walker:
     def _result(self, trial: ModelTrial, row: Row) -> v1.TrainingResult:
         return v1.TrainingResult(
             trial=self._id(trial),
-            current_epoch=row.epoch,
-            time_seconds=row.seconds,
-            energy_joules=row.joules,
-            metric=row.metric,
+            measurement=v1.Measurement(
+                epoch=row.epoch, time_seconds=row.seconds, energy_joules=row.joules, metric=row.metric
+            ),
         )
 
     def _send(self, result: v1.TrainingResult) -> v1.Decision:
@@ -371,7 +370,7 @@ class Walker:
             other = trial.size % 1000 + 1
             size = other if other != trial.size else 3
             wrong = v1.TrialId(job_id=self.spec.job_id, batch_size=size, trial_number=trial.number)
-            self._refused("NOT_FOUND", self._send, v1.TrainingResult(trial=wrong, current_epoch=1))
+            self._refused("NOT_FOUND", self._send, v1.TrainingResult(trial=wrong, measurement=v1.Measurement(epoch=1)))
             self._refused("INVALID_ARGUMENT", self.calls.end, self._id(trial), END["COST_BOUND"])
 
     def _refused(self, code: str, call: Callable[..., Any], *arguments: Any, **how: Any) -> None:
@@ -395,7 +394,7 @@ class Walker:
             self.oracle.check_trial(got, trial)
         if (one := self._pick()) and isinstance(self.calls, Calls):
             kept = self.calls.measurements(self._id(one))
-            rows = [Row(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in kept]
+            rows = [Row(m.epoch, m.time_seconds, m.energy_joules, m.metric) for m in kept]
             same(repr(rows), repr(one.rows), f"measurements of trial {one.number}")
 
     def confirm(self) -> None:

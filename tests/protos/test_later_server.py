@@ -98,18 +98,6 @@ def test_unknown_end_reason_follows_the_status(
     assert [each["result"] for each in found] == [*["reached"] * 3, f"missed: {reason}", f"failed: {reason}", "running"]
 
 
-def test_unknown_energy_quality_is_an_estimate(
-    grpc_server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Costs of energy whose quality is unknown have the mark of estimates."""
-    trainer = Trainer(grpc_server.trainer)
-    trainer.run(10.0, monitor=monitor_of("nvml"))
-    command = f"savings {trainer.job_id}"
-    assert "mean cost (estimate)" not in printed(command, grpc_server.address, monkeypatch, capsys)
-    with later(grpc_server, Later(enums=[v1.EnergyQuality.DESCRIPTOR])) as address:
-        assert "mean cost (estimate)" in printed(command, address, monkeypatch, capsys)
-
-
 def test_replay_of_unknown_end_reasons_follows_the_status(grpc_server: LiveServer, job: str) -> None:
     """A replay takes such trials as missed or failed, too."""
     with Client(grpc_server.address) as client:

@@ -174,7 +174,9 @@ def test_a_target_reached_too_expensively_is_reached(grpc_server: LiveServer) ->
         for _ in range(2):
             trial = client.get_next_batch_size("replay-late").trial.id
             decision = client.report_result(
-                v1.TrainingResult(trial=trial, time_seconds=1.0, energy_joules=150.0, metric=0.9, current_epoch=1)
+                v1.TrainingResult(
+                    trial=trial, measurement=v1.Measurement(time_seconds=1.0, energy_joules=150.0, metric=0.9, epoch=1)
+                )
             )
         assert (decision.converged, decision.target_reached) == (False, True)
         read = own_trials.from_server(client, "replay-late")

@@ -222,12 +222,12 @@ def test_tooltips_and_tables_say_when_and_why(web: httpx.Client, site: LiveServe
     trial = site.admin.GetTrial(request).trial
     page = job_page(web, SAVING)
     (row,) = (row for row in rows_of(page, "cost") if row["trial"] == "60")
-    assert (row["epochs"], row["result"]) == (str(trial.last_epoch), "reached")
+    assert (row["epochs"], row["result"]) == (str(trial.newest.epoch), "reached")
     assert row["why this batch size"] == trial.reason
     assert row["ended"] == trial.end_time.ToDatetime().strftime("%Y-%m-%d %H:%M UTC")
     spec = spec_of(page, "cost")
     (mark,) = (value for value in values_of(spec) if value["x"] == 60)
-    assert (mark["e"], mark["w"]) == (trial.last_epoch, trial.reason)
+    assert (mark["e"], mark["w"]) == (trial.newest.epoch, trial.reason)
     tips: set[str] = {tip["title"] for layer in spec["layer"] for tip in layer["encoding"].get("tooltip", ())}
     assert {"trial", "batch size", "cost", "result", "ended", "epochs", "why this batch size"} <= tips
 

@@ -620,7 +620,7 @@ def test_many_batch_sizes_have_few_ranges(tmp_path: Path) -> None:
         server.start()
         trainer = Trainer(server.trainer, batch_sizes=sizes, policy=v1.POLICY_GTS)
         for number in range(1_280):
-            epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=100.0 + number, metric=0.95)
+            epoch = v1.Measurement(epoch=1, time_seconds=1.0, energy_joules=100.0 + number, metric=0.95)
             request = v1.ImportTrialRequest(
                 job_id=trainer.job_id, launch_id=f"r{number}", batch_size=sizes[number % 64], measurements=[epoch]
             )

@@ -14,7 +14,7 @@ Answer Steps::import_trial(const YAML::Node& args) {
   auto request = for_job<v1::ImportTrialRequest>(renamed(args, {{"trial", ""}, {"measurements", ""}}));
   for (const auto& line : args["measurements"]) {
     v1::Measurement& measurement = *request.add_measurements();
-    measurement.set_current_epoch(line[0].as<int>());
+    measurement.set_epoch(line[0].as<int>());
     measurement.set_time_seconds(1);
     measurement.set_energy_joules(line[1].as<double>());
     measurement.set_metric(line[2].as<double>());

@@ -91,9 +91,10 @@ Answer Steps::report(const YAML::Node& args) { return answer(client_.report_resu
 
 v1::TrainingResult Steps::result(const YAML::Node& args) const {
   v1::TrainingResult result;
-  result.set_time_seconds(1);
-  fill(result, renamed(args, {{"epoch", "current_epoch"}, {"cost", "energy_joules"}, {"time", "time_seconds"},
-                              {"trial", ""}}));
+  v1::Measurement& measurement = *result.mutable_measurement();
+  measurement.set_time_seconds(1);
+  fill(measurement, renamed(args, {{"cost", "energy_joules"}, {"time", "time_seconds"}, {"trial", ""}, {"monitor", ""}}));
+  if (args["monitor"]) fill(*result.mutable_monitor(), args["monitor"]);
   *result.mutable_trial() = trial(text(args, "trial"));
   return result;
 }

@@ -40,7 +40,7 @@ const TIMEOUT_MS = 10_000;
 const SCENARIO_KEYS = ["name", "job", "walk", "steps", "job_then"];
 const EXPECTATIONS = ["then", "error", "status", "fields", "metadata"];
 const RESULT = ["trial", "epoch", "cost", "metric", "time", "monitor", "computed", "power_setting"];
-const IMPORT = ["launch_id", "batch_size", "measurements", "end_reason", "power_setting", "monitor"];
+const IMPORT = ["launch_id", "batch_size", "measurements", "end_reason", "monitor"];
 
 /** The arguments that each step takes. */
 const ARGUMENTS: Record<string, string[]> = {
@@ -190,8 +190,8 @@ export class Replay {
 
   async #import(args: Arguments): Promise<ImportTrialResponse> {
     const { trial, measurements, ...others } = args;
-    const measured = (measurements as [number, number, number][]).map(([currentEpoch, energyJoules, metric]) =>
-      Measurement.fromPartial({ currentEpoch, timeSeconds: 1, energyJoules, metric }),
+    const measured = (measurements as [number, number, number][]).map(([epoch, energyJoules, metric]) =>
+      Measurement.fromPartial({ epoch, timeSeconds: 1, energyJoules, metric }),
     );
     const named = { ...(fromTable(others) as object), jobId: this.#jobIdOf(args), measurements: measured };
     const answer = await this.#client.importTrial(ImportTrialRequest.fromPartial(named));
@@ -265,9 +265,11 @@ export class Replay {
   }
 
   #result(args: Arguments): TrainingResult {
-    const { trial, epoch, cost, time, ...others } = args;
-    const named = { timeSeconds: time ?? 1, energyJoules: cost, currentEpoch: epoch, trial: this.#trial(trial) };
-    return TrainingResult.fromPartial({ ...(fromTable(others) as object), ...named } as Partial<TrainingResult>);
+    const { trial, cost, time, monitor, ...others } = args;
+    const sums = { timeSeconds: time ?? 1, energyJoules: cost };
+    const measurement = { ...(fromTable(others) as object), ...sums };
+    const result = { trial: this.#trial(trial), measurement, ...(fromTable({ monitor }) as object) };
+    return TrainingResult.fromPartial(result as Partial<TrainingResult>);
   }
 
   #jobIdOf(args: Arguments): string {

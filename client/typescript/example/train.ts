@@ -72,16 +72,16 @@ async function launch(client: Client): Promise<number> {
 /** Trains until the decision to stop; returns undefined if SIGTERM, SIGHUP or Ctrl-C interrupts it. */
 async function train(trial: TrialSession): Promise<Decision | undefined> {
   let [timeSeconds, energyJoules] = [0, 0];
-  for (let currentEpoch = 1; ; currentEpoch++) {
+  for (let epoch = 1; ; epoch++) {
     await sleep(Number(pace) * 1000, undefined, {
       signal: AbortSignal.any([trial.stopped, interrupted.signal]),
     }).catch(() => {});
     if (interrupted.signal.aborted) {
       return undefined;
     }
-    const [metric, seconds, joules] = simulateEpoch(trial.batchSize, currentEpoch);
+    const [metric, seconds, joules] = simulateEpoch(trial.batchSize, epoch);
     [timeSeconds, energyJoules] = [timeSeconds + seconds, energyJoules + joules];
-    const decision = await report(trial, { currentEpoch, timeSeconds, energyJoules, metric, monitor: MONITOR });
+    const decision = await report(trial, { epoch, timeSeconds, energyJoules, metric, monitor: MONITOR });
     if (decision?.stopTrain) {
       return decision;
     }

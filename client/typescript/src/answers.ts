@@ -83,8 +83,9 @@ export function checkedTrial(call: string, found: Trial | undefined, asked: Aske
   check(ofLaunch, call, "its trial belongs to another launch");
   check(!asked.number || id.trialNumber === asked.number, call, `its trial has the number ${id.trialNumber}`);
   check(id.batchSize > 0, call, `its trial has the batch size ${id.batchSize}`);
-  check(trial.lastEpoch >= 0, call, `its trial has the epoch ${trial.lastEpoch}`);
-  for (const value of [trial.timeSeconds, trial.energyJoules]) {
+  const { epoch = 0, timeSeconds = 0, energyJoules = 0 } = trial.newest ?? {};
+  check(epoch >= 0, call, `its trial has the epoch ${epoch}`);
+  for (const value of [timeSeconds, energyJoules]) {
     check(value >= 0 && Number.isFinite(value), call, `its trial has the time or the energy ${value}`);
   }
   trial.reason = shown(trial.reason);

@@ -25,7 +25,7 @@ import {
 import { checkDispatched, checkedDecision, checkedJob, checkedTrial, checkNextPage, present } from "./answers.js";
 import { checkNumbers, ResultStream } from "./results.js";
 import { type Link, Servers } from "./servers.js";
-import { type EpochReport, isOfTrainer, type TrainerReason, type TrialCalls, TrialSession, warn } from "./session.js";
+import { isOfTrainer, type TrainerReason, type TrialCalls, TrialSession, warn } from "./session.js";
 import {
   type GetNextBatchSizeResponse,
   ImportTrialRequest,
@@ -47,6 +47,7 @@ import {
   type Decision,
   EndReason,
   type Measurement,
+  type Monitor,
   TrainingResult,
   Trial,
   type TrialId,
@@ -253,11 +254,11 @@ export class Client implements TrialCalls {
 
   /** Reports an epoch with the sums since the trial's first epoch. */
   async reportResult(
-    report: TrainingResult | (EpochReport & Pick<TrainingResult, "trial">),
+    result: Pick<TrainingResult, "trial"> & { measurement: Partial<Measurement> | undefined; monitor?: Monitor | undefined },
     options?: CallOptions,
   ): Promise<Decision> {
-    checkNumbers(report, "result");
-    const request = { result: TrainingResult.fromPartial(report) };
+    checkNumbers(result.measurement ?? {}, "result.measurement");
+    const request = { result: TrainingResult.fromPartial(result) };
     const answer = await this.#call(TRAINER, (stub) => stub.reportResult, request, options);
     return checkedDecision(answer.decision);
   }

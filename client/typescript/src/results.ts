@@ -7,11 +7,12 @@ import { ErrorReason } from "./stubs/wattwise/v1/error_reason.js";
 import type { StreamResultsRequest, StreamResultsResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import type { Decision, Measurement, TrainingResult, TrialId } from "./stubs/wattwise/v1/trial.js";
 
-const NUMBERS = ["currentEpoch", "timeSeconds", "energyJoules", "metric"] as const;
+const NUMBERS = ["epoch", "timeSeconds", "metric"] as const;
+const OPTIONAL = ["energyJoules"] as const;
 
 /** Throws if a number is missing, as after a misspelt name: it would be sent as 0. Only a metric may be NaN. */
-export function checkNumbers(report: Partial<Pick<Measurement, (typeof NUMBERS)[number]>>, where: string): void {
-  const missing = NUMBERS.filter((name) => {
+export function checkNumbers(report: Partial<Measurement>, where: string): void {
+  const missing = [...NUMBERS, ...OPTIONAL.filter((name) => report[name] !== undefined)].filter((name) => {
     const value: unknown = report[name];
     return typeof value !== "number" || (name !== "metric" && Number.isNaN(value));
   });
@@ -71,7 +72,7 @@ export class ResultStream implements AsyncIterable<Decision> {
    * @throws InvalidResultError if one of its numbers is missing.
    */
   report(result: TrainingResult): void {
-    checkNumbers(result, "result");
+    checkNumbers(result.measurement ?? {}, "result.measurement");
     this.#send({ event: { $case: "result", value: result } });
   }
 

@@ -36,10 +36,15 @@ import {
   WarningReason,
 } from "./stubs/wattwise/v1/trial.js";
 
-type Required = "timeSeconds" | "energyJoules" | "metric" | "currentEpoch";
+type Required = "epoch" | "timeSeconds" | "metric";
 
-/** The report of an epoch: its metric, and the sums of time and energy since the trial's first epoch. */
-export type EpochReport = { [name in Required]: number } & Partial<Omit<TrainingResult, "trial" | Required>>;
+/**
+ * The report of an epoch: its metric, and the sums of time and energy since the trial's first epoch. Without
+ * `energyJoules`, no energy was measured.
+ */
+export type EpochReport = { [name in Required]: number } & Partial<Omit<Measurement, "reportTime" | Required>> & {
+    monitor?: Monitor;
+  };
 
 /** The end reasons that a trainer may give. */
 export type TrainerReason =
@@ -169,8 +174,9 @@ export class TrialSession {
    */
   report(report: EpochReport): Promise<Decision> {
     const answer = this.#queue.then(() => {
-      checkNumbers(report, "result");
-      return this.#deliver(TrainingResult.fromPartial({ ...report, trial: this.id }));
+      checkNumbers(report, "result.measurement");
+      const { monitor, ...measurement } = report;
+      return this.#deliver(TrainingResult.fromPartial({ trial: this.id, measurement, monitor }));
     });
     this.#queue = answer.catch(() => {});
     return answer;
@@ -282,8 +288,8 @@ export class TrialSession {
 
   /** Keeps a measurement, in case the trial has to be imported. */
   #keep(result: TrainingResult): void {
-    if ((this.#measurements.at(-1)?.currentEpoch ?? 0) < result.currentEpoch) {
-      this.#measurements.push(Measurement.fromPartial({ ...result, reportTime: new Date() }));
+    if ((this.#measurements.at(-1)?.epoch ?? 0) < epochOf(result)) {
+      this.#measurements.push(Measurement.fromPartial({ ...result.measurement, reportTime: new Date() }));
       this.#monitor = result.monitor ?? this.#monitor;
     }
   }
@@ -296,24 +302,25 @@ export class TrialSession {
         throw outage;
       }
       const message = "training continues without the server";
-      this.#decision = Decision.fromPartial({ lastEpoch: result.currentEpoch, message });
+      this.#decision = Decision.fromPartial({ lastEpoch: epochOf(result), message });
       return this.#decision;
     }
     const message = `${targetReached ? "target" : "max epochs"} reached without the server`;
     const endReason = targetReached ? EndReason.END_REASON_TARGET_REACHED : EndReason.END_REASON_MAX_EPOCHS;
-    const lastEpoch = result.currentEpoch;
+    const lastEpoch = epochOf(result);
     this.#decision = Decision.fromPartial({ stopTrain: true, targetReached, endReason, lastEpoch, message });
     this.#stop.abort(this.#decision);
     return this.#decision;
   }
 
-  #reachesTarget({ metric = Number.NaN }: TrainingResult): boolean {
+  #reachesTarget({ measurement }: TrainingResult): boolean {
+    const metric = measurement?.metric ?? Number.NaN;
     const { targetMetric = 0.5, higherIsBetterMetric = true } = this.spec ?? {};
     return higherIsBetterMetric ? metric >= targetMetric : metric <= targetMetric;
   }
 
   #isOver(result: TrainingResult): boolean {
-    return this.#reachesTarget(result) || result.currentEpoch >= (this.spec?.maxEpochs ?? 100);
+    return this.#reachesTarget(result) || epochOf(result) >= (this.spec?.maxEpochs ?? 100);
   }
 
   /** The server's decision to continue, or the session's own if the training has reached its target or last epoch. */
@@ -321,7 +328,7 @@ export class TrialSession {
     if (this.spec === undefined || !this.#isOver(result)) {
       return answer;
     }
-    const epoch = `epoch ${result.currentEpoch}, in which it reached its target or ended`;
+    const epoch = `epoch ${epochOf(result)}, in which it reached its target or ended`;
     warn(`training stops although the server lets trial ${this.id.trialNumber} continue after ${epoch}: a fault`);
     return this.#decideWithoutServer(result);
   }
@@ -500,6 +507,10 @@ export class TrialSession {
     }
     return decision;
   }
+}
+
+function epochOf(result: TrainingResult): number {
+  return result.measurement?.epoch ?? 0;
 }
 
 /** Shows a warning to the trainer's user: Node.js prints it to stderr and emits `warning` on `process`. */

@@ -58,12 +58,13 @@ test("a 64-bit seed is returned exactly", async () => {
 
 test("a missing number is refused before anything is sent, and NaN is a metric", async () => {
   const trial = await client.launch(job({ higherIsBetterMetric: false }));
-  const numbers = { currentEpoch: 1, timeSeconds: 9, energyJoules: 20, metric: 5 };
-  for (const name of ["currentEpoch", "timeSeconds", "energyJoules", "metric"] as const) {
+  const numbers = { epoch: 1, timeSeconds: 9, energyJoules: 20, metric: 5 };
+  for (const name of ["epoch", "timeSeconds", "energyJoules", "metric"] as const) {
     const { [name]: _, ...others } = numbers;
+    // Energy that was not measured is left out.
+    const left = name === "energyJoules" ? [] : [others, { ...numbers, [name]: undefined }];
     for (const wrong of [
-      others,
-      { ...numbers, [name]: undefined },
+      ...left,
       { ...numbers, [name]: null },
       { ...numbers, [name]: "1" },
     ]) {
@@ -71,7 +72,7 @@ test("a missing number is refused before anything is sent, and NaN is a metric",
       const measurements = [Measurement.fromPartial(numbers), wrong as unknown as Measurement];
       for (const call of [
         () => trial.report(report),
-        () => client.reportResult({ ...report, trial: trial.id }),
+        () => client.reportResult({ trial: trial.id, measurement: report }),
         () => client.importTrial({ jobId: trial.id.jobId, launchId: "r", batchSize: 16, measurements }),
       ]) {
         await assert.rejects(call, (error) => {
@@ -147,7 +148,7 @@ test("lists iterate over all pages, and a trial has its measurements", async () 
   }
   assert.deepEqual(numbers, [1, 2, 3]);
   const trial = TrialId.fromPartial({ jobId: spec.jobId, batchSize: 16, trialNumber: 1 });
-  await client.reportResult({ trial, ...epoch(1, 10, 0.5) });
+  await client.reportResult({ trial, measurement: epoch(1, 10, 0.5) });
   assert.equal((await all(client.listMeasurements(trial)))[0]?.energyJoules, 10);
   await client.endTrial(trial, EndReason.END_REASON_ERROR);
   assert.equal((await client.getTrial(trial)).trial?.status, TrialStatus.TRIAL_STATUS_FAILED);

@@ -86,7 +86,7 @@ export function job(fields: Partial<JobSpec> = {}): JobOptions & { jobId: string
 
 /** The report of an epoch with this cost. */
 export function epoch(number: number, cost: number, metric: number) {
-  return { currentEpoch: number, timeSeconds: number, energyJoules: cost, metric };
+  return { epoch: number, timeSeconds: number, energyJoules: cost, metric };
 }
 
 /** The id of a trial that does not exist. */

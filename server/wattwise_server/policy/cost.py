@@ -14,9 +14,9 @@ _MOST_DOUBLINGS = 64
 _UNITS = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
 
 
-def cost(spec: JobSpec, energy_joules: float, time_seconds: float) -> float:
+def cost(spec: JobSpec, energy_joules: float | None, time_seconds: float) -> float:
     """The cost of a trial, in joules."""
-    return weighed(spec.eta_knob, spec.gpu.max_power_watts, energy_joules, time_seconds)
+    return weighed(spec.eta_knob, spec.gpu.max_power_watts, energy_joules or 0.0, time_seconds)
 
 
 def weighed(eta: float, max_power_watts: float, energy_joules: float, time_seconds: float) -> float:

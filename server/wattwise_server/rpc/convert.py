@@ -138,15 +138,19 @@ def result(measured: v1.TrainingResult) -> Report:
         InvalidRequestError: the result names no trial.
     """
     key = _trainers_trial(measured, "result.trial")
+    if not measured.HasField("measurement"):
+        fault = "is not set; send what was measured up to the end of the epoch"
+        raise InvalidResultError(Violation("result.measurement", fault))
+    sums = measured.measurement
     return Report(
         key,
-        measured.current_epoch,
-        measured.time_seconds,
-        measured.energy_joules,
-        measured.metric if measured.HasField("metric") else None,
+        sums.epoch,
+        sums.time_seconds,
+        sums.energy_joules if sums.HasField("energy_joules") else None,
+        sums.metric if sums.HasField("metric") else None,
         _monitor_kinds(measured.monitor) if measured.HasField("monitor") else None,
-        _computed_usage(measured.computed) if measured.HasField("computed") else None,
-        _limit(measured.power_setting),
+        _computed_usage(sums.computed) if sums.HasField("computed") else None,
+        _limit(sums.power_setting),
     )
 
 
@@ -173,7 +177,8 @@ def power_setting(limit_watts_per_gpu: float | None) -> v1.PowerSetting | None:
 
 
 def _computed_usage(computed: v1.ComputedUsage) -> ComputedUsage:
-    return ComputedUsage(computed.time_seconds, computed.energy_joules, computed.power_setting.limit_watts_per_gpu)
+    energy = computed.energy_joules if computed.HasField("energy_joules") else None
+    return ComputedUsage(computed.time_seconds, energy, computed.power_setting.limit_watts_per_gpu)
 
 
 def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
@@ -188,14 +193,15 @@ def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
     start = _time(request.start_time, "start_time", faults) if request.HasField("start_time") else None
     measured = [
         Measurement(
-            each.current_epoch,
+            each.epoch,
             each.time_seconds,
-            each.energy_joules,
+            each.energy_joules if each.HasField("energy_joules") else None,
             each.metric,
             _time(each.report_time, f"measurements[{place}].report_time", faults)
             if each.HasField("report_time")
             else UNKNOWN_TIME,
             _computed_usage(each.computed) if each.HasField("computed") else None,
+            _limit(each.power_setting),
         )
         for place, each in enumerate(sent)
     ]
@@ -205,7 +211,6 @@ def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
         request.batch_size,
         measured,
         end_reason(request.end_reason),
-        _limit(request.power_setting),
         start,
         _monitor_kinds(request.monitor) if request.HasField("monitor") else None,
         tuple(faults),
@@ -613,6 +618,10 @@ def _trial_statistics(known: TrialStatistics) -> v1.TrialStatistics:
     )
 
 
+def _energy_per_step(sample: PowerSample) -> float | None:
+    return None if sample.energy_joules is None else sample.energy_joules / sample.steps
+
+
 def power_profile(spec: JobSpec, known: Trial, samples: Sequence[PowerSample]) -> v1.PowerProfile:
     """The power limits that a trial has profiled."""
     return _power_profile(spec, known.number, known.batch_size, samples)
@@ -623,7 +632,7 @@ def _power_profile(spec: JobSpec, number: int, batch_size: int, samples: Sequenc
         v1.ProfiledLimit(
             power_setting=power_setting(sample.limit_watts_per_gpu),
             time_seconds_per_step=sample.time_seconds / sample.steps,
-            energy_joules_per_step=sample.energy_joules / sample.steps,
+            energy_joules_per_step=_energy_per_step(sample),
             cost_per_step=cost_per_step(spec, sample),
         )
         for sample in samples
@@ -821,18 +830,13 @@ def trial(known: Trial) -> v1.Trial:
         end_reason=_end_reason(known.end_reason),
         start_time=timestamp(known.start_time),
         end_time=timestamp(known.end_time),
-        time_seconds=last.time_seconds if last else 0.0,
-        energy_joules=last.energy_joules if last else 0.0,
+        newest=measurement(last) if last else None,
         cost=known.cost,
         converged=known.converged,
-        last_epoch=last.epoch if last else 0,
-        last_metric=last.metric if last else None,
         lease_expire_time=timestamp(known.lease_expire_time),
         monitor=_monitor(known.monitor),
         other_monitor=_monitor(known.other_monitor),
         excluded=known.excluded,
-        computed=_computed(last),
-        power_setting=power_setting(known.limit_watts_per_gpu),
         warnings=map(_warning, warnings_of(known)),
         reason=known.launch.reason,
         cost_bound=known.cost_bound,
@@ -840,15 +844,13 @@ def trial(known: Trial) -> v1.Trial:
         pruning_round=known.pruning_round,
         labels=dict(known.launch.labels),
         token_id=known.launch.token_id,
-        last_report_time=timestamp(last.report_time) if last else None,
         heartbeat_interval=_duration(known.heartbeat_interval) if known.heartbeat_interval else None,
     )
 
 
-def _computed(measured: Measurement | None) -> v1.ComputedUsage | None:
-    if measured is None or measured.computed is None:
+def _computed(used: ComputedUsage | None) -> v1.ComputedUsage | None:
+    if used is None:
         return None
-    used = measured.computed
     return v1.ComputedUsage(
         time_seconds=used.time_seconds,
         energy_joules=used.energy_joules,
@@ -859,12 +861,13 @@ def _computed(measured: Measurement | None) -> v1.ComputedUsage | None:
 def measurement(known: Measurement) -> v1.Measurement:
     """One epoch's measurement."""
     return v1.Measurement(
-        current_epoch=known.epoch,
+        epoch=known.epoch,
         time_seconds=known.time_seconds,
         energy_joules=known.energy_joules,
         metric=known.metric,
         report_time=timestamp(known.report_time),
-        computed=_computed(known),
+        computed=_computed(known.computed),
+        power_setting=power_setting(known.limit_watts_per_gpu),
     )
 
 
@@ -888,7 +891,15 @@ def _duration(span: timedelta) -> Duration:
 def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:
     """The samples of a profile, no more than it takes to refuse them."""
     sent = request.samples[: MAX_SAMPLES + 1]
-    return [PowerSample(s.power_setting.limit_watts_per_gpu, s.time_seconds, s.energy_joules, s.steps) for s in sent]
+    return [
+        PowerSample(
+            s.power_setting.limit_watts_per_gpu,
+            s.time_seconds,
+            s.energy_joules if s.HasField("energy_joules") else None,
+            s.steps,
+        )
+        for s in sent
+    ]
 
 
 def acquired_limit(acquired: AcquiredLimit) -> v1.AcquirePowerLimitResponse:
@@ -920,7 +931,7 @@ def _power_limits(known: Job) -> list[v1.PowerLimit]:
             power_setting=power_setting(state.cheapest.limit_watts_per_gpu),
             cost_per_step=cost_per_step(known.spec, state.cheapest),
             time_seconds_per_step=state.cheapest.time_seconds / state.cheapest.steps,
-            energy_joules_per_step=state.cheapest.energy_joules / state.cheapest.steps,
+            energy_joules_per_step=_energy_per_step(state.cheapest),
         )
         for state in known.power_limits
         if state.cheapest is not None

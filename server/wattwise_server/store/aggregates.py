@@ -54,7 +54,7 @@ RUNNING = """
     SELECT t.job_key, t.batch_size, t.type, t.trial_number, coalesce(m.time_seconds, 0.0) AS seconds,
            coalesce(m.energy_joules, 0.0) AS joules,
            coalesce(
-               j.eta_knob * coalesce(m.computed_energy_joules, m.energy_joules)
+               j.eta_knob * coalesce(m.computed_energy_joules, m.energy_joules, 0.0)
                + (1 - j.eta_knob) * j.max_power_watts * coalesce(m.computed_time_seconds, m.time_seconds), 0.0) AS cost
     FROM trials t JOIN jobs j ON j.job_key = t.job_key
     LEFT JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number AND m.epoch = (

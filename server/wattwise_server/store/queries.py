@@ -66,7 +66,7 @@ TRIALS, OF_TRIALS = (
            t.monitor_kinds, t.monitor_quality,
            t.other_monitor_kinds, t.other_monitor_quality,
            t.excluded, t.dispatch_event, t.end_event,
-           t.limit_watts_per_gpu, t.warnings, t.start_known, t.profile,
+           t.warnings, t.start_known, t.profile,
            l.reason, l.labels, l.token_id,
            coalesce(t.last_epoch, m.epoch) AS last_epoch,
            coalesce(t.last_time_seconds, m.time_seconds) AS last_time_seconds,
@@ -76,7 +76,8 @@ TRIALS, OF_TRIALS = (
            coalesce(t.last_computed_time_seconds, m.computed_time_seconds) AS last_computed_time_seconds,
            coalesce(t.last_computed_energy_joules, m.computed_energy_joules) AS last_computed_energy_joules,
            coalesce(t.last_computed_limit_watts_per_gpu, m.computed_limit_watts_per_gpu)
-               AS last_computed_limit_watts_per_gpu""",
+               AS last_computed_limit_watts_per_gpu,
+           coalesce(t.last_limit_watts_per_gpu, m.limit_watts_per_gpu) AS last_limit_watts_per_gpu""",
     """
     FROM trials t LEFT JOIN launches l ON l.job_key = t.job_key AND l.trial_number = t.trial_number
     LEFT JOIN measurements m

@@ -49,6 +49,7 @@ Row = Mapping[str, Any]
 """A row by column name."""
 
 _NO_LAUNCH = Launch()
+_NOTHING_COMPUTED = (None, None, None)
 
 
 def to_micros(time: datetime) -> int:
@@ -143,13 +144,14 @@ _ARM = (
 _SAMPLE = ("limit_watts_per_gpu", "time_seconds", "energy_joules", "steps")
 _HIGHEST = tuple(f"highest_{column}" for column in _SAMPLE)
 _COMPUTED = ("computed_time_seconds", "computed_energy_joules", "computed_limit_watts_per_gpu")
+_SELDOM = (*_COMPUTED, "limit_watts_per_gpu")
 _LAST = (
     "last_epoch",
     "last_time_seconds",
     "last_energy_joules",
     "last_metric",
     "last_report_time",
-    *(f"last_{column}" for column in _COMPUTED),
+    *(f"last_{column}" for column in _SELDOM),
 )
 _TRIAL = (
     "batch_size",
@@ -172,7 +174,6 @@ _TRIAL = (
     "excluded",
     "dispatch_event",
     "end_event",
-    "limit_watts_per_gpu",
     "warnings",
     "profile",
 )
@@ -219,14 +220,14 @@ _ADD_EVENT = Sql(
     name="events",
     columns=_EVENT,
 )
-# Apart, because few trials have computed sums, and every column takes its time with every report.
-_COMPUTED_ROW = f"({', '.join('?' * len((*_MEASUREMENT, *_COMPUTED)))})"
+# Apart, because few trials have computed sums or a known power limit, and every column takes time with every report.
+_COMPUTED_ROW = f"({', '.join('?' * len((*_MEASUREMENT, *_SELDOM)))})"
 _ADD_COMPUTED = Sql(
-    f"INSERT INTO measurements ({', '.join((*_MEASUREMENT, *_COMPUTED))}) VALUES {_COMPUTED_ROW}",  # noqa: S608
+    f"INSERT INTO measurements ({', '.join((*_MEASUREMENT, *_SELDOM))}) VALUES {_COMPUTED_ROW}",  # noqa: S608
     rank=7,
     row=_COMPUTED_ROW,
     name="computed",
-    columns=(*_MEASUREMENT, *_COMPUTED),
+    columns=(*_MEASUREMENT, *_SELDOM),
 )
 _LAUNCH = ("job_key", "trial_number", "reason", "labels", "token_id")
 _ADD_LAUNCH = Sql(
@@ -401,7 +402,6 @@ def save_trial(key: int, trial: Trial) -> Statement:
         trial.excluded,
         trial.dispatch_event,
         trial.end_event,
-        trial.limit_watts_per_gpu,
         _warnings(trial.warnings),
         # One JSON column, like the warnings.
         json.dumps(trial.profile) if trial.profile else "",
@@ -411,9 +411,11 @@ def save_trial(key: int, trial: Trial) -> Statement:
 
 def add_measurement(key: int, trial_number: int, measured: Measurement) -> Statement:
     """Saves one measurement."""
-    epoch, seconds, joules, metric, time, computed = measured
+    epoch, seconds, joules, metric, time, computed, limit = measured
     row = (key, trial_number, epoch, seconds, joules, metric, to_micros(time))
-    return Statement(_ADD_COMPUTED, (*row, *computed)) if computed else Statement(_ADD_MEASUREMENT, row)
+    if computed is None and limit is None:
+        return Statement(_ADD_MEASUREMENT, row)
+    return Statement(_ADD_COMPUTED, (*row, *(computed or _NOTHING_COMPUTED), limit))
 
 
 def add_event(key: int, event: JobEvent) -> Statement:
@@ -468,8 +470,9 @@ def keep_measurements(key: int, trial_number: int, newest: int) -> Statement:
 
 
 def _measurement(measured: Measurement) -> tuple[object, ...]:
-    time, computed = to_micros(measured.report_time), measured.computed or (None, None, None)
-    return (measured.epoch, measured.time_seconds, measured.energy_joules, measured.metric, time, *computed)
+    time, computed = to_micros(measured.report_time), measured.computed or _NOTHING_COMPUTED
+    sums = measured.time_seconds, measured.energy_joules, measured.metric
+    return (measured.epoch, *sums, time, *computed, measured.limit_watts_per_gpu)
 
 
 def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
@@ -599,7 +602,6 @@ def read_trial(row: Row, job_id: str) -> Trial:
         excluded=bool(row["excluded"]),
         dispatch_event=row["dispatch_event"],
         end_event=row["end_event"],
-        limit_watts_per_gpu=row["limit_watts_per_gpu"],
         warnings=_read_warnings(row),
         profile=_read_profile(row["profile"]),
         launch=_read_launch(row),
@@ -650,12 +652,13 @@ def _at_event(trial: Trial, kind: EventKind, row: Row) -> Trial:
 def read_measurement(row: Row, prefix: str = "") -> Measurement:
     """A row of measurements, or the columns `last_…` of a trial."""
     metric = row[f"{prefix}metric"]
-    computed = [row[f"{prefix}{column}"] for column in _COMPUTED]
+    seconds, joules, watts = (row[f"{prefix}{column}"] for column in _COMPUTED)
     return Measurement(
         epoch=row[f"{prefix}epoch"],
         time_seconds=row[f"{prefix}time_seconds"],
         energy_joules=row[f"{prefix}energy_joules"],
         metric=math.nan if metric is None else metric,
         report_time=from_micros(row[f"{prefix}report_time"]),
-        computed=None if None in computed else ComputedUsage(*computed),
+        computed=None if seconds is None else ComputedUsage(seconds, joules, watts),
+        limit_watts_per_gpu=row[f"{prefix}limit_watts_per_gpu"],
     )

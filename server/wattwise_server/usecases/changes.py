@@ -52,7 +52,7 @@ def _warnings(job: Job) -> Iterable[TrialWarning]:
     ended = job.num_trials - sum(arm.running for arm in job.search.arms)
     for change in changes(job):
         if ended - change.detected_by < SHOWN_TRIALS:
-            field = "result.current_epoch"
+            field = "result.measurement.epoch"
             if change.quantity is Quantity.EPOCH_COST:
-                field = "result.energy_joules" if job.spec.eta_knob else "result.time_seconds"
+                field = "result.measurement.energy_joules" if job.spec.eta_knob else "result.measurement.time_seconds"
             yield TrialWarning(_REASONS[change.quantity], field, change.sentence, change.detected_by)

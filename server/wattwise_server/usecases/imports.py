@@ -32,7 +32,7 @@ from wattwise_server.usecases.lifecycle import Lifecycle, after
 from wattwise_server.usecases.lookup import batch_size_fault, bound_of, check_not_deleted, find_job
 from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.publishing import Publisher, caller_token
-from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, power_limit_fault, shrink_faults
+from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, shrink_faults
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import in_report, known_reason, of_power, of_unknown_end
 
@@ -56,7 +56,6 @@ class ImportedTrial(NamedTuple):
         batch_size: Its batch size.
         measurements: By epoch; a `report_time` may be `UNKNOWN_TIME`.
         end_reason: How it ended unless its measurements decide it; None if unspecified.
-        limit_watts_per_gpu: The GPU power limit; None if unknown.
         start_time: When it started; None if unknown. One from before the job's reset is excluded.
         monitor: What the energy comes from; None if unknown.
         malformed: Faults of the message itself.
@@ -68,7 +67,6 @@ class ImportedTrial(NamedTuple):
     batch_size: int
     measurements: Sequence[Measurement]
     end_reason: EndReason | UnknownEndReason | None
-    limit_watts_per_gpu: float | None = None
     start_time: datetime | None = None
     monitor: MonitorKinds | None = None
     malformed: tuple[Violation, ...] = ()
@@ -175,7 +173,6 @@ class Importer:
             job.search.pruning_round,
             start,
             imported.launch_id,
-            limit_watts_per_gpu=imported.limit_watts_per_gpu,
             excluded=start is not None and job.reset_time is not None and start < job.reset_time,
             dispatch_event=job.num_events + 1,
             launch=Launch(token_id=caller_token()),
@@ -194,8 +191,6 @@ class Importer:
         """Adds measurements to a trial."""
         if imported.monitor and imported.monitor.kinds:
             job, trial = self._lifecycle.monitor(tx, job, trial, imported.monitor)
-        if imported.limit_watts_per_gpu is not None:
-            trial = trial._replace(limit_watts_per_gpu=imported.limit_watts_per_gpu)
         before, now = trial.last, self._clock()
         previous = before
         for measurement in measured:
@@ -231,8 +226,6 @@ def _request_faults(job: Job, imported: ImportedTrial) -> list[Violation]:
         faults.append(("launch_id", fault))
     if fault := batch_size_fault(job, imported.batch_size):
         faults.append(("batch_size", fault))
-    if imported.limit_watts_per_gpu is not None and (fault := power_limit_fault(imported.limit_watts_per_gpu)):
-        faults.append(("power_setting.limit_watts_per_gpu", fault))
     if imported.monitor is not None and (fault := monitor_fault(imported.monitor)):
         faults.append(("monitor", fault))
     return [*imported.malformed, *(Violation(name, fault) for name, fault in faults)]
@@ -258,7 +251,7 @@ def _measurements(
         found = number_faults(spec, measurement)
         before = measured[place - 1] if place else None
         if before is not None and measurement.epoch <= before.epoch:
-            found.append(("current_epoch", f"{measurement.epoch} comes after {before.epoch}; epochs must ascend"))
+            found.append(("epoch", f"{measurement.epoch} comes after {before.epoch}; epochs must ascend"))
         if before is not None:
             found += shrink_faults(before, measurement)
         if last is not None and measurement.epoch > last.epoch and (before is None or before.epoch <= last.epoch):

@@ -253,9 +253,6 @@ class Optimizer:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             if report.monitor and report.monitor.kinds and report.monitor != trial.monitor:
                 job, trial = self._lifecycle.monitor(tx, job, trial, report.monitor)
-            if report.limit_watts_per_gpu not in (None, trial.limit_watts_per_gpu):
-                trial = trial._replace(limit_watts_per_gpu=report.limit_watts_per_gpu)
-                tx.save_trial(trial)
             decision = await self._record(tx, job, trial, measurement)
         await self._lifecycle.stop_others(self._store, report.trial.job_id)
         return decision

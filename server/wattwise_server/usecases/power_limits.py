@@ -164,7 +164,7 @@ def _sample_faults(spec: JobSpec, sample: PowerSample) -> list[tuple[str, str]]:
         )
     if not 0 < seconds < math.inf:
         faults.append(("time_seconds", f"is {seconds}; report the seconds that the steps took, above 0 and finite"))
-    if not 0 <= joules < math.inf:
+    if joules is not None and not 0 <= joules < math.inf:
         faults.append(("energy_joules", f"is {joules}; report the joules of all GPUs, 0 or more and finite"))
     if steps < 1:
         faults.append(("steps", f"is {steps}; report the number of measured steps, 1 or more"))

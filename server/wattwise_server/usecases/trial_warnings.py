@@ -69,11 +69,12 @@ def in_report(
         )
         yield TrialWarning(WarningReason.TARGET_REACHED_AT_ONCE, "job.target_metric", message, number)
     if before is None and not measurement.energy_joules and spec.eta_knob:
+        what = "no energy was measured" if measurement.energy_joules is None else "0 J were reported"
         message = (
-            f"0 J were reported up to epoch {epoch} although eta_knob is {spec.eta_knob:g}, so that the cost is that "
+            f"{what} up to epoch {epoch} although eta_knob is {spec.eta_knob:g}, so that the cost is that "
             "of the time alone: use a monitor that measures energy, or set eta_knob to 0 under a new job_id"
         )
-        yield TrialWarning(WarningReason.NO_ENERGY, "result.energy_joules", message, number)
+        yield TrialWarning(WarningReason.NO_ENERGY, "result.measurement.energy_joules", message, number)
 
 
 def _of_ranges(
@@ -94,7 +95,7 @@ def _of_ranges(
                 "; or, if it is a loss, which is to fall to the target, register the job under a new job_id with "
                 "higher_is_better_metric=false"
             )
-        return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "result.metric", message, number)
+        return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "result.measurement.metric", message, number)
     # A first epoch below 1 percent is usual, and 0 has no unit.
     later = epoch > 1 or spec.max_epochs == 1
     if target > 1 and later and 0 < metric <= 1 and (before is None or 0 <= before.metric <= 1):
@@ -108,9 +109,9 @@ def _of_ranges(
 
 def of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement) -> TrialWarning | None:
     """The warning of a report of more energy than the job's GPUs can draw in its time."""
-    joules, seconds = measurement.energy_joules, measurement.time_seconds
+    joules, seconds = measurement.energy_joules or 0.0, measurement.time_seconds
     if before is not None and seconds > before.time_seconds:
-        joules, seconds = joules - before.energy_joules, seconds - before.time_seconds
+        joules, seconds = joules - (before.energy_joules or 0.0), seconds - before.time_seconds
     # For every report.
     if joules <= _MOST_POWER_OF_GPUS * spec.gpu.max_power_watts * seconds:
         return None
@@ -126,7 +127,7 @@ def of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measuremen
         f"GPUs draw at most {spec.gpu.max_power_watts:g} W together: exclude the trial by "
         f"{jobs_command('exclude-trial', trial.job_id, trial.number)}, and {what}"
     )
-    return TrialWarning(WarningReason.POWER_OUT_OF_RANGE, "result.energy_joules", message, trial.number)
+    return TrialWarning(WarningReason.POWER_OUT_OF_RANGE, "result.measurement.energy_joules", message, trial.number)
 
 
 def _most_watts(spec: JobSpec, monitor: MonitorKinds) -> float:
@@ -183,7 +184,9 @@ def _doubt(trial: Trial, how: str) -> TrialWarning:
         f"confirms it; if it was no complete training, exclude it by "
         f"{jobs_command('exclude-trial', trial.job_id, trial.number)}"
     )
-    return TrialWarning(WarningReason.DELIVERY_UNUSUALLY_CHEAP, "result.energy_joules", message, trial.number)
+    return TrialWarning(
+        WarningReason.DELIVERY_UNUSUALLY_CHEAP, "result.measurement.energy_joules", message, trial.number
+    )
 
 
 def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measurement) -> Iterator[TrialWarning]:

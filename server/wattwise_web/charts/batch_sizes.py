@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wattwise import v1
-from wattwise.commands.humanize import percent
+from wattwise.commands.humanize import percent, step_energy
 from wattwise.commands.tables import Figures, status_name
 
 from wattwise_web.amounts import JOULES, cost, energy, number, step_time
@@ -226,7 +226,7 @@ def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfil
     chosen = {limit.batch_size: limit.power_setting.limit_watts_per_gpu for limit in details.power_limits}
     found = [(profile, limit) for profile in profiles for limit in profile.limits]
     # Without energy, time alone tells something.
-    measured = any(limit.energy_joules_per_step > 0 for _, limit in found)
+    measured = any(step_energy(limit) is not None for _, limit in found)
     values = [_limit_value(profile, limit, chosen, measured=measured) for profile, limit in found]
     shown = [value["y"] for value in values if value["y"] is not None]
     x = number_axis("x", "power limit of a GPU", unit="W")
@@ -273,14 +273,14 @@ def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfil
 def _limit_value(
     profile: v1.PowerProfile, limit: v1.ProfiledLimit, chosen: Mapping[int, float], *, measured: bool
 ) -> Spec:
-    joules, seconds = limit.energy_joules_per_step, limit.time_seconds_per_step
+    joules, seconds = step_energy(limit), limit.time_seconds_per_step
     return {
         "batch": str(profile.batch_size),
         "x": limit.power_setting.limit_watts_per_gpu,
-        "y": (rounded(joules) if joules > 0 else None) if measured else rounded(seconds),
+        "y": (None if joules is None else rounded(joules)) if measured else rounded(seconds),
         "best": chosen.get(profile.batch_size) == limit.power_setting.limit_watts_per_gpu,
         "text": f"{limit.power_setting.limit_watts_per_gpu:g} W",
-        "energy": cost(joules) if joules > 0 else "–",
+        "energy": "–" if joules is None else cost(joules),
         "time": step_time(seconds),
         "cost": cost(limit.cost_per_step),
         "trial": profile.trial_number,
@@ -290,12 +290,12 @@ def _limit_value(
 def _limit_row(
     job: v1.Job, profile: v1.PowerProfile, limit: v1.ProfiledLimit, chosen: Mapping[int, float]
 ) -> tuple[Cell, ...]:
-    joules = limit.energy_joules_per_step
+    joules = step_energy(limit)
     return (
         str(profile.batch_size),
         f"{limit.power_setting.limit_watts_per_gpu:g} W",
         step_time(limit.time_seconds_per_step),
-        cost(joules) if joules > 0 else "–",
+        "–" if joules is None else cost(joules),
         cost(limit.cost_per_step),
         "chosen" if chosen.get(profile.batch_size) == limit.power_setting.limit_watts_per_gpu else "",
         Link(str(profile.trial_number), page("trial", job=job.spec.job_id, number=profile.trial_number)),

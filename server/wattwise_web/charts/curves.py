@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise import v1
+from wattwise.commands.humanize import energy_of
 
 from wattwise_web.amounts import cost, metric
 from wattwise_web.charts.base import (
@@ -62,15 +63,15 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
         (
             Link(str(curve.trial.id.trial_number), page("trial", job=spec.job_id, number=curve.trial.id.trial_number)),
             str(curve.trial.id.batch_size),
-            str(each.current_epoch),
+            str(each.epoch),
             metric(each.metric),
-            cost(each.energy_joules),
+            "–" if (energy := energy_of(each)) is None else cost(energy),
         )
         for curve, measurements in shown
         for each in reversed(measurements)
     ]
     values: list[Spec] = [
-        {"n": curve.trial.id.trial_number, "b": curve.trial.id.batch_size, "x": each.current_epoch}
+        {"n": curve.trial.id.trial_number, "b": curve.trial.id.batch_size, "x": each.epoch}
         | {"y": rounded(each.metric), "t": metric(each.metric)}
         | ({"g": 1} if curve.running else {})
         | ({} if len(measurements) <= _MARKED or place in (0, len(measurements) - 1) else {"s": 1})

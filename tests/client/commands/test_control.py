@@ -379,8 +379,9 @@ def test_computed_costs_are_marked(ask: Ask, trainer: Trainer) -> None:
     """In observer mode the cost is marked as computed, beside what was measured."""
     trial = trainer.next()
     measured = result(trial, 100, metric=0.5)
-    setting = v1.PowerSetting(limit_watts_per_gpu=50)
-    measured.computed.CopyFrom(v1.ComputedUsage(time_seconds=1.5, energy_joules=80, power_setting=setting))
+    measured.measurement.computed.CopyFrom(
+        v1.ComputedUsage(time_seconds=1.5, energy_joules=80, power_setting=v1.PowerSetting(limit_watts_per_gpu=50))
+    )
     trainer.stub.ReportResult(v1.ReportResultRequest(result=measured))
     shown = ask("jobs", "trials", trainer.job_id)
     assert row(shown, "1")[9:11] == ["100 J", "80.0 J"]

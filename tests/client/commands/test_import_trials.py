@@ -60,11 +60,8 @@ def test_history_is_imported(ask: Ask, trainer: Trainer, tmp_path: Path) -> None
     assert {trial["type"] for trial in trials} == {"TRIAL_TYPE_IMPORTED"}
     ends = ["TARGET_REACHED", "TARGET_REACHED", "OUT_OF_MEMORY", "MAX_EPOCHS", "ERROR"]
     assert [trial["end_reason"] for trial in trials] == [f"END_REASON_{end}" for end in ends]
-    assert [trial.get("last_epoch") for trial in trials] == [2, 3, 0, 10, 2]
-    assert (trials[0]["start_time"], trials[0]["power_setting"]) == (
-        "2026-10-01T22:00:00Z",
-        {"limit_watts_per_gpu": 250.0},
-    )
+    assert [trial.get("newest", {}).get("epoch", 0) for trial in trials] == [2, 3, 0, 10, 2]
+    assert (trials[0]["start_time"], trials[0]["newest"]["limit_watts_per_gpu"]) == ("2026-10-01T22:00:00Z", 250.0)
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "cost")[1].startswith("A model costs 150 J now")
     assert row(shown, "imported trials") == ["imported trials", "1-5"]
@@ -102,7 +99,7 @@ def test_other_trial_of_a_known_name(
     assert f"{file}:2: trial 'a'" in printed.err
     assert f"`wattwise jobs exclude-trial {trainer.job_id} 1`" in printed.err
     assert printed.out.endswith("1 trial created, 0 known before, 1 in conflict with known ones\n")
-    assert [trial["energy_joules"] for trial in trials_of(ask, trainer)] == [100, 130]
+    assert [trial["newest"]["energy_joules"] for trial in trials_of(ask, trainer)] == [100, 130]
 
 
 def test_other_batch_size_of_a_known_name(
@@ -159,7 +156,7 @@ def test_dry_run_foresees_conflicts_and_warnings(
     assert [(line[0], line[1]) for line in found] == [
         (f"{file}:{number}", f"trial '{name}'") for number, name in enumerate("abcd", 2)
     ]
-    assert [line[2] for line in found[2:]] == ["result.energy_joules"] * 2
+    assert [line[2] for line in found[2:]] == ["result.measurement.energy_joules"] * 2
     assert trials_of(ask, trainer) == before
 
 
@@ -284,7 +281,7 @@ def test_epochs_after_the_last_one_of_the_job(ask: Ask, trainer: Trainer, tmp_pa
     assert "12 epochs" in ask("jobs", "import", trainer.job_id, file)
     assert "0 trials created, 1 known" in ask("jobs", "import", trainer.job_id, file)
     (trial,) = trials_of(ask, trainer)
-    assert (trial["last_epoch"], trial["end_reason"]) == (12, "END_REASON_MAX_EPOCHS")
+    assert (trial["newest"]["epoch"], trial["end_reason"]) == (12, "END_REASON_MAX_EPOCHS")
 
 
 def test_target_that_only_a_later_epoch_reaches(tmp_path: Path) -> None:
@@ -294,7 +291,7 @@ def test_target_that_only_a_later_epoch_reaches(tmp_path: Path) -> None:
     assert faults(tmp_path, text.format("target_reached")) == ["2: end_reason"]
     path = written(tmp_path, text.format("max_epochs"))
     (trial,) = read(Path(path), SPEC).trials
-    assert [each.current_epoch for each in trial.measurements] == [10, 11]
+    assert [each.epoch for each in trial.measurements] == [10, 11]
 
 
 def test_too_many_epochs(tmp_path: Path) -> None:
@@ -355,7 +352,7 @@ def test_rows_in_any_order(tmp_path: Path) -> None:
     path = tmp_path / "trials.csv"
     path.write_text(text)
     trials = read(path, SPEC).trials
-    assert [(trial.name, [each.current_epoch for each in trial.measurements]) for trial in trials] == [
+    assert [(trial.name, [each.epoch for each in trial.measurements]) for trial in trials] == [
         ("b", [1, 2]),
         ("a", [1]),
     ]

@@ -460,7 +460,7 @@ def test_nan_metric(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.report(trainer.next(), 10, metric=math.nan)
     assert "nan" in row(ask("jobs", "trials", trainer.job_id), "1")
     (trial,) = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
-    assert trial["last_metric"] == "NaN"
+    assert trial["newest"]["metric"] == "NaN"
 
 
 @pytest.mark.parametrize("words", [("--batch-size", "0"), ("--batch-size", "x"), ("--status", "lost")])

@@ -85,7 +85,7 @@ def test_warnings_and_estimates_of_a_trial(ask: Ask, trainer: Trainer) -> None:
     ask("jobs", "exclude-trial", trainer.job_id, number)
     shown = ask("jobs", "trial", trainer.job_id, number)
     warnings = [line.split(maxsplit=1)[1] for line in shown.splitlines() if line.startswith("warning")]
-    assert {warning.split(":")[0] for warning in warnings} >= {"result.metric", "result.monitor"}
+    assert {warning.split(":")[0] for warning in warnings} >= {"result.measurement.metric", "result.monitor"}
     assert row(shown, "energy") == ["energy", "10.0 J (estimate)"]
     assert row(shown, "result") == ["result", "reached, excluded"]
 
@@ -96,8 +96,9 @@ def test_power_profile_of_a_trial(ask: Ask, trainer: Trainer) -> None:
     samples = [power_sample(225, energy=90, time=2), power_sample(250, energy=100)]
     trainer.stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
     measured = result(trial, 100, metric=0.5)
-    setting = v1.PowerSetting(limit_watts_per_gpu=225)
-    measured.computed.CopyFrom(v1.ComputedUsage(time_seconds=1.5, energy_joules=80, power_setting=setting))
+    measured.measurement.computed.CopyFrom(
+        v1.ComputedUsage(time_seconds=1.5, energy_joules=80, power_setting=v1.PowerSetting(limit_watts_per_gpu=225))
+    )
     trainer.stub.ReportResult(v1.ReportResultRequest(result=measured))
     shown = ask("jobs", "trial", trainer.job_id, str(trial.id.trial_number))
     assert row(shown, "225 W per GPU", "cost of a step")[1:] == ["9.00 J", "0.2 s", "9.00 J"]

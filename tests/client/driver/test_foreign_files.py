@@ -103,7 +103,7 @@ def test_metric_that_no_float_holds(runs: Runs, server: LiveServer, metric: str)
     done = runs.run(job)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     (trial,) = trials(server)
-    assert trial.last_metric != trial.last_metric
+    assert trial.newest.metric != trial.newest.metric
     assert trial.end_reason == v1.END_REASON_STOPPED_EARLY
 
 
@@ -138,7 +138,7 @@ if os.path.lexists(path):
         assert (done.returncode, name in done.stderr) == (1, True)
     else:
         assert (done.returncode, done.stderr) == (0, "")
-        assert [trial.last_epoch for trial in trials(server)] == [2]
+        assert [trial.newest.epoch for trial in trials(server)] == [2]
     said = [line for line in done.stdout.splitlines() if name in line]
     assert len(said) == (name == "client.json")
 
@@ -171,7 +171,7 @@ def test_run_with_a_power_limit_that_is_none(runs: Runs, server: LiveServer) -> 
     content = GOOD.replace("}", ', "limit_watts_per_gpu": "x"}')
     done = runs.run(job_of(runs, f"open(folder + '/result.json', 'w').write({content!r})"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert [trial.last_epoch for trial in trials(server)] == [2]
+    assert [trial.newest.epoch for trial in trials(server)] == [2]
     (line,) = [line for line in done.stdout.splitlines() if "limit_watts_per_gpu" in line]
     assert line.startswith("trial 1: ")
 

@@ -55,7 +55,7 @@ def test_trial_is_joined(requested: v1.Trial, server: LiveServer, tmp_path: Path
         assert bso.training_finished
     with Client(server.address) as client:
         (trial,) = client.list_trials(requested.id.job_id)
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 1)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 1)
 
 
 def test_second_optimizer_of_a_launch(
@@ -95,7 +95,7 @@ def test_monitor_is_that_of_the_driver(requested: v1.Trial, server: LiveServer) 
         bso.on_evaluate(0.95)
     with Client(server.address) as client:
         trial = client.get_trial(requested.id).trial
-    assert trial.energy_joules == pytest.approx(50 * trial.time_seconds)
+    assert trial.newest.energy_joules == pytest.approx(50 * trial.newest.time_seconds)
 
 
 def test_checkpoint_of_an_earlier_launch(requested: v1.Trial, server: LiveServer) -> None:
@@ -119,7 +119,7 @@ def test_undecided_trial_is_left_to_the_driver(requested: v1.Trial, server: Live
     bso.close()
     with Client(server.address) as client:
         trial = client.get_trial(requested.id).trial
-    assert (trial.status, trial.last_epoch) == (v1.TRIAL_STATUS_RUNNING, 1)
+    assert (trial.status, trial.newest.epoch) == (v1.TRIAL_STATUS_RUNNING, 1)
 
 
 def test_second_optimizer_shares_the_trial(requested: v1.Trial, server: LiveServer) -> None:
@@ -148,7 +148,7 @@ def test_server_that_is_away_at_the_start(
     bso.on_evaluate(0.1)
     server.start()
     with Client(server.address) as client:
-        wait_until(lambda: client.get_trial(requested.id).trial.last_epoch == 1)
+        wait_until(lambda: client.get_trial(requested.id).trial.newest.epoch == 1)
         bso.on_evaluate(0.95)
         bso.close()
         assert client.get_trial(requested.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
@@ -249,7 +249,9 @@ def test_last_report_is_not_delivered(
     )
     server.stop()
     session.start()
-    result = v1.TrainingResult(trial=requested.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)
+    result = v1.TrainingResult(
+        trial=requested.id, measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.5, epoch=1)
+    )
     assert session.report(result) is None
     session.close(v1.END_REASON_COMPLETED, 0.2)
     wait_until(lambda: "was not delivered" in caplog.text)

@@ -243,7 +243,7 @@ def test_number_that_another_launch_has(runs: Runs, server: LiveServer, command:
     assert done.returncode == 0, done.stderr
     with Client(server.address) as client:
         assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
-        assert client.get_trial(other.id).trial.last_epoch == 0
+        assert client.get_trial(other.id).trial.newest.epoch == 0
         _, own = client.list_trials(JOB_ID)
     assert (own.type, own.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
     (line,) = runs.history()

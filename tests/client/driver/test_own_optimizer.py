@@ -74,7 +74,7 @@ def test_trial_of_the_driver_is_joined(spec: JobSpec, server: LiveServer) -> Non
     trial = only_trial(server, spec.job_id or "")
     assert (trial.end_reason, trial.id.launch_id) == (v1.END_REASON_TARGET_REACHED, "the-driver's")
     # The monitor is the driver's, unless the script has its own.
-    assert trial.energy_joules == pytest.approx(50 * trial.time_seconds)
+    assert trial.newest.energy_joules == pytest.approx(50 * trial.newest.time_seconds)
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,12 @@ def test_metrics_are_reported_as_they_are_printed(runs: Runs, server: LiveServer
     """Each epoch has the time and energy up to it, and the command is ended at the target."""
     driver = runs.start(job_of(runs, "sleep 0.3; echo acc: 0.5", WAIT, "sleep 0.3; echo acc: 0.95 >&2", HANG))
     folder = waits(runs)
-    wait_until(lambda: trials(server)[0].last_epoch == 1)
+    wait_until(lambda: trials(server)[0].newest.epoch == 1)
     (folder / "go").touch()
     done = ended(driver)
     assert (done.returncode, done.stderr) == (0, "")
     (trial,) = trials(server)
-    assert (trial.end_reason, trial.last_epoch, trial.last_metric) == (v1.END_REASON_TARGET_REACHED, 2, 0.95)
+    assert (trial.end_reason, trial.newest.epoch, trial.newest.metric) == (v1.END_REASON_TARGET_REACHED, 2, 0.95)
     with Client(server.address) as client:
         first, second = client.list_measurements(trial.id)
     assert 0.3 <= first.time_seconds <= second.time_seconds - 0.3
@@ -91,7 +91,7 @@ def test_end_of_the_command(
     """The epochs before the end count, whatever the exit status."""
     runs.run(job_of(runs, steps))
     (trial,) = trials(server)
-    assert (trial.end_reason, trial.last_epoch) == (end_reason, last_epoch)
+    assert (trial.end_reason, trial.newest.epoch) == (end_reason, last_epoch)
 
 
 def test_epochs_of_the_output(runs: Runs, server: LiveServer) -> None:
@@ -123,7 +123,7 @@ def test_client_takes_precedence(runs: Runs, server: LiveServer) -> None:
     (line,) = runs.history()
     assert (line["measured_by"], line["epochs"], line["exit_code"]) == ("command", 2, 0)
     (trial,) = trials(server)
-    assert trial.last_metric == 0.95
+    assert trial.newest.metric == 0.95
 
 
 def test_reports_of_a_client_in_another_language_take_precedence(runs: Runs, server: LiveServer) -> None:
@@ -133,7 +133,9 @@ def test_reports_of_a_client_in_another_language_take_precedence(runs: Runs, ser
     folder = waits(runs)
     (trial,) = trials(server)
     with Client(server.address) as client:
-        own = v1.TrainingResult(trial=trial.id, time_seconds=0.1, energy_joules=1, metric=0.1, current_epoch=2)
+        own = v1.TrainingResult(
+            trial=trial.id, measurement=v1.Measurement(time_seconds=0.1, energy_joules=1, metric=0.1, epoch=2)
+        )
         client.report_result(own)
     expiries = set()
 
@@ -146,7 +148,7 @@ def test_reports_of_a_client_in_another_language_take_precedence(runs: Runs, ser
     (folder / "go").touch()
     ended(driver)
     (trial,) = trials(server)
-    assert (trial.end_reason, trial.last_epoch, trial.last_metric) == (v1.END_REASON_ERROR, 2, 0.1)
+    assert (trial.end_reason, trial.newest.epoch, trial.newest.metric) == (v1.END_REASON_ERROR, 2, 0.1)
 
 
 def test_client_that_only_asks(runs: Runs) -> None:
@@ -165,7 +167,7 @@ def test_pattern_takes_precedence_over_a_file(
     """result.json counts only if the output has no metric."""
     assert runs.run(job_of(runs, f"echo {printed}", result())).returncode == 0
     (trial,) = trials(server)
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, epochs_counted)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, epochs_counted)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_epochs_that_the_driver_did_not_see(runs: Runs, server: LiveServer) -> N
     job = job_of(runs, "echo acc: 0.1; echo acc: 0.5", WAIT, "echo acc: 0.95", job={"max_epochs": 10})
     driver = runs.start(job)
     folder = waits(runs)
-    wait_until(lambda: trials(server)[0].last_epoch == 2)
+    wait_until(lambda: trials(server)[0].newest.epoch == 2)
     os.kill(driver.pid, signal.SIGSTOP)
     (folder / "go").touch()
     wait_until((folder / "ended.json").exists)
@@ -262,7 +264,7 @@ def test_epochs_of_a_command_that_died_with_its_driver(runs: Runs, server: LiveS
     wait_until(lambda: is_abandoned(runs.path() / "launches/000000.json"))
     server.start()
     assert runs.run(job).returncode == 0
-    assert [(trial.end_reason, trial.last_metric) for trial in trials(server)] == [
+    assert [(trial.end_reason, trial.newest.metric) for trial in trials(server)] == [
         (v1.END_REASON_PREEMPTED, 0.5),
         (v1.END_REASON_TARGET_REACHED, 0.95),
     ]

@@ -64,11 +64,11 @@ def test_command_without_a_client_is_measured_by_the_driver(runs: Runs, server: 
     job = write_job(runs.folder, shell("sleep 0.3", result(0.97, 3)), run={"recurrences": 1})
     assert runs.run(job).returncode == 0
     (trial,) = trials(server)
-    assert (trial.end_reason, trial.last_epoch, trial.last_metric) == (v1.END_REASON_TARGET_REACHED, 3, 0.97)
-    assert trial.time_seconds > 0.3
-    assert trial.energy_joules == pytest.approx(100 * trial.time_seconds)
+    assert (trial.end_reason, trial.newest.epoch, trial.newest.metric) == (v1.END_REASON_TARGET_REACHED, 3, 0.97)
+    assert trial.newest.time_seconds > 0.3
+    assert trial.newest.energy_joules == pytest.approx(100 * trial.newest.time_seconds)
     (line,) = runs.history()
-    assert (line["measured_by"], line["time_seconds"]) == ("driver", trial.time_seconds)
+    assert (line["measured_by"], line["time_seconds"]) == ("driver", trial.newest.time_seconds)
     assert not (runs.path() / "wattwise.db").exists()
 
 
@@ -193,9 +193,9 @@ def test_client_that_reports_nothing(runs: Runs, server: LiveServer) -> None:
     runs.environment["WATTWISE_SERVER"] = server.address
     assert runs.run(write_job(runs.folder, with_client("silent"), run={"recurrences": 1})).returncode == 0
     (trial,) = trials(server)
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 2)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 2)
     (line,) = runs.history()
-    assert (line["measured_by"], line["time_seconds"]) == ("driver", trial.time_seconds)
+    assert (line["measured_by"], line["time_seconds"]) == ("driver", trial.newest.time_seconds)
 
 
 def test_monitor_of_the_command(runs: Runs) -> None:

@@ -68,7 +68,7 @@ class TrainerConformance:
         trial = self.trial(client, bso)
         assert (trial.converged, trial.end_reason) == (True, v1.END_REASON_TARGET_REACHED)
         assert bso.target_reached
-        assert trial.last_metric == pytest.approx(0.95)
+        assert trial.newest.metric == pytest.approx(0.95)
 
     def test_missed_target_is_raised_at_the_end(self, grpc_server: LiveServer, client: Client) -> None:
         """A training that the server stops without its target ends as usual, and then raises TrainFailError."""
@@ -217,7 +217,7 @@ class TrainerConformance:
         self.fit(bso, Script(iter([0.1, 0.95]), in_step=look, in_evaluation=look))
         assert open_windows == [1] * 10
         assert not monitor.open
-        assert self.trial(client, bso).time_seconds == 2
+        assert self.trial(client, bso).newest.time_seconds == 2
 
     def test_listener_is_notified_of_steps(self, bso: BatchSizeOptimizer) -> None:
         """A listener is notified of steps, of the end of an epoch before its evaluation, and of the end of training."""

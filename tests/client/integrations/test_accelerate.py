@@ -61,7 +61,8 @@ class Launch:
     def ends(self) -> list[tuple[str, int]]:
         """Why the trials ended, and their last epochs."""
         return [
-            (v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.last_epoch) for trial in self.trials
+            (v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.newest.epoch)
+            for trial in self.trials
         ]
 
 
@@ -104,7 +105,7 @@ def test_checkpoint_continues_its_trial(grpc_server: LiveServer, folder: Path, *
     launch.train(last)
     assert launch.script.sizes == [16] * 8
     assert launch.ends == [("TARGET_REACHED", 4)] + ([] if early else [("PREEMPTED", 0)])
-    assert launch.trials[0].time_seconds == 4
+    assert launch.trials[0].newest.time_seconds == 4
 
 
 def test_checkpoint_of_another_batch_size(grpc_server: LiveServer, folder: Path) -> None:
@@ -126,7 +127,7 @@ def test_checkpoint_within_an_epoch(grpc_server: LiveServer, folder: Path) -> No
     assert launch.script.sizes == [16] * 2
     assert launch.ends == [("TARGET_REACHED", 2)]
     # A second for each window of the monitor: to step 3, 4, 6 and 8.
-    assert launch.trials[0].time_seconds == 4
+    assert launch.trials[0].newest.time_seconds == 4
 
 
 def test_checkpoint_of_another_epoch(grpc_server: LiveServer, folder: Path) -> None:
@@ -214,7 +215,7 @@ def test_killed_and_resumed(grpc_server: LiveServer, folder: Path, ranks: int, r
         assert last_lines(running) == [str([16 // ranks_after] * 8)] * ranks_after
     with Client(grpc_server.address) as client:
         (trial,) = client.list_trials(job_id)
-        assert (trial.converged, trial.last_epoch) == (True, 3)
+        assert (trial.converged, trial.newest.epoch) == (True, 3)
 
 
 def test_accelerate_launch(grpc_server: LiveServer) -> None:
@@ -234,7 +235,7 @@ def test_accelerate_launch(grpc_server: LiveServer) -> None:
     assert (done.returncode, done.stdout.count(str([8] * 4 * 3))) == (0, 2), done.stderr
     with Client(grpc_server.address) as client:
         (trial,) = client.list_trials("test-ranks-with_accelerate")
-        assert (trial.converged, trial.last_epoch) == (True, 3)
+        assert (trial.converged, trial.newest.epoch) == (True, 3)
 
 
 def test_loader_that_would_be_split_twice(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:

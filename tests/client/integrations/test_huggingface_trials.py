@@ -55,7 +55,7 @@ class Launch:
         """Why the trial ended, and its last epoch."""
         with Client(self.server.address) as client:
             trial = client.get_trial(self.bso.trial.id).trial
-        return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.last_epoch
+        return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.newest.epoch
 
 
 EIGHT: BatchSampler = BatchSampler(SequentialSampler(DATA), 8, drop_last=False)
@@ -287,7 +287,7 @@ def test_checkpoint_continues_its_trial(grpc_server: LiveServer, tmp_path: Path,
     assert launch.bso.trial.id.trial_number == first.bso.trial.id.trial_number
     assert launch.end == ("TARGET_REACHED", 4)
     with Client(grpc_server.address) as client:
-        ends = [trial.end_reason for trial in client.list_trials(job["job_id"]) if trial.last_epoch == 0]
+        ends = [trial.end_reason for trial in client.list_trials(job["job_id"]) if trial.newest.epoch == 0]
     assert ends == [] if early else [v1.END_REASON_PREEMPTED]
 
 
@@ -394,4 +394,4 @@ def test_killed_and_resumed(grpc_server: LiveServer, tmp_path: Path, ranks: int)
         assert last_lines(running) == [str([16 // ranks] * 8)] * ranks
     with Client(grpc_server.address) as client:
         (trial,) = client.list_trials(job_id)
-        assert (trial.converged, trial.last_epoch) == (True, 3)
+        assert (trial.converged, trial.newest.epoch) == (True, 3)

@@ -62,7 +62,7 @@ class Launch:
         """Why the trial ended, and its last epoch."""
         with Client(self.server.address) as client:
             trial = client.get_trial(self.bso.trial.id).trial
-        return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.last_epoch
+        return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.newest.epoch
 
 
 Start = Callable[..., Launch]
@@ -496,8 +496,8 @@ def test_killed_training_continues_its_trial(grpc_server: LiveServer, tmp_path: 
     with Client(grpc_server.address) as client:
         (trial,) = client.list_trials(keras_resume.job_id(name, ranks))
     situation = SITUATIONS[name]
-    assert (trial.converged, trial.last_epoch) == (True, situation.epochs)
-    assert trial.energy_joules == pytest.approx(situation.energy)
+    assert (trial.converged, trial.newest.epoch) == (True, situation.epochs)
+    assert trial.newest.energy_joules == pytest.approx(situation.energy)
     assert not (tmp_path / "0" / STATE).exists()
 
 

@@ -129,9 +129,9 @@ class TestLightning(TrainerConformance):
         """Two processes train together with half of the batch size each, and stop in the same epoch."""
         assert two_ranks(self.name, grpc_server.address) == [str([8] * 12)] * 2
         (trial,) = client.list_trials(f"test-ranks-{self.name}")
-        assert (trial.converged, trial.last_epoch) == (True, 3)
+        assert (trial.converged, trial.newest.epoch) == (True, 3)
         # The mean of the ranks, as the training logs it.
-        assert trial.last_metric == pytest.approx(0.94)
+        assert trial.newest.metric == pytest.approx(0.94)
 
     @pytest.mark.parametrize("ranks", [1, 2])
     def test_killed_and_resumed(self, grpc_server: LiveServer, client: Client, tmp_path: Path, ranks: int) -> None:
@@ -143,7 +143,7 @@ class TestLightning(TrainerConformance):
         with processes("killed", arguments, ranks) as running:
             assert last_lines(running) == [str([16 // ranks] * 8)] * ranks
         (trial,) = client.list_trials(job_id)
-        assert (trial.converged, trial.last_epoch) == (True, 3)
+        assert (trial.converged, trial.newest.epoch) == (True, 3)
         # A second of the process that was killed, and the first of the resumed one.
         assert list(client.list_measurements(trial.id))[1].time_seconds >= 2
 

@@ -77,7 +77,7 @@ class Launch:
         """Why the trial ended, and its last epoch."""
         with Client(self.server.address) as client:
             trial = client.get_trial(self.bso.trial.id).trial
-        return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.last_epoch
+        return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.newest.epoch
 
 
 Start = Callable[..., Launch]
@@ -632,7 +632,7 @@ def test_resume(start: Start, preempted: Preempted, case: Resume, given: bool) -
     assert (again.end(), len(again.script.sizes)) == (("TARGET_REACHED", case.epochs), case.steps)
     with Client(again.server.address) as client:
         measured = client.list_measurements(trial)
-    assert [each.time_seconds >= each.current_epoch for each in measured] == [True] * case.epochs
+    assert [each.time_seconds >= each.epoch for each in measured] == [True] * case.epochs
 
 
 def test_resume_with_another_batch_size(start: Start, preempted: Preempted) -> None:

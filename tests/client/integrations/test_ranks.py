@@ -36,7 +36,7 @@ def test_two_ranks(server: LiveServer, trainer: str, how: str) -> None:
     """Two processes share a trial and each batch, whoever connects them, and go on after one has been waited for."""
     assert two_ranks(trainer, server.address, how) == [str([8] * STEPS[trainer] * EPOCHS)] * 2
     (trial,) = trials(server, f"test-ranks-{trainer}")
-    assert (trial.converged, trial.last_epoch) == (True, EPOCHS)
+    assert (trial.converged, trial.newest.epoch) == (True, EPOCHS)
 
 
 @pytest.mark.parametrize("how", ["ddp", "ddp_spawn", "fit_attempts", "accelerate"])
@@ -45,7 +45,7 @@ def test_processes_that_a_library_starts(server: LiveServer, how: str) -> None:
     launched(server, how).check_returncode()
     *missed, reached = trials(server, "test-launched")
     assert len(missed) == (how == "fit_attempts")
-    assert (reached.converged, reached.last_epoch) == (True, EPOCHS)
+    assert (reached.converged, reached.newest.epoch) == (True, EPOCHS)
 
 
 def test_processes_that_a_library_forks(server: LiveServer) -> None:

@@ -107,7 +107,7 @@ def case_cost_of_profiling(machine: Machine, address: str) -> tuple[float, float
     training.plo.on_epoch_end()
     training.bso.on_evaluate(0.1)
     with Client(address) as client:
-        return client.get_trial(training.bso.trial.id).trial.energy_joules, sum(training.used)
+        return client.get_trial(training.bso.trial.id).trial.newest.energy_joules, sum(training.used)
 
 
 def case_combined(machine: Machine, address: str) -> tuple[list[v1.PowerLimit], float]:
@@ -120,7 +120,7 @@ def case_combined(machine: Machine, address: str) -> tuple[list[v1.PowerLimit], 
     training.steps(WALK_STEPS)
     training.bso.on_evaluate(0.1)
     with Client(address) as client:
-        return training.known(), client.get_trial(training.bso.trial.id).trial.energy_joules
+        return training.known(), client.get_trial(training.bso.trial.id).trial.newest.energy_joules
 
 
 class Beside(StepMonitor):
@@ -220,9 +220,11 @@ def case_reported_limits(machine: Machine, address: str) -> list[float | None]:
         with Client(address) as client:
             trial = client.get_trial(training.bso.trial.id).trial
         seen.append(
-            trial.power_setting.limit_watts_per_gpu if trial.power_setting.HasField("limit_watts_per_gpu") else None
+            trial.newest.power_setting.limit_watts_per_gpu
+            if trial.newest.power_setting.HasField("limit_watts_per_gpu")
+            else None
         )
-        assert not trial.HasField("computed")
+        assert not trial.newest.HasField("computed")
     return seen
 
 
@@ -386,10 +388,13 @@ def test_observer_reports_without_profiling_again(machine: Machine, grpc_addr: s
     seen, trial, computed = run(case_observer_of_a_known_profile, machine, grpc_addr)
     assert set(seen) - {200.0} == {250.0}
     saved = 10 * 2 * (VALLEY[250] - VALLEY[175])
-    assert trial.energy_joules == pytest.approx(10 * 2 * VALLEY[250] + 1000)
-    assert trial.computed.energy_joules == pytest.approx(trial.energy_joules - saved)
-    assert trial.cost == trial.computed.energy_joules
-    assert (trial.computed.power_setting.limit_watts_per_gpu, trial.power_setting.limit_watts_per_gpu) == (175.0, 250.0)
+    assert trial.newest.energy_joules == pytest.approx(10 * 2 * VALLEY[250] + 1000)
+    assert trial.newest.computed.energy_joules == pytest.approx(trial.newest.energy_joules - saved)
+    assert trial.cost == trial.newest.computed.energy_joules
+    assert (
+        trial.newest.computed.power_setting.limit_watts_per_gpu,
+        trial.newest.power_setting.limit_watts_per_gpu,
+    ) == (175.0, 250.0)
     assert computed.energy_joules == pytest.approx(10 * 2 * VALLEY[175])
 
 
@@ -410,9 +415,9 @@ def test_results_have_the_power_limit(machine: Machine, grpc_addr: str, run: Run
 def test_resumed_trial_stays_computed(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """A resumed launch without observer mode still reports computed sums that do not shrink."""
     before, after = run(case_resumed_observer, machine, grpc_addr)
-    assert after.last_epoch == before.last_epoch + 1
-    assert after.computed.energy_joules >= before.computed.energy_joules
-    assert after.computed.time_seconds >= before.computed.time_seconds
+    assert after.newest.epoch == before.newest.epoch + 1
+    assert after.newest.computed.energy_joules >= before.newest.computed.energy_joules
+    assert after.newest.computed.time_seconds >= before.newest.computed.time_seconds
 
 
 def test_observer_trains_at_the_highest_limit(machine: Machine, grpc_addr: str, run: Runner) -> None:

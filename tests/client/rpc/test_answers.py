@@ -36,7 +36,9 @@ SAMPLE = v1.PowerSample(
 CALLS: dict[str, Callable[[Client], object]] = {
     "RegisterJob": lambda client: client.register_job(job_spec()),
     "GetNextBatchSize": lambda client: client.get_next_batch_size("test-answers"),
-    "ReportResult": lambda client: client.report_result(v1.TrainingResult(trial=TRIAL, metric=0.5)),
+    "ReportResult": lambda client: client.report_result(
+        v1.TrainingResult(trial=TRIAL, measurement=v1.Measurement(metric=0.5))
+    ),
     "Heartbeat": lambda client: client.heartbeat(TRIAL),
     "EndTrial": lambda client: client.end_trial(TRIAL, v1.END_REASON_ERROR),
     "ImportTrial": lambda client: client.import_trial(v1.ImportTrialRequest(job_id="test-answers")),

@@ -53,7 +53,9 @@ def test_error_of_a_launch_has_its_id(watched: WatchedServer) -> None:
     with Client(watched.address) as client:
         job_id = client.register_job(spec).job.spec.job_id
         trial = client.get_next_batch_size(job_id).trial.id
-        client.report_result(v1.TrainingResult(trial=trial, time_seconds=1, metric=0.1, current_epoch=1))
+        client.report_result(
+            v1.TrainingResult(trial=trial, measurement=v1.Measurement(time_seconds=1, metric=0.1, epoch=1))
+        )
     bso = BatchSizeOptimizer(watched.address, spec, monitor=StepMonitor())
     ids = []
     for _ in range(2):

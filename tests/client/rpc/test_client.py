@@ -57,7 +57,9 @@ def test_trial_from_dispatch_to_end(grpc_addr: str) -> None:
     """Report, heartbeat and end of a trial are one call each."""
     with Client(grpc_addr) as client:
         trial = client.get_next_batch_size(_registered(client)).trial
-        result = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=10, metric=0.1, current_epoch=1)
+        result = v1.TrainingResult(
+            trial=trial.id, measurement=v1.Measurement(time_seconds=1, energy_joules=10, metric=0.1, epoch=1)
+        )
         assert client.report_result(result).cost == 10
         assert not client.heartbeat(trial.id).stop_train
         assert client.end_trial(trial.id, v1.END_REASON_ERROR).status == v1.TRIAL_STATUS_FAILED
@@ -69,7 +71,9 @@ def test_errors_of_the_server(grpc_addr: str) -> None:
     with Client(grpc_addr) as client:
         trial = client.get_next_batch_size(_registered(client)).trial
         with pytest.raises(InvalidResultError, match="energy_joules"):
-            client.report_result(v1.TrainingResult(trial=trial.id, energy_joules=-1, metric=0.1, current_epoch=1))
+            client.report_result(
+                v1.TrainingResult(trial=trial.id, measurement=v1.Measurement(energy_joules=-1, metric=0.1, epoch=1))
+            )
         trial.id.trial_number = 9
         with pytest.raises(TrialNotFoundError):
             client.heartbeat(trial.id)
@@ -80,18 +84,22 @@ def test_metric_that_is_missing(grpc_addr: str) -> None:
     with Client(grpc_addr) as client:
         trial = client.get_next_batch_size(_registered(client)).trial
         with pytest.raises(InvalidResultError) as refusal:
-            client.report_result(v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, current_epoch=1))
+            client.report_result(
+                v1.TrainingResult(trial=trial.id, measurement=v1.Measurement(time_seconds=1, energy_joules=1, epoch=1))
+            )
         assert ([fault.field for fault in refusal.value.violations], refusal.value.call_id) == (
-            ["result.metric"],
+            ["result.measurement.metric"],
             "",
         )
         request = v1.ImportTrialRequest(job_id=trial.id.job_id, launch_id="r", batch_size=trial.id.batch_size)
-        request.measurements.add(current_epoch=1, time_seconds=1, metric=0.0)
-        request.measurements.add(current_epoch=2, time_seconds=2)
+        request.measurements.add(epoch=1, time_seconds=1, metric=0.0)
+        request.measurements.add(epoch=2, time_seconds=2)
         with pytest.raises(InvalidResultError) as refusal:
             client.import_trial(request)
         assert [fault.field for fault in refusal.value.violations] == ["measurements[1].metric"]
-        result = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, metric=0.0, current_epoch=1)
+        result = v1.TrainingResult(
+            trial=trial.id, measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.0, epoch=1)
+        )
         assert not client.report_result(result).stop_train
 
 

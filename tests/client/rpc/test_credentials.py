@@ -117,7 +117,9 @@ def test_stream_with_credentials(guarded: Guarded) -> None:
     """The stream of results carries the token, as all calls do."""
     with Client(guarded.address, credentials=guarded.credentials(guarded.trainer)) as client:
         trial = client.get_next_batch_size(client.register_job(job_spec()).job.spec.job_id).trial
-        result = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=10, metric=0.95, current_epoch=1)
+        result = v1.TrainingResult(
+            trial=trial.id, measurement=v1.Measurement(time_seconds=1, energy_joules=10, metric=0.95, epoch=1)
+        )
         decisions = list(client.stream_results(iter([v1.StreamResultsRequest(result=result)])))
     assert [decision.converged for decision in decisions] == [True]
 

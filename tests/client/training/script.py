@@ -83,7 +83,7 @@ def record_of(address: str, trial: v1.TrialId, **given: Any) -> TrialRecord:
 
 def epochs(client: Client, trial: v1.TrialId) -> list[int]:
     """The epochs that a trial has reported."""
-    return [measurement.current_epoch for measurement in client.list_measurements(trial)]
+    return [measurement.epoch for measurement in client.list_measurements(trial)]
 
 
 def launch(server: LiveServer, end: str) -> subprocess.Popen[str]:

@@ -213,7 +213,7 @@ def test_calls_of_the_optimizer_work_on_the_current_attempt(grpc_addr: str) -> N
         assert bso.trial == attempt.trial
         for _ in bso.epochs():
             bso.on_evaluate(0.1 if attempt.number < 3 else 0.95)
-    assert [trial.last_epoch for trial in trials(grpc_addr, bso)] == [2, 2, 1]
+    assert [trial.newest.epoch for trial in trials(grpc_addr, bso)] == [2, 2, 1]
 
 
 def test_attempt_that_is_over(grpc_addr: str) -> None:

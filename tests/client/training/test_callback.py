@@ -53,7 +53,7 @@ def test_three_calls_in_a_loop(grpc_addr: str) -> None:
         found = client.get_trial(bso.trial.id)
         measured = list(client.list_measurements(bso.trial.id))
     assert found.trial.end_reason == v1.END_REASON_TARGET_REACHED
-    assert [(m.current_epoch, m.time_seconds, m.energy_joules) for m in measured] == [
+    assert [(m.epoch, m.time_seconds, m.energy_joules) for m in measured] == [
         (epoch, epoch, epoch * JOULES) for epoch in range(1, 6)
     ]
 
@@ -208,11 +208,13 @@ def test_refused_result_raises(grpc_addr: str) -> None:
     bso.on_train_begin()
     bso.on_evaluate(0.1)
     with Client(grpc_addr) as client:
-        ahead = v1.TrainingResult(trial=bso.trial.id, time_seconds=2, energy_joules=20, metric=0.1, current_epoch=5)
+        ahead = v1.TrainingResult(
+            trial=bso.trial.id, measurement=v1.Measurement(time_seconds=2, energy_joules=20, metric=0.1, epoch=5)
+        )
         client.report_result(ahead)
         with pytest.raises(InvalidResultError) as caught:
             bso.on_evaluate(0.1)
-        assert "result.current_epoch" in [violation.field for violation in caught.value.violations]
+        assert "result.measurement.epoch" in [violation.field for violation in caught.value.violations]
         assert not bso.training_finished
         for _ in range(3, 6):
             with pytest.raises(InvalidResultError):
@@ -258,7 +260,7 @@ def test_end_of_the_block(grpc_addr: str) -> None:
     assert bso.training_finished
     with Client(grpc_addr) as client:
         found = client.get_trial(bso.trial.id)
-    assert (found.trial.end_reason, found.trial.last_epoch) == (v1.END_REASON_STOPPED_EARLY, 1)
+    assert (found.trial.end_reason, found.trial.newest.epoch) == (v1.END_REASON_STOPPED_EARLY, 1)
 
 
 def _hooks() -> tuple[object, ...]:

@@ -59,7 +59,7 @@ def test_ranks_agree_on_batch_size_and_stop(server: LiveServer) -> None:
     for lines in run_ranks(server.address):
         assert (lines[0], lines[-1]) == ("128", "stopped after epoch 4")
     trial = the_trial(server)
-    assert (trial.converged, trial.last_epoch) == (True, 4)
+    assert (trial.converged, trial.newest.epoch) == (True, 4)
 
 
 def test_each_rank_has_its_part_of_every_batch(server: LiveServer) -> None:
@@ -81,7 +81,7 @@ def test_metric_over_all_ranks(server: LiveServer, how: str) -> None:
     """`reduce_metric` combines the metrics of all ranks, and both ranks get the same decision."""
     for lines in run_ranks(server.address, "--reduce", how):
         assert lines[-1] == "stopped after epoch 4"
-    assert the_trial(server).last_metric == 1.0
+    assert the_trial(server).newest.metric == 1.0
 
 
 @pytest.mark.parametrize("how", ["mean", "min"])
@@ -140,7 +140,7 @@ def test_ranks_continue_from_a_checkpoint(server: LiveServer, tmp_path: Path) ->
     for lines in run_ranks(server.address, *options):
         assert [line.split()[0] for line in lines[:-1]] == ["128", "2", "3", "4"], lines
     trial = the_trial(server)
-    assert (trial.converged, trial.last_epoch) == (True, 4)
+    assert (trial.converged, trial.newest.epoch) == (True, 4)
 
 
 @pytest.mark.parametrize(("before", "end", "after"), [(2, "preempted", 1), (1, "killed", 2)])
@@ -153,7 +153,7 @@ def test_other_number_of_ranks_continues_from_a_checkpoint(
     for lines in run_ranks(server.address, *options, ranks=after):
         assert [line.split()[:2] for line in lines[1:-1]] == [[str(epoch), str(128 // after)] for epoch in (2, 3, 4)]
     trial = the_trial(server)
-    assert (trial.converged, trial.last_epoch) == (True, 4)
+    assert (trial.converged, trial.newest.epoch) == (True, 4)
 
 
 def test_checkpoint_whose_batch_size_more_ranks_do_not_divide(server: LiveServer, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_loop_makes_all_the_calls(grpc_addr: str) -> None:
     assert seen == [1, 2, 3, 4]
     assert bso.target_reached
     trial = found(grpc_addr, bso)
-    assert (trial.end_reason, trial.energy_joules) == (v1.END_REASON_TARGET_REACHED, 4 * JOULES)
+    assert (trial.end_reason, trial.newest.energy_joules) == (v1.END_REASON_TARGET_REACHED, 4 * JOULES)
 
 
 def test_steps_of_an_epoch(grpc_addr: str) -> None:
@@ -120,7 +120,7 @@ def test_second_metric_of_an_epoch(grpc_addr: str) -> None:
                 bso.on_evaluate(0.2)
             if epoch == 2:
                 break
-    assert (bso.last_epoch, found(grpc_addr, bso).last_epoch) == (2, 2)
+    assert (bso.last_epoch, found(grpc_addr, bso).newest.epoch) == (2, 2)
 
 
 def test_calls_of_your_own_after_the_loop(grpc_addr: str) -> None:
@@ -208,7 +208,7 @@ def test_trial_of_a_loop_that_is_left_early_ends_at_close(
         bso.close()
     assert bso.training_finished
     trial = found(grpc_addr, bso)
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_STOPPED_EARLY, 2)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_STOPPED_EARLY, 2)
 
 
 def _run_out_of_memory(bso: BatchSizeOptimizer) -> None:

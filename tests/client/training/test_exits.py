@@ -111,7 +111,7 @@ def test_ignored_hangup_stays_ignored(server: LiveServer, start: Start) -> None:
     """Where SIGHUP is ignored, as under `nohup`, it does not end the trial, which trains on to its target."""
     assert ended(start("ignored-hangup")) == (0, "")
     trial = the_trial(server)
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 2)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 2)
 
 
 def test_previous_handler_of_sigterm_is_called_afterwards(server: LiveServer, start: Start) -> None:

@@ -120,7 +120,11 @@ def test_trial_is_delivered_by_the_next_launch(stopped: LiveServer) -> None:
         assert epochs(client, first.id) == [1, 2]
     assert (first.type, first.id.batch_size) == (v1.TRIAL_TYPE_IMPORTED, 8)
     assert (first.end_reason, first.converged) == (v1.END_REASON_TARGET_REACHED, True)
-    assert (first.time_seconds, first.energy_joules, list(first.monitor.kinds)) == (2, 2 * JOULES, ["custom"])
+    assert (first.newest.time_seconds, first.newest.energy_joules, list(first.monitor.kinds)) == (
+        2,
+        2 * JOULES,
+        ["custom"],
+    )
     assert abs(first.start_time.seconds - record.start_time) < 2
     assert spooled() == []
 
@@ -153,7 +157,7 @@ def test_end_of_an_undecided_fallback(server: LiveServer, end: Any, expected: v1
     end(bso)
     with Client(server.address) as client:
         (trial,) = client.list_trials(bso.trial.id.job_id)
-    assert (trial.end_reason, trial.last_epoch) == (expected, 1)
+    assert (trial.end_reason, trial.newest.epoch) == (expected, 1)
     assert spooled() == []
 
 
@@ -330,7 +334,7 @@ def test_checkpoint_of_a_fallback(server: LiveServer, monkeypatch: pytest.Monkey
     with Client(server.address) as client:
         (trial,) = client.list_trials(bso.trial.id.job_id)
         assert epochs(client, trial.id) == ([1, 2, 3] if spooling else [3])
-    assert (trial.energy_joules, trial.end_reason) == (3 * JOULES, v1.END_REASON_TARGET_REACHED)
+    assert (trial.newest.energy_joules, trial.end_reason) == (3 * JOULES, v1.END_REASON_TARGET_REACHED)
     assert spooled() == []
 
 
@@ -363,7 +367,7 @@ def test_checkpoint_of_a_trial_whose_server_is_away(server: LiveServer, caplog: 
         wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
         again.on_evaluate(0.95)
         (trial,) = client.list_trials(bso.trial.id.job_id)
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 5)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 5)
     assert len(warnings_of(caplog)) == 1
 
 
@@ -428,9 +432,9 @@ def test_answer_that_does_not_arrive(server: LiveServer) -> None:
         bso.close()
     with Client(server.address) as client:
         unanswered, imported = client.list_trials(bso.trial.id.job_id)
-    assert (unanswered.id.batch_size, unanswered.last_epoch) == (16, 0)
+    assert (unanswered.id.batch_size, unanswered.newest.epoch) == (16, 0)
     assert unanswered.end_reason == v1.END_REASON_PREEMPTED
-    assert (imported.id.batch_size, imported.last_epoch) == (8, 2)
+    assert (imported.id.batch_size, imported.newest.epoch) == (8, 2)
     assert spooled() == []
 
 

@@ -36,7 +36,8 @@ def result(epoch: int, metric: float = 0.5, joules: float = 10.0) -> v1.Training
     """A measurement."""
     monitor = v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_MEASURED)
     return v1.TrainingResult(
-        current_epoch=epoch, time_seconds=epoch, energy_joules=joules * epoch, metric=metric, monitor=monitor
+        measurement=v1.Measurement(epoch=epoch, time_seconds=epoch, energy_joules=joules * epoch, metric=metric),
+        monitor=monitor,
     )
 
 
@@ -47,7 +48,7 @@ def read(path: Path) -> TrialRecord:
 
 def epochs_of(found: TrialRecord) -> list[int]:
     """The epochs of a record."""
-    return [each.current_epoch for each, _ in found.results]
+    return [each.measurement.epoch for each, _ in found.results]
 
 
 @pytest.fixture
@@ -68,18 +69,20 @@ def test_file_has_all_that_the_request_needs(journal: Journal) -> None:
     """What is read back gives the same request as the record itself, NaN and optional fields included."""
     journal.add(result(1, math.nan))
     more = result(3)
-    more.power_setting.limit_watts_per_gpu = 200.0
-    setting = v1.PowerSetting(limit_watts_per_gpu=100)
-    more.computed.CopyFrom(v1.ComputedUsage(time_seconds=1, energy_joules=2, power_setting=setting))
+    more.measurement.power_setting.limit_watts_per_gpu = 200.0
+    more.measurement.computed.CopyFrom(
+        v1.ComputedUsage(time_seconds=1, energy_joules=2, power_setting=v1.PowerSetting(limit_watts_per_gpu=100))
+    )
     journal.add(more)
     journal.end(v1.END_REASON_OUT_OF_MEMORY)
     request = read(path_of(journal)).request()
     assert request == journal.record.request()
     assert (request.job_id, request.launch_id, request.batch_size) == ("test-journal", "r", 16)
-    assert [each.current_epoch for each in request.measurements] == [1, 3]
+    assert [each.epoch for each in request.measurements] == [1, 3]
     assert math.isnan(request.measurements[0].metric)
     assert request.measurements[1].computed.energy_joules == 2
-    assert (request.power_setting.limit_watts_per_gpu, list(request.monitor.kinds)) == (200.0, ["nvml"])
+    assert request.measurements[1].power_setting.limit_watts_per_gpu == 200.0
+    assert list(request.monitor.kinds) == ["nvml"]
     assert (request.end_reason, request.start_time.seconds) == (v1.END_REASON_OUT_OF_MEMORY, 1000)
 
 
@@ -96,7 +99,7 @@ def test_first_end_counts(journal: Journal) -> None:
     assert read(path_of(journal)).end_reason == v1.END_REASON_PREEMPTED
 
 
-@pytest.mark.parametrize("torn", ['{"resu', '{"result": {"current_epoch": 2', "\0\0\0\0", "[]"])
+@pytest.mark.parametrize("torn", ['{"resu', '{"result": {"measurement": {"epoch": 2', "\0\0\0\0", "[]"])
 def test_torn_line(journal: Journal, torn: str) -> None:
     """A line that was not written completely is left out, and a process that goes on repairs the file."""
     journal.add(result(1))
@@ -127,7 +130,11 @@ def test_repeated_epochs_replace_those_of_the_killed_process(journal: Journal) -
         journal.add(result(epoch))
     journal.add(result(3, joules=20.0))
     found = read(path_of(journal))
-    assert [(each.current_epoch, each.energy_joules) for each, _ in found.results] == [(1, 10), (2, 20), (3, 60)]
+    assert [(each.measurement.epoch, each.measurement.energy_joules) for each, _ in found.results] == [
+        (1, 10),
+        (2, 20),
+        (3, 60),
+    ]
 
 
 def test_refused_measurement_is_left_out(journal: Journal) -> None:

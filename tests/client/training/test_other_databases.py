@@ -153,7 +153,7 @@ def test_checkpoint_of_a_lost_trial(server: LiveServer, caplog: pytest.LogCaptur
     assert "pass a fallback" not in warning
     with Client(server.address) as client:
         (trial,) = client.list_trials(JOB)
-        assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 3)
+        assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 3)
     assert spooled() == []
 
 
@@ -206,7 +206,7 @@ def test_third_process_of_a_trial_that_had_ended(
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).refused == 0
         ended, own = client.list_trials(JOB)
-        assert (ended.end_reason, ended.last_epoch) == (v1.END_REASON_ERROR, 1)
+        assert (ended.end_reason, ended.newest.epoch) == (v1.END_REASON_ERROR, 1)
         assert (own.end_reason, epochs(client, own.id)) == (v1.END_REASON_TARGET_REACHED, [2, 3, 4, 5])
     assert spooled() == []
 
@@ -272,4 +272,4 @@ def test_database_that_is_lost_as_a_trial_is_resumed(
     with Client(empty.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0, server="").delivered == 1
         (trial,) = client.list_trials(JOB)
-        assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 2)
+        assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 2)

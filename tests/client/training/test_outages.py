@@ -50,7 +50,7 @@ def test_killed_server_comes_back(server: LiveServer, caplog: pytest.LogCaptureF
         wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
         bso.on_evaluate(0.95)
         assert bso.target_reached
-        assert client.get_trial(bso.trial.id).trial.energy_joules == 50
+        assert client.get_trial(bso.trial.id).trial.newest.energy_joules == 50
     assert _count(caplog, logging.WARNING) == 1
 
 
@@ -142,7 +142,7 @@ def test_target_ends_the_training_without_a_server(server: LiveServer, higher_is
     with Client(server.address) as client:
         found = client.get_trial(bso.trial.id)
         measured = list(client.list_measurements(bso.trial.id))
-    assert [(m.current_epoch, m.metric, m.energy_joules) for m in measured][-1:] == [(3, good, 30)]
+    assert [(m.epoch, m.metric, m.energy_joules) for m in measured][-1:] == [(3, good, 30)]
     assert found.trial.end_reason == v1.END_REASON_TARGET_REACHED
     bso.close()
 
@@ -161,7 +161,7 @@ def test_last_epoch_ends_the_training_without_a_server(server: LiveServer) -> No
     with Client(server.address) as client:
         found = client.get_trial(bso.trial.id)
         measured = list(client.list_measurements(bso.trial.id))
-    assert [m.current_epoch for m in measured] == [1, 2]
+    assert [m.epoch for m in measured] == [1, 2]
     assert found.trial.end_reason == v1.END_REASON_MAX_EPOCHS
 
 
@@ -175,7 +175,7 @@ def test_pending_measurement_is_delivered_at_the_end(server: LiveServer) -> None
     with Client(server.address) as client:
         found = client.get_trial(bso.trial.id)
         measured = list(client.list_measurements(bso.trial.id))
-    assert [m.current_epoch for m in measured] == [1]
+    assert [m.epoch for m in measured] == [1]
     assert found.trial.end_reason == v1.END_REASON_STOPPED_EARLY
 
 
@@ -284,7 +284,11 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
         trial = client.get_next_batch_size(job.spec.job_id, launch_id=record.launch_id).trial.id
     session = Session(server.address, trial, Journal(record), beat_seconds=math.inf, launch_id=record.launch_id)
     session.start()
-    session.report(v1.TrainingResult(trial=trial, current_epoch=1, metric=0.1, energy_joules=10, time_seconds=1))
+    session.report(
+        v1.TrainingResult(
+            trial=trial, measurement=v1.Measurement(epoch=1, metric=0.1, energy_joules=10, time_seconds=1)
+        )
+    )
     server.kill()
     wait_until(lambda: _count(caplog, logging.WARNING) == 1)
     with ThreadPoolExecutor(1) as worker, socket.create_server(("127.0.0.1", 0)) as proxy:

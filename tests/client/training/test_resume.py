@@ -80,8 +80,8 @@ def test_preempted_trial_continues(grpc_addr: str) -> None:
         second.on_evaluate(0.25 * epoch)
     assert seen == [3, 4]
     trial = trial_of(grpc_addr, second)
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 4)
-    assert (trial.time_seconds, trial.energy_joules) == (4, 4 * JOULES)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 4)
+    assert (trial.newest.time_seconds, trial.newest.energy_joules) == (4, 4 * JOULES)
 
 
 def test_epochs_after_the_checkpoint_are_trained_again_and_counted(grpc_addr: str) -> None:
@@ -101,9 +101,9 @@ def test_epochs_after_the_checkpoint_are_trained_again_and_counted(grpc_addr: st
     with Client(grpc_addr) as client:
         found = client.get_trial(bso.trial.id)
         measured = list(client.list_measurements(bso.trial.id))
-    assert [(m.current_epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.95)]
+    assert [(m.epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.95)]
     # Three windows before, three after.
-    assert (found.trial.time_seconds, found.trial.energy_joules) == (6, 6 * JOULES)
+    assert (found.trial.newest.time_seconds, found.trial.newest.energy_joules) == (6, 6 * JOULES)
 
 
 def test_checkpoint_that_is_ahead_of_the_server(server: LiveServer) -> None:
@@ -117,13 +117,13 @@ def test_checkpoint_that_is_ahead_of_the_server(server: LiveServer) -> None:
     bso.close(v1.END_REASON_PREEMPTED)
     server.start()
     again = resumed(server.address, state, job_id=bso.trial.id.job_id)
-    assert (again.trial.snapshot.last_epoch, again.last_epoch) == (1, 3)
+    assert (again.trial.snapshot.newest.epoch, again.last_epoch) == (1, 3)
     again.on_train_begin()
     again.on_evaluate(0.4)
     with Client(server.address) as client:
         assert epochs(client, bso.trial.id) == [1, 2, 3, 4]
     trial = trial_of(server.address, again)
-    assert (trial.last_epoch, trial.time_seconds, trial.energy_joules) == (4, 4, 4 * JOULES)
+    assert (trial.newest.epoch, trial.newest.time_seconds, trial.newest.energy_joules) == (4, 4, 4 * JOULES)
     again.close()
 
 
@@ -322,7 +322,7 @@ def test_return_to_a_checkpoint_while_training(grpc_addr: str) -> None:
         bso.load_state_dict(state)
         bso.on_evaluate(0.95)
     trial = trial_of(grpc_addr, bso)
-    assert (trial.last_epoch, trial.time_seconds) == (3, 3)
+    assert (trial.newest.epoch, trial.newest.time_seconds) == (3, 3)
 
 
 def test_state_within_an_iteration(grpc_addr: str) -> None:
@@ -393,7 +393,7 @@ def test_process_that_is_restarted(
     with Client(server.address) as client:
         (before,) = client.list_trials("test-checkpoints")
         assert (before.end_reason == v1.END_REASON_PREEMPTED) == (end == signal.SIGTERM)
-        assert (before.last_epoch, before.energy_joules) == (3, 3 * JOULES)
+        assert (before.newest.epoch, before.newest.energy_joules) == (3, 3 * JOULES)
         second = launched(server, checkpoint)
         for epoch in (3, 4, 5):
             assert read_line(second) == f"trial 1 epoch {epoch}"
@@ -404,7 +404,7 @@ def test_process_that_is_restarted(
         assert epochs(client, after.id) == [1, 2, 3, 4, 5]
     assert (after.id, after.end_reason) == (before.id, v1.END_REASON_TARGET_REACHED)
     # Epoch 3 was trained twice.
-    assert (after.time_seconds, after.energy_joules) == (6, 6 * JOULES)
+    assert (after.newest.time_seconds, after.newest.energy_joules) == (6, 6 * JOULES)
 
 
 STATE = SavedTrial("job", "request", 1, 16, 10**18, Progress(1, 2.0, 3.0)).state()

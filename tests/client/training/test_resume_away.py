@@ -111,10 +111,13 @@ def test_sums_carry_on(server: LiveServer, caplog: pytest.LogCaptureFixture, *, 
         trial = trial_of(client, bso)
         assert epochs(client, bso.trial.id) == [1, 2, 3, 4, 5]
     assert again.target_reached
-    assert (trial.time_seconds, trial.energy_joules, trial.last_epoch) == (34, 34, 5)
-    assert trial.HasField("computed") == observer
+    assert (trial.newest.time_seconds, trial.newest.energy_joules, trial.newest.epoch) == (34, 34, 5)
+    assert trial.newest.HasField("computed") == observer
     if observer:
-        assert (trial.computed.time_seconds, trial.computed.power_setting.limit_watts_per_gpu) == (34, 200)
+        assert (trial.newest.computed.time_seconds, trial.newest.computed.power_setting.limit_watts_per_gpu) == (
+            34,
+            200,
+        )
     assert again.state_dict()["time_seconds"] == 34
     assert spooled() == []
     assert "the server refused" not in caplog.text
@@ -133,7 +136,7 @@ def test_process_that_ends_before_the_server_is_back(server: LiveServer, *, know
         assert deliver_files(client, Spool.from_env().paths(), 10.0) == (1, 0, None)
         trial = trial_of(client, bso)
         assert epochs(client, bso.trial.id) == [1, 2, 3, 4, 5]
-    assert (trial.time_seconds, trial.end_reason) == (34, v1.END_REASON_PREEMPTED)
+    assert (trial.newest.time_seconds, trial.end_reason) == (34, v1.END_REASON_PREEMPTED)
     assert spooled() == []
 
 
@@ -154,7 +157,7 @@ def test_third_process_finds_the_server(server: LiveServer) -> None:
     third.close()
     with Client(server.address) as client:
         assert epochs(client, bso.trial.id) == [1, 2, 3, 4, 5, 6]
-        assert trial_of(client, bso).time_seconds == 35
+        assert trial_of(client, bso).newest.time_seconds == 35
     assert spooled() == []
 
 
@@ -195,7 +198,7 @@ def test_trial_that_had_ended_for_good(server: LiveServer, caplog: pytest.LogCap
                 path.write_bytes(content)
                 assert deliver_files(client, [path], 10.0) == (1, 0, None)
         first, second = client.list_trials(bso.trial.id.job_id)
-        assert (first.end_reason, first.last_epoch) == (v1.END_REASON_ERROR, 3)
+        assert (first.end_reason, first.newest.epoch) == (v1.END_REASON_ERROR, 3)
         assert (second.end_reason, second.type) == (v1.END_REASON_TARGET_REACHED, v1.TRIAL_TYPE_IMPORTED)
         assert epochs(client, second.id) == [2, 3]
     assert spooled() == []
@@ -266,7 +269,7 @@ def test_fallback_that_was_delivered(server: LiveServer, reason: v1.EndReason.Va
         assert measured == [[1, 2], [2, 3, 4]]
     else:
         assert measured == [[1, 2, 3, 4]]
-        assert trials[0].time_seconds == 23
+        assert trials[0].newest.time_seconds == 23
     assert spooled() == []
 
 
@@ -324,4 +327,4 @@ def test_database_that_was_lost_before_the_launch(server: LiveServer) -> None:
         (trial,) = client.list_trials(state["job_id"])
     assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
     # The three epochs of the first process and the one of the second.
-    assert (trial.last_epoch, trial.time_seconds) == (2, 40.0)
+    assert (trial.newest.epoch, trial.newest.time_seconds) == (2, 40.0)

@@ -22,10 +22,7 @@ def test_cost_and_target_are_the_servers(grpc_addr: str, metric: float, higher: 
         trial = client.get_next_batch_size(spec.job_id).trial.id
         result = v1.TrainingResult(
             trial=trial,
-            time_seconds=7.0,
-            energy_joules=1100.0,
-            metric=metric,
-            current_epoch=1,
+            measurement=v1.Measurement(time_seconds=7.0, energy_joules=1100.0, metric=metric, epoch=1),
             monitor=v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_MEASURED),
         )
         decision = client.report_result(result)

@@ -96,8 +96,8 @@ def test_server_dies_in_a_trial(serving: Servers, death: signal.Signals, caplog:
     with Client(other.address) as client:
         found = client.get_trial(bso.trial.id)
         measured = list(client.list_measurements(bso.trial.id))
-    assert [each.current_epoch for each in measured] == [1, 2, 3, 4, 5, 6]
-    assert found.trial.energy_joules == 6 * JOULES
+    assert [each.epoch for each in measured] == [1, 2, 3, 4, 5, 6]
+    assert found.trial.newest.energy_joules == 6 * JOULES
     assert len(_warnings(caplog)) == 1
     if death is signal.SIGSTOP:
         os.kill(lost.process.pid, signal.SIGCONT)

@@ -117,7 +117,7 @@ def test_model_that_was_finished_without_the_server(server: LiveServer) -> None:
     with Client(server.address) as client:
         found = client.get_trial(bso.trial.id)
         measured = list(client.list_measurements(bso.trial.id))
-    assert [m.current_epoch for m in measured] == [1, 2, 3]
+    assert [m.epoch for m in measured] == [1, 2, 3]
     assert (found.trial.end_reason, found.trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert spooled() == []
 
@@ -137,7 +137,7 @@ def test_killed_trainer(server: LiveServer, train: Start) -> None:
         launched_again(server.address, "test-killed", max_epochs=50, disable_early_stopping=True)
         first, _ = client.list_trials("test-killed")
         assert epochs(client, first.id) == [1, 2]
-    assert (first.end_reason, first.energy_joules) == (v1.END_REASON_LOST, 2 * JOULES)
+    assert (first.end_reason, first.newest.energy_joules) == (v1.END_REASON_LOST, 2 * JOULES)
     assert spooled() == []
 
 
@@ -155,7 +155,7 @@ def test_trainer_that_is_killed_after_its_target(server: LiveServer, train: Star
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 1
         (trial,) = client.list_trials("test-killed")
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, EPOCHS)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, EPOCHS)
 
 
 def test_terminated_trainer(server: LiveServer, train: Start) -> None:
@@ -169,7 +169,7 @@ def test_terminated_trainer(server: LiveServer, train: Start) -> None:
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 1
         (trial,) = client.list_trials("test-killed")
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_PREEMPTED, 1)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_PREEMPTED, 1)
 
 
 def test_delivery_that_was_not_acknowledged(server: LiveServer) -> None:
@@ -219,7 +219,7 @@ def test_resumed_trial_takes_its_file_over(server: LiveServer) -> None:
     with Client(server.address) as client:
         trial, measured = client.get_trial(bso.trial.id), list(client.list_measurements(bso.trial.id))
     assert trial.trial.status == v1.TRIAL_STATUS_RUNNING
-    assert [(m.current_epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.3)]
+    assert [(m.epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.3)]
     again.close()
     assert spooled() == []
 
@@ -617,7 +617,7 @@ def killed_at_random(server: LiveServer, train: Start, kills: int, seed: int) ->
         assert all(each.status != v1.TRIAL_STATUS_RUNNING for each in by_request.values())
         # Trainers that were killed before they printed their trial, or that did not get the server's answer.
         numbers = {each.id.trial_number for each in by_request.values()}
-        assert {each.last_epoch for each in trials if each.id.trial_number not in numbers} <= {0}
+        assert {each.newest.epoch for each in trials if each.id.trial_number not in numbers} <= {0}
     ends = Counter(v1.EndReason.Name(each.end_reason) for each in by_request.values())
     kinds = Counter(v1.TrialType.Name(each.type) for each in by_request.values())
     sys.stdout.write(f"\n{killed} kills, {len(printed)} trials, {sum(printed.values())} epochs; {ends}; {kinds}\n")
@@ -662,7 +662,9 @@ def test_cost_of_the_spool(server: LiveServer, caplog: pytest.LogCaptureFixture)
     for number in range(100):
         journal = spool.journal(TrialRecord(server.address, spec, f"request-{number}", 0, 16, time.time()))
         for epoch in range(1, 11):
-            result = v1.TrainingResult(current_epoch=epoch, time_seconds=epoch, energy_joules=epoch, metric=0.1)
+            result = v1.TrainingResult(
+                measurement=v1.Measurement(epoch=epoch, time_seconds=epoch, energy_joules=epoch, metric=0.1)
+            )
             before = time.perf_counter()
             journal.add(result)
             seconds.append(time.perf_counter() - before)
@@ -680,4 +682,4 @@ def test_cost_of_the_spool(server: LiveServer, caplog: pytest.LogCaptureFixture)
         while deliver_files(client, spool.paths(), 60.0).delivered:
             pass
         imported = [trial for trial in client.list_trials("test-cost") if trial.type == v1.TRIAL_TYPE_IMPORTED]
-        assert (len(imported), {trial.last_epoch for trial in imported}, spooled()) == (100, {10}, [])
+        assert (len(imported), {trial.newest.epoch for trial in imported}, spooled()) == (100, {10}, [])

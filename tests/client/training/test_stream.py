@@ -73,5 +73,5 @@ def test_stream_that_nobody_answers(server: LiveServer) -> None:
     """A stream that takes a measurement and does not answer it is given up after the timeout."""
     with Middlebox(server.address, messages_per_stream=1, drops="StreamResults") as box:
         exchange = Exchange(box.address)
-        exchange.post(v1.TrainingResult(trial=TRIAL, metric=0.1, current_epoch=1))
+        exchange.post(v1.TrainingResult(trial=TRIAL, measurement=v1.Measurement(metric=0.1, epoch=1)))
         assert isinstance(talk(box.address, exchange, 0.5), WattwiseError)

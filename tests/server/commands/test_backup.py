@@ -76,7 +76,7 @@ def test_backup_under_load_has_all_that_was_acknowledged_before(server: LiveServ
     server.start()
     for trial in trials:
         kept = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements
-        assert [m.current_epoch for m in kept] == list(range(1, len(kept) + 1))
+        assert [m.epoch for m in kept] == list(range(1, len(kept) + 1))
         assert before[trial.id.trial_number] <= len(kept)
         assert job.report(trial, len(kept) + 1, metric=0.1, epoch=len(kept) + 1).cost == len(kept) + 1
     assert job.next().id.trial_number == 5

@@ -90,10 +90,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
     """Valid requests by the full name of their type, from which malformed ones are made."""
     result = v1.TrainingResult(
         trial=trial,
-        time_seconds=1,
-        energy_joules=1,
-        metric=0.1,
-        current_epoch=1,
+        measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.1, epoch=1),
         monitor=monitor_of("nvml"),
     )
     known: list[Message] = [
@@ -115,9 +112,8 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
             job_id=BASE,
             launch_id="imported",
             batch_size=16,
-            measurements=[v1.Measurement(current_epoch=1, time_seconds=1, energy_joules=100, metric=0.95)],
+            measurements=[v1.Measurement(epoch=1, time_seconds=1, energy_joules=100, metric=0.95)],
             end_reason=v1.END_REASON_COMPLETED,
-            power_setting=v1.PowerSetting(limit_watts_per_gpu=200),
         ),
         v1.GetNextBatchSizeRequest(job_id=BASE, labels={"host": "node-7"}),
         v1.ListJobsRequest(

@@ -43,7 +43,7 @@ def test_huge_numbers_are_refused_or_counted(grpc_stub: Stub, grpc_channel: grpc
     )
     with refused() as refusal:
         job.report(job.next(), 1.1e100)
-    assert list(refusal.faults) == ["result.energy_joules"]
+    assert list(refusal.faults) == ["result.measurement.energy_joules"]
     for cost in (1e100, 1e99, 5.0):
         job.run(cost)
         job.run(1.0, converges=False)

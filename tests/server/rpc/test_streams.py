@@ -140,7 +140,10 @@ def test_refused_result_ends_the_stream(job: Trainer, stream: Stream) -> None:
     stream.send(trial, -1.0)
     with refused() as refusal:
         stream.decision()
-    assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_RESULT", ["result.energy_joules"])
+    assert (refusal.reason, list(refusal.faults)) == (
+        "ERROR_REASON_INVALID_RESULT",
+        ["result.measurement.energy_joules"],
+    )
     assert not job.report(trial, 1.0, metric=0.1).stop_train
 
 

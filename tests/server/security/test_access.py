@@ -53,7 +53,9 @@ def trial(job_id: str) -> v1.TrialId:
 
 def result(job_id: str) -> v1.TrainingResult:
     """A result of that trial."""
-    return v1.TrainingResult(trial=trial(job_id), time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
+    return v1.TrainingResult(
+        trial=trial(job_id), measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.1, epoch=1)
+    )
 
 
 def registration(job_id: str) -> v1.RegisterJobRequest:

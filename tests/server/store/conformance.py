@@ -171,8 +171,7 @@ class StoreConformance(FigureTests):
             status=TrialStatus.DECIDED,
             end_reason=EndReason.MAX_EPOCHS,
             end_time=NOW + timedelta(microseconds=1),
-            last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5)),
-            limit_watts_per_gpu=300.1,
+            last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5), 300.1),
             warnings=(energy, moves),
             cost=1 / 3,
             cost_bound=2 / 3,
@@ -366,7 +365,7 @@ class StoreConformance(FigureTests):
             await save_with_trial(store, "j")
             async with store.transaction("j") as tx:
                 assert (tx.running_trial(1), tx.running_trial(2)) == (begun, None)
-                for changed in (begun._replace(limit_watts_per_gpu=100.0), a_trial(2)):
+                for changed in (begun._replace(excluded=True), a_trial(2)):
                     tx.save_trial(changed)
                     assert tx.running_trial(changed.number) == await tx.trial(changed.number) == changed
                 tx.save_trial(ended)

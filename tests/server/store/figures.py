@@ -393,7 +393,7 @@ class FigureTests:
 
     async def test_jobs_are_listed_by_what_their_trials_do(self, opener: Opener) -> None:
         """Every order and state of a list of jobs."""
-        warning = TrialWarning(WarningReason.NO_ENERGY, "result.energy_joules", "is 0", 1)
+        warning = TrialWarning(WarningReason.NO_ENERGY, "result.measurement.energy_joules", "is 0", 1)
         async with opener() as store:
             await save(store, figured_job("new"))
             running = running_trial(1, last=Measurement(1, 10.0, 100.0, 0.1, minutes(30)))

@@ -50,9 +50,9 @@ def test_running_trial_continues_after_a_kill(server: LiveServer) -> None:
     server.kill()
     server.start()
     shown = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial
-    assert (shown.status, shown.last_epoch, shown.cost) == (v1.TRIAL_STATUS_RUNNING, 3, 10.0)
+    assert (shown.status, shown.newest.epoch, shown.cost) == (v1.TRIAL_STATUS_RUNNING, 3, 10.0)
     listed = server.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials[0]
-    assert (listed.last_epoch, listed.cost) == (3, 10.0)
+    assert (listed.newest.epoch, listed.cost) == (3, 10.0)
     with refused() as refusal:
         job.report(trial, 9.0, metric=0.1, epoch=4)
     assert refusal.reason == "ERROR_REASON_INVALID_RESULT"
@@ -72,9 +72,9 @@ def test_acknowledged_reports_survive_a_kill_under_load(server: LiveServer) -> N
         for trial in trials:
             kept = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id)).measurements
             last = acknowledged[trial.id.trial_number]
-            assert [m.current_epoch for m in kept] == list(range(1, len(kept) + 1))
+            assert [m.epoch for m in kept] == list(range(1, len(kept) + 1))
             assert last <= len(kept) <= last + 1
-            assert all(m.energy_joules == m.current_epoch for m in kept)
+            assert all(m.energy_joules == m.epoch for m in kept)
 
 
 def report_until_killed(server: LiveServer, job: Trainer, trials: list[v1.Trial]) -> dict[int, int]:

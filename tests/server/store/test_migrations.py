@@ -74,7 +74,7 @@ async def test_what_an_older_version_did_not_know_is_unknown(tmp_path: Path) -> 
         trial = await tx.trial(1)
         assert trial is not None
         assert trial.last is not None
-        assert (trial.warnings, trial.limit_watts_per_gpu, trial.last.computed) == ((), None, None)
+        assert (trial.warnings, trial.last.limit_watts_per_gpu, trial.last.computed) == ((), None, None)
 
 
 async def test_failures_in_a_row_become_numbers_of_trials(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ class TestSqliteStore(StoreConformance):
             for first, last, least in ((1, 1500, 1), (1501, 52_000, 2001)):
                 with closing(sqlite3.connect(tmp_path / "store.db")) as other, other:
                     other.executemany(
-                        "INSERT INTO measurements VALUES (1, 1, ?, 1, 1, 1, 1, NULL, NULL, NULL)",
+                        "INSERT INTO measurements VALUES (1, 1, ?, 1, 1, 1, 1, NULL, NULL, NULL, NULL)",
                         [(epoch,) for epoch in range(first, last + 1)],
                     )
                 async with store.transaction("j") as tx:

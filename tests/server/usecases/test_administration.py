@@ -162,7 +162,7 @@ def test_pages_begin_behind_a_start_before_1970(grpc_stub: Stub, admin: PeopleSt
     """Imported trials that started before 1970 are listed once each, over pages of one."""
     job = Trainer(grpc_stub, job_id_prefix="ancient", job_id="ancient-1")
     for seconds in (86_400, -86_400, -2 * 86_400):
-        measured = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=100.0, metric=0.95)
+        measured = v1.Measurement(epoch=1, time_seconds=1.0, energy_joules=100.0, metric=0.95)
         imported = v1.ImportTrialRequest(
             job_id=job.job_id, launch_id=str(seconds), batch_size=16, measurements=[measured]
         )
@@ -286,12 +286,18 @@ def test_every_measurement_is_kept(grpc_stub: Stub, admin: PeopleStub) -> None:
     shown = v1.TrialId(job_id=job.job_id, trial_number=1)
     response = admin.GetTrial(v1.GetTrialRequest(trial=shown))
     measured = admin.ListMeasurements(v1.ListMeasurementsRequest(trial=shown)).measurements
-    kept = [(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in measured]
+    kept = [(m.epoch, m.time_seconds, m.energy_joules, m.metric) for m in measured]
     assert str(kept) == str(sent)
     times = [m.report_time.ToNanoseconds() for m in measured]
     assert response.trial.start_time.ToNanoseconds() <= times[0] < times[1] < times[2]
     last = response.trial
-    assert (last.last_epoch, last.time_seconds, last.energy_joules, last.last_metric, last.cost) == (5, 7, 50, 0.3, 50)
+    assert (last.newest.epoch, last.newest.time_seconds, last.newest.energy_joules, last.newest.metric, last.cost) == (
+        5,
+        7,
+        50,
+        0.3,
+        50,
+    )
 
 
 def test_measurements_are_paged(grpc_stub: Stub, admin: PeopleStub) -> None:
@@ -308,7 +314,7 @@ def test_measurements_are_paged(grpc_stub: Stub, admin: PeopleStub) -> None:
                 trial=trial.id, page_size=3, page_token=token, newest_first=newest_first
             )
             page = admin.ListMeasurements(request)
-            found.append([measured.current_epoch for measured in page.measurements])
+            found.append([measured.epoch for measured in page.measurements])
             token = page.next_page_token
             if not token:
                 return found

@@ -89,7 +89,7 @@ def test_change_is_published(server: WatchedServer) -> None:
     (event,) = job.events()
     assert (event.trial_number, event.batch_size, event.message) == (change.detected_by_trial, 16, change.message)
     (warning,) = shown.warnings
-    assert (warning.reason, warning.field) == (v1.WARNING_REASON_EPOCHS_CHANGED, "result.current_epoch")
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_EPOCHS_CHANGED, "result.measurement.epoch")
     assert (warning.trial_number, warning.message) == (change.detected_by_trial, change.message)
     assert job.listed.job.warnings == shown.warnings
     (line,) = [each for each in server.events("change detected") if each["job"] == job.job_id]
@@ -144,13 +144,13 @@ def test_each_quantity_has_its_warning(server: WatchedServer) -> None:
     assert (cost.quantity, epochs.quantity) == (v1.CHANGED_QUANTITY_EPOCH_COST, v1.CHANGED_QUANTITY_EPOCHS)
     assert cost.since_trial < epochs.since_trial
     assert kinds(shown) == [v1.WARNING_REASON_EPOCH_COST_CHANGED, v1.WARNING_REASON_EPOCHS_CHANGED]
-    assert shown.warnings[0].field == "result.energy_joules"
+    assert shown.warnings[0].field == "result.measurement.energy_joules"
     assert "an epoch of batch size 16 costs 3.0 times as much" in cost.message
     assert job.figures.savings.compared_from_trial == epochs.since_trial
     timed = Recurring(server, eta_knob=0.0)
     for seconds in (*[1.0] * USUAL, *[3.0] * 10):
         timed.report(timed.begin(16), 0.0, epoch=10, time=10 * seconds)
-    assert [warning.field for warning in timed.shown.warnings] == ["result.time_seconds"]
+    assert [warning.field for warning in timed.shown.warnings] == ["result.measurement.time_seconds"]
 
 
 def test_warning_is_withdrawn(server: WatchedServer) -> None:

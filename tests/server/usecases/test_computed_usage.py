@@ -29,9 +29,8 @@ def report(
     trainer: Trainer, trial: v1.Trial, measured: float, metric: float = 0.1, epoch: int = 1, **fields: Any
 ) -> v1.Decision:
     """Report an epoch of this measured energy."""
-    result = v1.TrainingResult(
-        trial=trial.id, time_seconds=epoch, energy_joules=measured, metric=metric, current_epoch=epoch, **fields
-    )
+    sums = v1.Measurement(time_seconds=epoch, energy_joules=measured, metric=metric, epoch=epoch, **fields)
+    result = v1.TrainingResult(trial=trial.id, measurement=sums)
     return trainer.stub.ReportResult(v1.ReportResultRequest(result=result)).decision
 
 
@@ -47,8 +46,12 @@ def test_search_uses_the_computed_cost(server: LiveServer, policy: v1.Policy.Val
     server.kill()
     server.start()
     shown = get(server, trial)
-    assert (shown.time_seconds, shown.energy_joules, shown.power_setting.limit_watts_per_gpu) == (2.0, 200.0, 300.0)
-    assert shown.computed == usage(80.0, 2.5)
+    assert (shown.newest.time_seconds, shown.newest.energy_joules, shown.newest.power_setting.limit_watts_per_gpu) == (
+        2.0,
+        200.0,
+        300.0,
+    )
+    assert shown.newest.computed == usage(80.0, 2.5)
     assert shown.cost == job_of(server, trainer).min_cost == 0.5 * 80.0 + 0.5 * 100 * 2.5
     answer = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id))
     assert [(m.energy_joules, m.computed) for m in answer.measurements] == [
@@ -70,18 +73,17 @@ def test_bound_compares_computed_costs(server: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("fields", "faults"),
     [
-        ({"computed": usage(math.nan)}, {"result.computed.energy_joules"}),
+        ({"computed": usage(math.nan)}, {"computed.energy_joules"}),
         ({"computed": usage(-1.0, 0.0, 0.0)},
-         {f"result.computed.{name}" for name in ("energy_joules", "time_seconds", f"power_setting.{LIMIT}")}),
-        ({"computed": usage(1e200)}, {"result.computed.energy_joules"}),
-        ({"computed": usage(40.0, 0.5)}, {f"result.computed.{name}" for name in ("energy_joules", "time_seconds")}),
-        ({}, {"result.computed"}),
-        ({"computed": usage(70.0), "metric": math.inf}, {"result.metric"}),
-        ({"computed": usage(70.0, watts=0.0), "metric": math.inf},
-         {"result.metric", "result.computed.power_setting.limit_watts_per_gpu"}),
-        ({"computed": usage(math.inf), "metric": math.inf}, {"result.metric", "result.computed.energy_joules"}),
-        ({"computed": usage(70.0), "power_setting": power_setting(0.0)}, {"result.power_setting.limit_watts_per_gpu"}),
-        ({"computed": usage(70.0), "power_setting": power_setting(math.inf)}, {f"result.power_setting.{LIMIT}"}),
+         {f"computed.{name}" for name in ("energy_joules", "time_seconds", f"power_setting.{LIMIT}")}),
+        ({"computed": usage(1e200)}, {"computed.energy_joules"}),
+        ({"computed": usage(40.0, 0.5)}, {f"computed.{name}" for name in ("energy_joules", "time_seconds")}),
+        ({}, {"computed"}),
+        ({"computed": usage(70.0), "metric": math.inf}, {"metric"}),
+        ({"computed": usage(70.0, watts=0.0), "metric": math.inf}, {"metric", f"computed.power_setting.{LIMIT}"}),
+        ({"computed": usage(math.inf), "metric": math.inf}, {"metric", "computed.energy_joules"}),
+        ({"computed": usage(70.0), "power_setting": power_setting(0.0)}, {f"power_setting.{LIMIT}"}),
+        ({"computed": usage(70.0), "power_setting": power_setting(math.inf)}, {f"power_setting.{LIMIT}"}),
     ],
 )  # fmt: skip
 def test_invalid_computed_usage_is_refused(server: LiveServer, fields: dict[str, Any], faults: set[str]) -> None:
@@ -93,7 +95,7 @@ def test_invalid_computed_usage_is_refused(server: LiveServer, fields: dict[str,
     with refused() as refusal:
         report(trainer, trial, 200.0, epoch=2, **fields)
     assert refusal.reason == "ERROR_REASON_INVALID_RESULT"
-    assert set(refusal.faults) == faults
+    assert set(refusal.faults) == {f"result.measurement.{name}" for name in faults}
     after = get(server, trial)
     after.lease_expire_time.CopyFrom(before.lease_expire_time)
     assert after == before
@@ -107,7 +109,7 @@ def test_repeated_report_has_the_same_computed_usage(server: LiveServer) -> None
     assert report(trainer, trial, 100.0, computed=usage(60.0)) == first
     with refused() as refusal:
         report(trainer, trial, 100.0, computed=usage(61.0))
-    assert set(refusal.faults) == {"result.current_epoch"}
+    assert set(refusal.faults) == {"result.measurement.epoch"}
 
 
 def test_first_computed_sums_may_be_less_than_the_measured_ones(watched: WatchedServer) -> None:
@@ -124,7 +126,7 @@ def test_import_takes_computed_usage(server: LiveServer) -> None:
     """The measurements of an imported trial may have computed sums, with the same rules."""
     trainer = Trainer(server.trainer)
     measured = [
-        v1.Measurement(current_epoch=epoch, time_seconds=epoch, energy_joules=100.0 * epoch, metric=metric)
+        v1.Measurement(epoch=epoch, time_seconds=epoch, energy_joules=100.0 * epoch, metric=metric)
         for epoch, metric in ((1, 0.1), (2, 0.95))
     ]
     measured[0].computed.CopyFrom(usage(60.0))
@@ -133,22 +135,26 @@ def test_import_takes_computed_usage(server: LiveServer) -> None:
     assert set(refusal.faults) == {"measurements[1].computed"}
     measured[1].computed.CopyFrom(usage(110.0, 2.0))
     trial = imported(trainer, measurements=measured).trial
-    assert (trial.cost, trial.energy_joules, trial.computed) == (110.0, 200.0, usage(110.0, 2.0))
+    assert (trial.cost, trial.newest.energy_joules, trial.newest.computed) == (110.0, 200.0, usage(110.0, 2.0))
 
 
-def test_trial_shows_its_newest_power_limit(server: LiveServer) -> None:
-    """The limit of the newest report that had one is the trial's; a report without one does not change it."""
+def test_measurements_have_their_power_limits(server: LiveServer) -> None:
+    """Each measurement has the limit that its report had; one without has none."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     report(trainer, trial, 100.0)
-    assert not get(server, trial).HasField("power_setting")
+    assert not get(server, trial).newest.power_setting.HasField("limit_watts_per_gpu")
     report(trainer, trial, 200.0, epoch=2, power_setting=power_setting(250.0))
     report(trainer, trial, 300.0, epoch=3)
-    assert get(server, trial).power_setting.limit_watts_per_gpu == 250.0
+    assert get(server, trial).newest.epoch == 3
+    assert not get(server, trial).newest.power_setting.HasField("limit_watts_per_gpu")
+    request = v1.ListMeasurementsRequest(trial=trial.id)
+    measured = server.admin.ListMeasurements(request).measurements
+    assert [each.power_setting.limit_watts_per_gpu for each in measured] == [0.0, 250.0, 0.0]
     report(trainer, trial, 400.0, epoch=4, power_setting=power_setting(0.5))
     server.kill()
     server.start()
-    assert get(server, trial).power_setting.limit_watts_per_gpu == 0.5
+    assert get(server, trial).newest.power_setting.limit_watts_per_gpu == 0.5
 
 
 def test_profile_keeps_the_highest_limit_beside_the_cheapest(server: LiveServer) -> None:

@@ -32,7 +32,7 @@ POLICIES = [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS, v1.POLICY_KNOWLEDGE_GRADIENT]
 def epochs(*metrics: float, first: int = 1, cost: float = 10.0) -> list[v1.Measurement]:
     """Measurements of consecutive epochs, each of which costs the same when eta is 1, and takes a second."""
     return [
-        v1.Measurement(current_epoch=epoch, time_seconds=epoch, energy_joules=epoch * cost, metric=metric)
+        v1.Measurement(epoch=epoch, time_seconds=epoch, energy_joules=epoch * cost, metric=metric)
         for epoch, metric in enumerate(metrics, first)
     ]
 
@@ -55,11 +55,11 @@ def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
     start = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
     measured = epochs(0.1, 0.5, 0.95)
     measured[1].report_time.FromDatetime(start + timedelta(seconds=2.5))
+    measured[2].power_setting.limit_watts_per_gpu = 225.5
     answer = imported(
         trainer,
         measurements=measured,
         end_reason=v1.END_REASON_COMPLETED,
-        power_setting=power_setting(225.5),
         start_time=start,
         monitor=monitor_of("nvml"),
     )
@@ -67,10 +67,15 @@ def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
     assert (answer.created, trial.id.trial_number, trial.id.batch_size) == (True, 2, 16)
     assert (trial.type, trial.status) == (v1.TRIAL_TYPE_IMPORTED, v1.TRIAL_STATUS_DECIDED)
     assert (trial.end_reason, trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
-    assert (trial.time_seconds, trial.energy_joules, trial.cost, trial.last_epoch) == (3.0, 30.0, 30.0, 3)
+    assert (trial.newest.time_seconds, trial.newest.energy_joules, trial.cost, trial.newest.epoch) == (
+        3.0,
+        30.0,
+        30.0,
+        3,
+    )
     assert trial.start_time.ToDatetime(timezone.utc) == start
     assert trial.end_time.ToDatetime(timezone.utc) == start + timedelta(seconds=3)
-    assert (trial.power_setting.limit_watts_per_gpu, trial.monitor) == (225.5, monitor_of("nvml"))
+    assert (trial.newest.power_setting.limit_watts_per_gpu, trial.monitor) == (225.5, monitor_of("nvml"))
     assert get(server, trial) == trial
     kept = stored(server, trial)
     assert [m.metric for m in kept] == [0.1, 0.5, 0.95]
@@ -128,7 +133,7 @@ def test_validated_import_changes_nothing(server: LiveServer) -> None:
     assert foreseen.created
     for trial in (answer.trial, foreseen.trial):
         trial.ClearField("end_time")
-        trial.ClearField("last_report_time")
+        trial.newest.ClearField("report_time")
     assert foreseen.trial == answer.trial
 
 
@@ -139,7 +144,7 @@ def test_power_beyond_the_gpus(server: LiveServer, joules: float, monitor: str, 
     named = monitor_of(monitor) if monitor else None
     trial = imported(trainer, measurements=epochs(0.1, 0.95, cost=joules), monitor=named).trial
     found = [(warning.reason, warning.field) for warning in trial.warnings]
-    assert found == [(v1.WARNING_REASON_POWER_OUT_OF_RANGE, "result.energy_joules")] * warns
+    assert found == [(v1.WARNING_REASON_POWER_OUT_OF_RANGE, "result.measurement.energy_joules")] * warns
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,7 @@ def test_undecided_trial_ends_as_the_client_says(server: LiveServer, reason: str
     for number, measured in enumerate((epochs(0.1, 0.2), []), 1):
         trial = imported(trainer, f"r{number}", measurements=measured, end_reason=ended).trial
         assert (trial.status, trial.end_reason) == (v1.TrialStatus.Value(f"TRIAL_STATUS_{status}"), ended)
-        assert (trial.converged, trial.last_epoch) == (False, len(measured))
+        assert (trial.converged, trial.newest.epoch) == (False, len(measured))
     state = details_of(server, trainer).batch_size_states[1]
     assert state.num_failed == (0 if reason == "PREEMPTED" else 2)
     assert not job_of(server, trainer).HasField("min_cost")
@@ -170,7 +175,7 @@ def test_what_comes_after_the_decision_does_not_count(server: LiveServer) -> Non
     trainer = Trainer(server.trainer)
     measured = epochs(0.1, 0.95, 0.99)
     trial = imported(trainer, measurements=measured, end_reason=v1.END_REASON_OUT_OF_MEMORY).trial
-    assert (trial.end_reason, trial.last_epoch, trial.cost) == (v1.END_REASON_TARGET_REACHED, 2, 20.0)
+    assert (trial.end_reason, trial.newest.epoch, trial.cost) == (v1.END_REASON_TARGET_REACHED, 2, 20.0)
     assert len(stored(server, trial)) == 2
 
 
@@ -213,7 +218,8 @@ def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
         ({"launch_id": ""}, {"launch_id"}),
         ({"launch_id": "x" * 201}, {"launch_id"}),
         ({"batch_size": 17}, {"batch_size"}),
-        ({"power_setting": power_setting(0.0)}, {"power_setting.limit_watts_per_gpu"}),
+        ({"measurements": [v1.Measurement(epoch=1, time_seconds=1, metric=0.5, power_setting=power_setting(0.0))]},
+         {"measurements[0].power_setting.limit_watts_per_gpu"}),
         ({"monitor": v1.Monitor(quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)}, {"monitor"}),
         ({"end_reason": v1.END_REASON_UNSPECIFIED}, {"end_reason"}),
         ({"end_reason": v1.END_REASON_TARGET_REACHED}, {"end_reason"}),
@@ -221,17 +227,16 @@ def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
         ({"end_reason": v1.END_REASON_COST_BOUND}, {"end_reason"}),
         ({"end_reason": v1.END_REASON_JOB_DELETED}, {"end_reason"}),
         ({"start_time": {"seconds": 1 << 60}}, {"start_time"}),
-        ({"measurements": epochs(0.1) * 2}, {"measurements[1].current_epoch"}),
+        ({"measurements": epochs(0.1) * 2}, {"measurements[1].epoch"}),
         ({"measurements": epochs(0.1, 0.2)[::-1]}, {f"measurements[1].{name}" for name in (
-            "current_epoch", "time_seconds", "energy_joules")}),
+            "epoch", "time_seconds", "energy_joules")}),
         ({"measurements": [v1.Measurement()]}, {f"measurements[0].{name}" for name in (
-            "current_epoch", "time_seconds", "metric")}),
-        ({"measurements": [v1.Measurement(current_epoch=1, time_seconds=float("nan"), energy_joules=-1,
+            "epoch", "time_seconds", "metric")}),
+        ({"measurements": [v1.Measurement(epoch=1, time_seconds=float("nan"), energy_joules=-1,
                                           metric=float("inf"))]},
          {f"measurements[0].{name}" for name in ("time_seconds", "energy_joules", "metric")}),
-        ({"launch_id": "", "batch_size": 3, "power_setting": power_setting(-1.0),
-          "end_reason": v1.END_REASON_JOB_DELETED},
-         {"launch_id", "batch_size", "power_setting.limit_watts_per_gpu", "end_reason"}),
+        ({"launch_id": "", "batch_size": 3, "end_reason": v1.END_REASON_JOB_DELETED},
+         {"launch_id", "batch_size", "end_reason"}),
     ],
 )  # fmt: skip
 def test_all_faults_at_once(server: LiveServer, fields: dict[str, Any], faults: set[str]) -> None:
@@ -286,7 +291,7 @@ def test_newest_measurements_are_kept(server: LiveServer) -> None:
     server.stop()
     server.start("--max-epochs-kept", "3")
     trial = imported(trainer, measurements=epochs(*[0.1] * 9), end_reason=v1.END_REASON_COMPLETED).trial
-    assert [m.current_epoch for m in stored(server, trial)] == [7, 8, 9]
+    assert [m.epoch for m in stored(server, trial)] == [7, 8, 9]
 
 
 def test_rest_of_a_running_trial_decides_it(server: LiveServer) -> None:
@@ -316,18 +321,10 @@ def test_rest_of_a_running_trial_is_judged_with_its_bound(server: LiveServer, la
         trial.id.batch_size,
         measurements=epochs(0.1, 0.2, 0.3, 0.4, last),
         end_reason=v1.END_REASON_COMPLETED,
-        power_setting=power_setting(225.5),
     ).trial
     assert (rest.status, rest.end_reason) == (v1.TRIAL_STATUS_DECIDED, v1.END_REASON_COST_BOUND)
-    assert rest.power_setting.limit_watts_per_gpu == 225.5
-    assert (rest.converged, rest.last_epoch, rest.cost, rest.last_metric) == (False, 5, 50.0, last)
+    assert (rest.converged, rest.newest.epoch, rest.cost, rest.newest.metric) == (False, 5, 50.0, last)
     assert trainer.heartbeat(trial).target_reached is (last == 0.95)
-
-
-def test_power_limit_is_known_without_epochs(server: LiveServer) -> None:
-    """A trial of which nothing but its power limit and its end is known has both."""
-    trial = imported(Trainer(server.trainer), end_reason=v1.END_REASON_ERROR, power_setting=power_setting(225.5)).trial
-    assert (trial.power_setting.limit_watts_per_gpu, trial.end_reason) == (225.5, v1.END_REASON_ERROR)
 
 
 def test_rest_that_shrinks_is_refused(server: LiveServer) -> None:
@@ -366,9 +363,9 @@ def test_preempted_trial_that_went_on_without_the_server_is_completed(server: Li
     trainer.report(trial, 10.0, metric=0.1)
     trainer.end(trial, v1.END_REASON_PREEMPTED)
     same = imported(trainer, "launch", measurements=epochs(0.1), end_reason=v1.END_REASON_COMPLETED).trial
-    assert (same.end_reason, same.last_epoch) == (v1.END_REASON_PREEMPTED, 1)
+    assert (same.end_reason, same.newest.epoch) == (v1.END_REASON_PREEMPTED, 1)
     answer = imported(trainer, "launch", measurements=epochs(0.1, 0.5, 0.95), end_reason=v1.END_REASON_COMPLETED)
-    assert (answer.trial.status, answer.trial.converged, answer.trial.last_epoch) == (
+    assert (answer.trial.status, answer.trial.converged, answer.trial.newest.epoch) == (
         v1.TRIAL_STATUS_DECIDED,
         True,
         3,
@@ -384,7 +381,7 @@ def test_lost_trial_that_gains_nothing_stays_lost(server: LiveServer) -> None:
     again = imported(trainer, "launch", measurements=epochs(0.1), end_reason=v1.END_REASON_LOST).trial
     assert again == lost
     more = imported(trainer, "launch", measurements=epochs(0.2, first=2), end_reason=v1.END_REASON_LOST).trial
-    assert (more.end_reason, more.last_epoch) == (v1.END_REASON_LOST, 2)
+    assert (more.end_reason, more.newest.epoch) == (v1.END_REASON_LOST, 2)
     ended = imported(trainer, "launch", end_reason=v1.END_REASON_ERROR).trial
     assert ended.end_reason == v1.END_REASON_ERROR
     assert details_of(server, trainer).batch_size_states[1].num_failed == 1
@@ -469,7 +466,7 @@ def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
             server.start()
     trials = server.admin.ListTrials(v1.ListTrialsRequest(job_id=trainer.job_id)).trials
     assert [trial.id.trial_number for trial in trials] == list(range(1, 41))
-    assert [trial.last_epoch for trial in trials] == list(wanted.values())
+    assert [trial.newest.epoch for trial in trials] == list(wanted.values())
     assert [len(stored(server, trial)) for trial in trials] == list(wanted.values())
 
 

@@ -150,14 +150,18 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
     server.kill()
     server.start()
     shown = job.next("launch")
-    assert (shown.id, shown.status, shown.last_epoch) == (trial.id, v1.TRIAL_STATUS_INTERRUPTED, 2)
+    assert (shown.id, shown.status, shown.newest.epoch) == (trial.id, v1.TRIAL_STATUS_INTERRUPTED, 2)
     back = job.next("launch", resume=True)
-    assert (back.id, back.status, back.last_epoch) == (trial.id, v1.TRIAL_STATUS_RUNNING, 2)
-    assert (back.time_seconds, back.energy_joules, back.end_reason) == (7.0, 5.0, v1.END_REASON_UNSPECIFIED)
+    assert (back.id, back.status, back.newest.epoch) == (trial.id, v1.TRIAL_STATUS_RUNNING, 2)
+    assert (back.newest.time_seconds, back.newest.energy_joules, back.end_reason) == (
+        7.0,
+        5.0,
+        v1.END_REASON_UNSPECIFIED,
+    )
     assert back.lease_expire_time.ToDatetime(timezone.utc) > datetime.now(timezone.utc)
     server.kill()
     server.start()
-    assert get(server, trial).last_epoch == 2
+    assert get(server, trial).newest.epoch == 2
     assert job.report(back, 10.0, epoch=3, time=8.0).converged
     assert job.next().id.trial_number == 2
 
@@ -245,7 +249,10 @@ def test_refused_report_does_not_revive(server: LiveServer) -> None:
     lose(server, trial)
     with refused() as refusal:
         job.report(trial, -1.0)
-    assert (refusal.code, list(refusal.faults)) == (grpc.StatusCode.INVALID_ARGUMENT, ["result.energy_joules"])
+    assert (refusal.code, list(refusal.faults)) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        ["result.measurement.energy_joules"],
+    )
     assert get(server, trial).end_reason == v1.END_REASON_LOST
 
 

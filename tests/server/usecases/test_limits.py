@@ -122,7 +122,7 @@ def test_epochs_kept(limited: LiveServer) -> None:
     for epoch in range(16, 20):
         job.report(trial, epoch, metric=0.1, epoch=epoch)
     shown = limited.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=trial.id))
-    assert [m.current_epoch for m in shown.measurements] == [16, 17, 18, 19]
+    assert [m.epoch for m in shown.measurements] == [16, 17, 18, 19]
     assert job.report(trial, 20, epoch=20).converged
     assert limited.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.min_cost == 20
 
@@ -307,7 +307,7 @@ def test_trainer_without_a_stream(limited: LiveServer) -> None:
             bso.on_evaluate(metric)
         assert bso.training_finished
     (trial,) = limited.admin.ListTrials(v1.ListTrialsRequest(job_id="single")).trials
-    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 3)
+    assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 3)
     for stream in streams:
         stream.close()
 
@@ -374,7 +374,7 @@ def test_long_trials_are_split_into_pages_that_fit(server: LiveServer) -> None:
     server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix=job_id[:1])))
     request = v1.ImportTrialRequest(job_id=job_id, batch_size=16, end_reason=v1.END_REASON_PREEMPTED)
     request.start_time.GetCurrentTime()
-    request.measurements.add(current_epoch=1, time_seconds=1.0, energy_joules=10.0, metric=0.1)
+    request.measurements.add(epoch=1, time_seconds=1.0, energy_joules=10.0, metric=0.1)
     for number in range(1000):
         # Others than in the first trial are worth a warning.
         kinds = [chr(0x20000 + 8 * bool(number) + kind) * 50 for kind in range(8)]
@@ -400,7 +400,7 @@ def multiply(database: Path, number: int) -> None:
             table: ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
             for table in ("jobs", "arms")
         }
-        warned = [("METRIC_OUT_OF_RANGE", "result.metric", "x" * 1_000, 1)] * 6
+        warned = [("METRIC_OUT_OF_RANGE", "result.measurement.metric", "x" * 1_000, 1)] * 6
         connection.execute("UPDATE jobs SET warnings = ?", (json.dumps(warned),))
         connection.execute("BEGIN")
         for copy in range(number):
@@ -417,7 +417,7 @@ def test_largest_page_of_measurements_fits_into_one_message() -> None:
 
 
 def _widest() -> v1.Measurement:
-    widest = v1.Measurement(current_epoch=2**31 - 1, time_seconds=1.5, energy_joules=1.5, metric=0.5)
+    widest = v1.Measurement(epoch=2**31 - 1, time_seconds=1.5, energy_joules=1.5, metric=0.5)
     widest.report_time.FromNanoseconds(1_999_999_999_999_999_999)
     return widest
 
@@ -450,7 +450,7 @@ async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pyte
         await asyncio.sleep(0)
         for counts in pieces.values():
             counts.append(0)
-    assert [measured.current_epoch for measured in (await answer).measurements] == list(range(1, 3_501))
+    assert [measured.epoch for measured in (await answer).measurements] == list(range(1, 3_501))
     # Of each piece one more is read, to see whether more follow.
     assert [sum(counts) for counts in pieces.values()] == [3_503, 3_500]
     assert max(map(max, pieces.values())) <= 1_001, "between two answers"

@@ -180,9 +180,9 @@ def test_malformed_monitor_is_refused(server: LiveServer, monitor: v1.Monitor) -
     with refused() as refusal:
         trainer.report(trial, -1.0, monitor=monitor)
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_RESULT")
-    assert set(refusal.faults) == {"result.energy_joules", "result.monitor"}
+    assert set(refusal.faults) == {"result.measurement.energy_joules", "result.monitor"}
     assert not get(server, trial).HasField("monitor")
-    assert get(server, trial).last_epoch == 0
+    assert get(server, trial).newest.epoch == 0
 
 
 def test_names_are_free(server: LiveServer) -> None:
@@ -226,7 +226,7 @@ def test_server_logs_once_that_a_trial_has_no_energy(watched: WatchedServer) -> 
     of_time = Trainer(watched.trainer, eta_knob=0)
     of_time.report(of_time.next(), 0.0, metric=0.1)
     (line,) = watched.events("trial warning")
-    assert (line["reason"], line["field"]) == ("NO_ENERGY", "result.energy_joules")
+    assert (line["reason"], line["field"]) == ("NO_ENERGY", "result.measurement.energy_joules")
     assert (line["level"], line["job"], line["trial"], line["epoch"]) == ("warning", trainer.job_id, 1, 1)
 
 

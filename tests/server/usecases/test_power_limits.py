@@ -325,7 +325,7 @@ def test_cheapest_is_as_the_formula_says(samples: list[PowerSample], eta: float)
     spec = JobSpec("j", "j", (8,), 8, GpuConfig(500.0, 2, "Test GPU"), eta_knob=eta)
 
     def written_out(sample: PowerSample) -> float:
-        average = sample.energy_joules / sample.time_seconds
+        average = (sample.energy_joules or 0.0) / sample.time_seconds
         return (eta * average + (1 - eta) * 500.0) * sample.time_seconds / sample.steps
 
     best = cheapest(spec, samples)

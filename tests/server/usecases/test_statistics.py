@@ -166,7 +166,7 @@ def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer
     job = People(priced)
     for number in range(20):
         size, cost = (16, 100.0) if number < 5 else (8, 10.0)
-        epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=cost, metric=0.95)
+        epoch = v1.Measurement(epoch=1, time_seconds=1.0, energy_joules=cost, metric=0.95)
         priced.trainer.ImportTrial(
             v1.ImportTrialRequest(job_id=job.job_id, launch_id=str(number), batch_size=size, measurements=[epoch])
         )
@@ -180,7 +180,7 @@ def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer
 def test_imported_trials_without_energy_cost_no_money(priced: LiveServer) -> None:
     """Where energy has a price, the money of a model is unknown without its energy, also before the first delivery."""
     job = People(priced, eta_knob=0.5)
-    epoch = v1.Measurement(current_epoch=1, time_seconds=1.0, energy_joules=0.0, metric=0.95)
+    epoch = v1.Measurement(epoch=1, time_seconds=1.0, energy_joules=0.0, metric=0.95)
     request = v1.ImportTrialRequest(job_id=job.job_id, launch_id="a", batch_size=16, measurements=[epoch])
     priced.trainer.ImportTrial(request)
     savings = figures(priced, job.job_id).savings
@@ -293,7 +293,7 @@ def test_buckets_of_single_trials_say_when_and_why(priced: LiveServer) -> None:
         (each.newest_trial, each.last_end_time, each.mean_epochs, each.end_reason, each.reason, each.excluded)
         for each in found.buckets
     ] == [
-        (trial.id.trial_number, trial.end_time, trial.last_epoch, trial.end_reason, trial.reason, trial.excluded)
+        (trial.id.trial_number, trial.end_time, trial.newest.epoch, trial.end_reason, trial.reason, trial.excluded)
         for trial in trials
     ]
     assert [each.excluded for each in found.buckets] == [False, False, True]
@@ -359,7 +359,9 @@ def test_numbers_whose_sums_would_not_be_finite_are_refused(priced: LiveServer) 
     job = People(priced, eta_knob=1.0)
     trial = job.next()
     for field in ("time_seconds", "energy_joules"):
-        measured = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)
+        measured = v1.TrainingResult(
+            trial=trial.id, measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.5, epoch=1)
+        )
         setattr(measured, field, 1.5e100)
         with refused() as refusal:
             priced.trainer.ReportResult(v1.ReportResultRequest(result=measured))
@@ -488,7 +490,7 @@ def test_trial_says_why_it_was_chosen_and_why_it_ended(server: LiveServer) -> No
         assert (first.decision_message, first.target_reached) == (decision.message, True)
         assert other.decision_message.startswith("continue")
         assert (first.recurrence, other.recurrence) == (1, 2)
-        assert first.last_report_time.seconds
+        assert first.newest.report_time.seconds
     assert server.stop() == 0
     server.start()
     kept = server.admin.GetTrial(v1.GetTrialRequest(trial=answer.trial.id)).trial

@@ -42,7 +42,9 @@ def test_report_of_unknown_job_is_not_found(grpc_stub: Stub) -> None:
     """A report for an unknown job is NOT_FOUND, whatever it contains."""
     trial = v1.TrialId(job_id="unknown", batch_size=1, trial_number=1)
     with refused() as refusal:
-        grpc_stub.ReportResult(v1.ReportResultRequest(result=v1.TrainingResult(trial=trial, current_epoch=-5)))
+        grpc_stub.ReportResult(
+            v1.ReportResultRequest(result=v1.TrainingResult(trial=trial, measurement=v1.Measurement(epoch=-5)))
+        )
     assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
 
 

@@ -75,7 +75,7 @@ def test_metric_out_of_range(server: LiveServer, target: float, metric: float) -
     trial = trainer.next()
     assert not trainer.report(trial, 10.0, metric=0.1).warnings
     (warning,) = trainer.report(trial, 20.0, metric=metric, epoch=2).warnings
-    assert (warning.reason, warning.field) == (v1.WARNING_REASON_METRIC_OUT_OF_RANGE, "result.metric")
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_METRIC_OUT_OF_RANGE, "result.measurement.metric")
     assert f"{metric:g} in epoch 2" in warning.message
     assert list(trainer.report(trial, 30.0, metric=metric, epoch=3).warnings) == [warning]
 
@@ -205,7 +205,7 @@ def test_no_energy(server: LiveServer) -> None:
     """A first report of 0 J has a warning unless energy has no weight."""
     trainer = Trainer(server.trainer)
     (warning,) = trainer.report(trainer.next(), 0.0, metric=0.1).warnings
-    assert (warning.reason, warning.field) == (v1.WARNING_REASON_NO_ENERGY, "result.energy_joules")
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_NO_ENERGY, "result.measurement.energy_joules")
     of_time = Trainer(server.trainer, eta_knob=0)
     assert not of_time.report(of_time.next(), 0.0, metric=0.1).warnings
 
@@ -299,7 +299,7 @@ def test_imported_epoch_is_checked_beside_the_one_before_it(server: LiveServer) 
     trainer.report(trainer.next("launch"), 10.0, metric=2.0)
     rest = imported(trainer, "launch", measurements=epochs(0.9, first=2), end_reason=v1.END_REASON_ERROR).trial
     whole = imported(trainer, "b", measurements=epochs(0.8, 2.0, 0.9), end_reason=v1.END_REASON_ERROR).trial
-    assert [(trial.last_epoch, len(trial.warnings)) for trial in (rest, whole)] == [(2, 0), (3, 0)]
+    assert [(trial.newest.epoch, len(trial.warnings)) for trial in (rest, whole)] == [(2, 0), (3, 0)]
 
 
 def test_loss_that_reaches_its_target_at_once_names_both_causes(server: LiveServer) -> None:
@@ -377,11 +377,11 @@ def test_report_without_a_new_warning_is_one_row(watched: WatchedServer) -> None
 def test_launch_that_contradicts_a_warning(reason: WarningReason, fields: dict[str, Any], kept: bool) -> None:
     """A warning is withdrawn by a later launch that counts, had reports long enough to have it, and has it not."""
     spec = resolve(draft(), "j-new")
-    warning = TrialWarning(reason, "result.metric", "a message", 2)
+    warning = TrialWarning(reason, "result.measurement.metric", "a message", 2)
     job = Job(spec, POLICIES[spec.policy].register(spec, ()), BEGIN, warnings=(warning,))
     changed = dict(fields)
     last = Measurement(changed.pop("epoch", 3), 1.0, 1.0, 0.1, BEGIN)
-    own = tuple(TrialWarning(each, "result.metric", "", 3) for each in changed.pop("warnings", ()))
+    own = tuple(TrialWarning(each, "result.measurement.metric", "", 3) for each in changed.pop("warnings", ()))
     ended = Trial("j", 3, 16, TrialType.MAB, 0, BEGIN, last=last, warnings=own)
     assert without_contradicted(job, ended._replace(**changed)).warnings == (warning,) * kept
 

@@ -86,7 +86,7 @@ func train(ctx context.Context, session *wattwise.TrialSession, pace time.Durati
 		}
 		metric, epochSeconds, epochJoules := simulateEpoch(session.BatchSize(), epoch)
 		seconds, joules = seconds+epochSeconds, joules+epochJoules
-		decision, err := session.Report(ctx, epoch, seconds, joules, metric)
+		decision, err := session.Report(ctx, epoch, seconds, &joules, metric)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()

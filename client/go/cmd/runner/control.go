@@ -26,8 +26,8 @@ func (s *steps) importTrial(ctx context.Context, args fields) (proto.Message, er
 		if !ok || len(values) != 3 {
 			return nil, fmt.Errorf("%v is not [epoch, cost, metric]", line)
 		}
-		measurement := &v1.Measurement{TimeSeconds: 1}
-		err := fill(measurement, fields{"current_epoch": values[0], "energy_joules": values[1], "metric": values[2]})
+		measurement := &v1.Measurement{TimeSeconds: proto.Float64(1)}
+		err := fill(measurement, fields{"epoch": values[0], "energy_joules": values[1], "metric": values[2]})
 		if err != nil {
 			return nil, err
 		}

@@ -117,18 +117,26 @@ func (s *steps) result(args fields) (*v1.TrainingResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	long := map[string]string{"epoch": "current_epoch", "cost": "energy_joules", "time": "time_seconds"}
-	named := fields{}
+	long := map[string]string{"cost": "energy_joules", "time": "time_seconds"}
+	outer, named := fields{}, fields{}
 	for name, value := range args {
 		if long[name] != "" {
 			name = long[name]
 		}
-		if name != "trial" {
+		switch name {
+		case "trial":
+		case "monitor":
+			outer[name] = value
+		default:
 			named[name] = value
 		}
 	}
-	result := &v1.TrainingResult{Trial: trial, TimeSeconds: 1}
-	return result, fill(result, named)
+	measurement := &v1.Measurement{TimeSeconds: proto.Float64(1)}
+	if err := fill(measurement, named); err != nil {
+		return nil, err
+	}
+	result := &v1.TrainingResult{Trial: trial, Measurement: measurement}
+	return result, fill(result, outer)
 }
 
 func (s *steps) heartbeat(ctx context.Context, args fields) (proto.Message, error) {

@@ -214,9 +214,9 @@ def _trial(name: str) -> Field:
     return lambda row: _optional(row.trial, name)
 
 
-def _report_field(name: str) -> Field:
-    """A field that is unset, or unknown, before the first report."""
-    return lambda row: getattr(row.trial, name) if row.trial.last_epoch else None
+def _newest(name: str) -> Field:
+    """A field of the newest measurement."""
+    return lambda row: _optional(row.trial.newest, name)
 
 
 def _time(name: str) -> Field:
@@ -227,8 +227,9 @@ def _time(name: str) -> Field:
     return value
 
 
-def _computed_field(name: str) -> Field:
-    return lambda row: getattr(row.trial.computed, name) if row.trial.HasField("computed") else None
+def _report_time(row: JobTrial) -> str | None:
+    newest = row.trial.newest
+    return instant(newest.report_time) if newest.HasField("report_time") else None
 
 
 def _enum(enum: Any, value: int) -> str | None:
@@ -260,22 +261,22 @@ FIELDS: Mapping[str, Field] = {
     "end_reason": lambda row: _enum(v1.EndReason, row.trial.end_reason),
     "target_reached": lambda row: row.trial.target_reached,
     "converged": lambda row: row.trial.converged,
-    "epoch": _report_field("last_epoch"),
-    "metric": _trial("last_metric"),
+    "epoch": lambda row: row.trial.newest.epoch or None,
+    "metric": _newest("metric"),
     "target_metric": lambda row: row.job.spec.target_metric,
-    "time_seconds": _report_field("time_seconds"),
-    "energy_joules": _report_field("energy_joules"),
+    "time_seconds": _newest("time_seconds"),
+    "energy_joules": _newest("energy_joules"),
     "cost_joules": _trial("cost"),
     "cost_bound_joules": _trial("cost_bound"),
-    "limit_watts_per_gpu": lambda row: _limit(row.trial.power_setting),
-    "computed_time_seconds": _computed_field("time_seconds"),
-    "computed_energy_joules": _computed_field("energy_joules"),
-    "computed_limit_watts_per_gpu": lambda row: _limit(row.trial.computed.power_setting),
+    "limit_watts_per_gpu": lambda row: _limit(row.trial.newest.power_setting),
+    "computed_time_seconds": lambda row: row.trial.newest.computed.time_seconds or None,
+    "computed_energy_joules": lambda row: _optional(row.trial.newest.computed, "energy_joules"),
+    "computed_limit_watts_per_gpu": lambda row: _limit(row.trial.newest.computed.power_setting),
     "monitor": lambda row: monitor_text(row.trial.monitor) or None,
     "energy_quality": lambda row: energy_quality(row.trial.monitor).name.lower() if row.trial.monitor.kinds else None,
     "start_time": _time("start_time"),
     "end_time": _time("end_time"),
-    "last_report_time": _time("last_report_time"),
+    "last_report_time": _report_time,
     "recurrence": lambda row: row.trial.recurrence or None,
     "pruning_round": lambda row: row.trial.pruning_round if row.job.spec.num_pruning_rounds else None,
     "excluded": lambda row: row.trial.excluded,

@@ -169,3 +169,13 @@ def estimate_mark(*sources: EnergySource) -> str:
     if known <= {EnergyQuality.MEASURED}:
         return ""
     return " (estimate)" if known == {EnergyQuality.ESTIMATED} else " (partly estimate)"
+
+
+def energy_of(sums: v1.Measurement | v1.ComputedUsage) -> float | None:
+    """The energy in joules; None if none was measured."""
+    return sums.energy_joules if sums.HasField("energy_joules") else None
+
+
+def step_energy(limit: v1.ProfiledLimit | v1.PowerLimit) -> float | None:
+    """The energy of a step in joules; None if none was measured."""
+    return limit.energy_joules_per_step if limit.HasField("energy_joules_per_step") else None

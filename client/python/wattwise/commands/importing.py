@@ -13,7 +13,7 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.commands.actions import add_id, plain, print_json
-from wattwise.commands.humanize import duration, end_reason, joules, moment
+from wattwise.commands.humanize import duration, end_reason, energy_of, joules, moment
 from wattwise.commands.main import complain, say
 from wattwise.commands.trials_file import FileTrial, TrialsFileError, read
 from wattwise.errors import InvalidRequestError, WattwiseError
@@ -28,7 +28,8 @@ FORMAT = """The file has a line of column names, then one for each epoch of a tr
   2026-10-01,128,2,122.9,36400,0.97
   2026-10-02,256,3,140.1,42000,0.98
 
-time_seconds and energy_joules are sums since the start of the trial. Optional columns are end_reason,
+time_seconds and energy_joules are sums since the start of the trial; an empty energy_joules means that no energy was
+measured. Optional columns are end_reason,
 limit_watts_per_gpu and start_time. A trial is known by its name: importing a file again changes nothing.
 A trial has at most 5,000 lines; if it has more, leave out some of its earlier epochs.
 """
@@ -132,7 +133,7 @@ def _print(args: argparse.Namespace, trial: FileTrial, answer: v1.ImportTrialRes
     what = f"known as trial {known.id.trial_number}"
     if answer.created:
         what = "would be created" if args.dry_run else f"created as trial {known.id.trial_number}"
-    usage = _usage(_last(known) if known.last_epoch else None)
+    usage = _usage(known.newest if known.HasField("newest") else None)
     start = f"started {moment(known.start_time)}" if known.HasField("start_time") else "start unknown"
     end = f"ended by {end_reason(known.end_reason)}"
     why = ", before the job's reset" if answer.created else ""
@@ -147,11 +148,6 @@ def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialReques
         batch_size=trial.batch_size,
         measurements=trial.measurements,
         end_reason=trial.end_reason,
-        power_setting=(
-            None
-            if trial.limit_watts_per_gpu is None
-            else v1.PowerSetting(limit_watts_per_gpu=trial.limit_watts_per_gpu)
-        ),
         validate_only=args.dry_run,
     )
     if trial.start_time is not None:
@@ -159,25 +155,17 @@ def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialReques
     return request
 
 
-def _last(known: v1.Trial) -> v1.Measurement:
-    return v1.Measurement(
-        current_epoch=known.last_epoch,
-        time_seconds=known.time_seconds,
-        energy_joules=known.energy_joules,
-        metric=known.last_metric,
-    )
-
-
 def _differs(trial: FileTrial, known: v1.Trial) -> bool:
     """Whether a known trial has other measurements than the file, up to the epoch that decided it."""
-    epochs = {measurement.current_epoch: measurement for measurement in trial.measurements}
-    if not known.last_epoch:
+    epochs = {measurement.epoch: measurement for measurement in trial.measurements}
+    if not known.newest.epoch:
         return bool(epochs)
-    sent, stored = epochs.get(known.last_epoch), _last(known)
-    if sent is None or (known.status == v1.TRIAL_STATUS_FAILED and max(epochs) > known.last_epoch):
+    sent, stored = epochs.get(known.newest.epoch), known.newest
+    if sent is None or (known.status == v1.TRIAL_STATUS_FAILED and max(epochs) > known.newest.epoch):
         return True
     same_metric = sent.metric == stored.metric or (math.isnan(sent.metric) and math.isnan(stored.metric))
-    return (sent.time_seconds, sent.energy_joules) != (stored.time_seconds, stored.energy_joules) or not same_metric
+    same_sums = (sent.time_seconds, energy_of(sent)) == (stored.time_seconds, energy_of(stored))
+    return not (same_sums and same_metric)
 
 
 def _difference(args: argparse.Namespace, known: v1.Trial) -> str:
@@ -196,8 +184,10 @@ def _complain(args: argparse.Namespace, trial: FileTrial, text: str) -> None:
 def _usage(last: v1.Measurement | None) -> str:
     if last is None:
         return "no epochs"
-    epochs = f"{last.current_epoch} epoch{'' if last.current_epoch == 1 else 's'}"
-    return f"{epochs}, {duration(last.time_seconds)}, {joules(last.energy_joules)}, metric {last.metric:.6g}"
+    epochs = f"{last.epoch} epoch{'' if last.epoch == 1 else 's'}"
+    energy = energy_of(last)
+    used = "energy not measured" if energy is None else joules(energy)
+    return f"{epochs}, {duration(last.time_seconds)}, {used}, metric {last.metric:.6g}"
 
 
 def _say(name: str, text: str) -> None:

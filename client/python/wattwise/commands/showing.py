@@ -14,10 +14,12 @@ from wattwise.commands.columns import Column, add_table_options, numbers, print_
 from wattwise.commands.humanize import (
     COMPUTED_NOTE,
     duration,
+    energy_of,
     estimate_mark,
     exact_moment,
     joules,
     moment,
+    step_energy,
 )
 from wattwise.commands.main import complain, say
 from wattwise.commands.savings import figures_of
@@ -156,31 +158,32 @@ def _facts(job: v1.Job, trial: v1.Trial) -> Iterator[tuple[str, str]]:
 def _measured(spec: v1.JobSpec, trial: v1.Trial) -> Iterator[tuple[str, str]]:
     """What its newest report said."""
     mark = estimate_mark(trial.monitor)
-    yield "epochs", f"{trial.last_epoch} of at most {spec.max_epochs}"
-    if trial.HasField("last_metric"):
+    yield "epochs", f"{trial.newest.epoch} of at most {spec.max_epochs}"
+    if trial.HasField("newest"):
         sign = "at least" if spec.higher_is_better_metric else "at most"
-        yield "metric", f"{trial.last_metric:.4g}; the target is {sign} {spec.target_metric:g}"
+        yield "metric", f"{trial.newest.metric:.4g}; the target is {sign} {spec.target_metric:g}"
     if trial.HasField("cost"):
         bound = f", stopped above {joules(trial.cost_bound)}" if trial.HasField("cost_bound") else ", without a bound"
         yield "cost", f"{joules(trial.cost)}{mark}{bound}"
-        yield "time", duration(trial.time_seconds)
-        yield "energy", f"{joules(trial.energy_joules)}{mark}" if trial.energy_joules > 0 else "not measured"
-    if trial.HasField("computed"):
+        yield "time", duration(trial.newest.time_seconds)
+        energy = energy_of(trial.newest)
+        yield "energy", "not measured" if energy is None else f"{joules(energy)}{mark}"
+    if trial.newest.HasField("computed"):
         yield (
             "computed",
-            f"the cost is {COMPUTED_NOTE}: {watts_per_gpu(trial.computed.power_setting.limit_watts_per_gpu)}",
+            f"the cost is {COMPUTED_NOTE}: {watts_per_gpu(trial.newest.computed.power_setting.limit_watts_per_gpu)}",
         )
-    if trial.power_setting.HasField("limit_watts_per_gpu"):
-        yield "power limit", watts_per_gpu(trial.power_setting.limit_watts_per_gpu)
+    if trial.newest.power_setting.HasField("limit_watts_per_gpu"):
+        yield "power limit", watts_per_gpu(trial.newest.power_setting.limit_watts_per_gpu)
     if trial.monitor.kinds:
         yield "monitor", monitor_text(trial.monitor)
 
 
 EPOCH_COLUMNS: Sequence[Column[v1.Measurement]] = (
-    numbers("epoch", lambda epoch: epoch.current_epoch),
+    numbers("epoch", lambda epoch: epoch.epoch),
     numbers("metric", lambda epoch: epoch.metric, "{:.4g}".format, priority=1),
     numbers("time so far", lambda epoch: epoch.time_seconds, duration, priority=2),
-    numbers("energy so far", lambda epoch: epoch.energy_joules, joules, priority=3),
+    numbers("energy so far", energy_of, joules, priority=3),
     Column(
         "reported",
         lambda epoch: moment(epoch.report_time) if epoch.HasField("report_time") else "",
@@ -195,6 +198,6 @@ _LIMIT_COLUMNS: Sequence[Column[v1.ProfiledLimit]] = (
     numbers("power limit", lambda limit: limit.power_setting.limit_watts_per_gpu, watts_per_gpu),
     numbers("cost of a step", lambda limit: limit.cost_per_step, joules, priority=1),
     numbers("time of a step", lambda limit: limit.time_seconds_per_step, step_time, priority=2),
-    numbers("energy of a step", lambda limit: limit.energy_joules_per_step or None, joules, priority=3),
+    numbers("energy of a step", step_energy, joules, priority=3),
 )
 """The columns of the power limits that a trial has profiled, for one training step."""

@@ -16,11 +16,13 @@ from wattwise.commands.humanize import (
     age,
     duration,
     end_reason,
+    energy_of,
     estimate_mark,
     exact_moment,
     joules,
     moment,
     spread,
+    step_energy,
     trial_result,
 )
 from wattwise.monitor.kind import monitor_text
@@ -158,7 +160,7 @@ def _wide_columns(details: v1.JobDetails, mark: str, with_money: bool) -> Iterat
         )
         yield numbers("cost of a step", lambda row: row.limit.cost_per_step or None, joules)
         yield numbers("time of a step", lambda row: row.limit.time_seconds_per_step or None, step_time)
-        yield numbers("energy of a step", lambda row: row.limit.energy_joules_per_step or None, joules)
+        yield numbers("energy of a step", lambda row: step_energy(row.limit), joules)
     if with_money:
         yield Column("mean money of a delivery", lambda row: row.money, right=True)
 
@@ -291,11 +293,11 @@ def stuck(job: v1.Job) -> bool:
 
 def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
     """Whether a trial has reached its job's target; empty if it was never evaluated, or failed."""
-    if not trial.HasField("last_metric") or trial.status in UNDECIDED:
+    if not trial.HasField("newest") or trial.status in UNDECIDED:
         return ""
     if trial.status == v1.TRIAL_STATUS_RUNNING:
         return "not yet"
-    if not reaches_target(spec, trial.last_metric):
+    if not reaches_target(spec, trial.newest.metric):
         return "missed"
     return "reached" if trial.converged else "reached, over budget"
 
@@ -473,16 +475,16 @@ def _status(row: JobTrial) -> str:
 
 
 def _metric(row: JobTrial) -> float | None:
-    return row.trial.last_metric if row.trial.HasField("last_metric") else None
+    return row.trial.newest.metric if row.trial.HasField("newest") else None
 
 
 def _time(row: JobTrial) -> float | None:
     """Seconds; None before the first report, like the next two."""
-    return row.trial.time_seconds if row.trial.HasField("cost") else None
+    return row.trial.newest.time_seconds if row.trial.HasField("newest") else None
 
 
 def _energy(row: JobTrial) -> float | None:
-    return row.trial.energy_joules if row.trial.HasField("cost") else None
+    return energy_of(row.trial.newest)
 
 
 def _cost(row: JobTrial) -> float | None:
@@ -539,7 +541,7 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     Column("status", _status, priority=12),
     Column("ended by", lambda row: end_reason(row.trial.end_reason) if row.trial.end_reason else "", priority=13),
     Column("target", lambda row: target(row.job.spec, row.trial), priority=14),
-    numbers("epochs", lambda row: row.trial.last_epoch or None, priority=5),
+    numbers("epochs", lambda row: row.trial.newest.epoch or None, priority=5),
     numbers("metric", _metric, "{:.4g}".format, priority=4),
     numbers("time", _time, duration, priority=3),
     numbers("energy", _energy, joules, priority=7),
@@ -587,7 +589,7 @@ USAGE_ESTIMATES = Mark[JobTrial](
 )
 COMPUTED_COSTS = Mark[JobTrial](
     ("cost", COST_AND_BOUND),
-    lambda row: COMPUTED_MARK if row.trial.HasField("computed") else "",
+    lambda row: COMPUTED_MARK if row.trial.newest.HasField("computed") else "",
     "*",
     f"costs {COMPUTED_NOTE}",
     {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."},

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from wattwise import v1
 from wattwise.commands.csv_file import SEPARATED, CsvFile, number_in
@@ -24,6 +24,7 @@ MOST_EPOCHS = 5_000
 """The most measurements of one trial that a server accepts."""
 
 _KNOWN = (*REQUIRED, *OPTIONAL)
+_SUMS: tuple[Literal["time_seconds", "energy_joules"], ...] = ("time_seconds", "energy_joules")
 _MEASURED = ("epoch", "time_seconds", "energy_joules", "metric")
 _UNDECIDED = {
     "completed": v1.END_REASON_COMPLETED,
@@ -53,7 +54,6 @@ class FileTrial:
         line: the line of its first row.
         measurements: by ascending epoch; empty if it ended before its first epoch did.
         end_reason: how it ended, unless the measurements decide it.
-        limit_watts_per_gpu: None if unknown.
         start_time: None if unknown.
     """
 
@@ -62,7 +62,6 @@ class FileTrial:
     line: int
     measurements: list[v1.Measurement] = field(default_factory=list)
     end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
-    limit_watts_per_gpu: float | None = None
     start_time: datetime | None = None
 
 
@@ -188,7 +187,6 @@ class _Reader:
     def _trial(self, name: str, rows: Sequence[_Row]) -> FileTrial:
         size = self._same(rows, "batch_size", self._batch_size, required=True)
         trial = FileTrial(name, size or 0, rows[0].line)
-        trial.limit_watts_per_gpu = self._same(rows, "limit_watts_per_gpu", _above_zero)
         trial.start_time = self._same(rows, "start_time", _time)
         reason = self._same(rows, "end_reason", _end_reason)
         measured = [(row, self._measurement(row)) for row in rows if any(name in row.cells for name in _MEASURED)]
@@ -200,7 +198,7 @@ class _Reader:
                 "has none: error, out_of_memory, preempted or lost",
             )
         known = [(row, measurement) for row, measurement in measured if measurement is not None]
-        known.sort(key=lambda pair: pair[1].current_epoch)
+        known.sort(key=lambda pair: pair[1].epoch)
         self._check_order(known)
         trial.measurements = [measurement for _, measurement in known]
         if len(known) > MOST_EPOCHS:
@@ -241,19 +239,25 @@ class _Reader:
     def _measurement(self, row: _Row) -> v1.Measurement | None:
         epoch = self._value(row, "epoch", _whole)
         seconds = self._value(row, "time_seconds", _above_zero)
-        joules = self._value(row, "energy_joules", _not_negative)
+        joules = self._value(row, "energy_joules", _not_negative, required=False)
         metric = self._value(row, "metric", _metric)
-        if epoch is None or seconds is None or joules is None or metric is None:
+        watts = self._value(row, "limit_watts_per_gpu", _above_zero, required=False)
+        if epoch is None or seconds is None or metric is None:
             return None
-        return v1.Measurement(current_epoch=epoch, time_seconds=seconds, energy_joules=joules, metric=metric)
+        measured = v1.Measurement(epoch=epoch, time_seconds=seconds, energy_joules=joules, metric=metric)
+        if watts is not None:
+            measured.power_setting.limit_watts_per_gpu = watts
+        return measured
 
     def _check_order(self, measured: Sequence[tuple[_Row, v1.Measurement]]) -> None:
         for (before, earlier), (row, later) in pairwise(measured):
-            if later.current_epoch == earlier.current_epoch:
-                self._fault(row.line, "epoch", f"{later.current_epoch} is also in line {before.line}")
+            if later.epoch == earlier.epoch:
+                self._fault(row.line, "epoch", f"{later.epoch} is also in line {before.line}")
                 continue
-            for column in ("time_seconds", "energy_joules"):
-                if getattr(later, column) < getattr(earlier, column):
+            for column in _SUMS:
+                if earlier.HasField(column) and not later.HasField(column):
+                    self._fault(row.line, column, f"is empty, but not in line {before.line}, an earlier epoch")
+                elif getattr(later, column) < getattr(earlier, column):
                     self._fault(
                         row.line,
                         column,
@@ -263,9 +267,9 @@ class _Reader:
 
     def _check_decided(self, rows: Sequence[_Row], reason: str | None, measured: Sequence[v1.Measurement]) -> None:
         spec = self._spec
-        last = next((each.current_epoch for each in measured if each.current_epoch >= spec.max_epochs), None)
+        last = next((each.epoch for each in measured if each.epoch >= spec.max_epochs), None)
         if reason == "target_reached":
-            counted = (each for each in measured if last is None or each.current_epoch <= last)
+            counted = (each for each in measured if last is None or each.epoch <= last)
             shown = any(reaches_target(spec, each.metric) for each in counted)
             why = f"no metric reaches the target {spec.target_metric:g}"
         else:

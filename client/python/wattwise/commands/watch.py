@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from wattwise import v1
 from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain
 from wattwise.commands.columns import Column, Mark, Row, drawn, live_console
-from wattwise.commands.humanize import age, estimate_mark, instant, joules
+from wattwise.commands.humanize import age, energy_of, estimate_mark, instant, joules
 from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import (
@@ -284,11 +284,9 @@ def _now() -> str:
 
 def _time_of(trial: v1.Trial) -> Timestamp:
     """When a trial ended, reported, or else was dispatched."""
-    for name in ("end_time", "last_report_time"):
-        if trial.HasField(name):
-            found: Timestamp = getattr(trial, name)
-            return found
-    return trial.start_time
+    if trial.HasField("end_time"):
+        return trial.end_time
+    return trial.newest.report_time if trial.newest.HasField("report_time") else trial.start_time
 
 
 def _watched_facts(known: v1.WatchJobResponse) -> Mapping[str, object]:
@@ -334,7 +332,7 @@ def _estimate(mark: str) -> str | None:
 
 def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
     running = trial.status == v1.TRIAL_STATUS_RUNNING
-    reported = bool(trial.last_epoch)
+    reported = bool(trial.newest.epoch)
     status = "running" if running else enum_name(v1.TrialStatus, trial.status)
     reason = enum_name(v1.EndReason, trial.end_reason).replace(" ", "_")
     return {
@@ -344,11 +342,11 @@ def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
         "status": status,
         "end_reason": None if running else reason,
         "target_reached": str(trial.target_reached).lower(),
-        "epoch": trial.last_epoch or None,
-        "metric": trial.last_metric if trial.HasField("last_metric") else None,
+        "epoch": trial.newest.epoch or None,
+        "metric": trial.newest.metric if trial.HasField("newest") else None,
         "target": spec.target_metric,
-        "time_s": trial.time_seconds if reported else None,
-        "energy_j": trial.energy_joules if reported else None,
+        "time_s": trial.newest.time_seconds if reported else None,
+        "energy_j": energy_of(trial.newest),
         "cost_j": trial.cost if trial.HasField("cost") else None,
         "estimate": _estimate(estimate_mark(trial.monitor)),
         "bound_j": trial.cost_bound if trial.HasField("cost_bound") else None,
@@ -460,7 +458,7 @@ def _bound(row: JobTrial) -> float | None:
 
 
 def _metric(row: JobTrial) -> float | None:
-    return row.trial.last_metric if row.trial.HasField("last_metric") else None
+    return row.trial.newest.metric if row.trial.HasField("newest") else None
 
 
 def _target(row: JobTrial) -> float | None:
@@ -469,7 +467,7 @@ def _target(row: JobTrial) -> float | None:
 
 def _report_age(row: JobTrial) -> str:
     trial = row.trial
-    return age(seconds_since(trial.last_report_time)) if trial.HasField("last_report_time") else ""
+    return age(seconds_since(trial.newest.report_time)) if trial.HasField("newest") else ""
 
 
 _BY_NAME = {column.name: column for column in TRIAL_COLUMNS}

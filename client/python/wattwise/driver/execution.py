@@ -187,10 +187,9 @@ class CommandExecution:
             return False
         result = v1.TrainingResult(
             trial=self.trial,
-            time_seconds=windows.time_seconds,
-            energy_joules=windows.energy_joules,
-            metric=math.nan,
-            current_epoch=1,
+            measurement=v1.Measurement(
+                time_seconds=windows.time_seconds, energy_joules=windows.energy_joules or None, metric=math.nan, epoch=1
+            ),
             monitor=monitor_message(windows.monitor),
         )
         try:

@@ -161,7 +161,7 @@ class Launcher:
                 raise
             trial = found
             # The client may have delivered it before.
-            fault = None if trial.last_epoch else fault
+            fault = None if trial.newest.epoch else fault
         ended = self._record(claim, trial, outcome, folder)
         if fault:
             if outcome is not None and trial.end_reason not in _OWN_FAULTS:
@@ -250,7 +250,7 @@ class Launcher:
             return record, None
         results, fault = _results(trial.id, outcome, folder, output)
         for result in results:
-            record.add(result, start + result.time_seconds)
+            record.add(result, start + result.measurement.time_seconds)
         record.end_reason = v1.END_REASON_PREEMPTED if fault else outcome.end_reason
         return record, fault
 
@@ -351,7 +351,7 @@ class Launcher:
         if not outcome.epochs:
             return
         launch_id = claim.launch.launch_id
-        known = self.client.get_next_batch_size(trial.job_id, launch_id=launch_id, timeout=timeout).trial.last_epoch
+        known = self.client.get_next_batch_size(trial.job_id, launch_id=launch_id, timeout=timeout).trial.newest.epoch
         for epoch in outcome.epochs:
             if epoch.epoch > known and self._report(epoch.result(trial, outcome.monitor), timeout):
                 return
@@ -382,7 +382,7 @@ class Launcher:
             limit_watts_per_gpu=power_limit_in(folder),
             learning_rate=self.run.file.learning_rate(batch_size),
             seed=self.run.seed_of(launch),
-            epochs=trial.last_epoch,
+            epochs=trial.newest.epoch,
             time_seconds=usage.time_seconds,
             energy_joules=usage.energy_joules,
             cost=usage.cost,
@@ -392,17 +392,17 @@ class Launcher:
             end_reason=end_reason(trial.end_reason),
             exit_code=None if outcome is None else outcome.exit_code,
         )
-        if trial.HasField("computed"):
-            used = trial.computed
+        if trial.newest.HasField("computed"):
+            used = trial.newest.computed
             record = replace(
                 record,
                 computed_time_seconds=used.time_seconds,
-                computed_energy_joules=used.energy_joules,
+                computed_energy_joules=used.energy_joules if used.HasField("energy_joules") else None,
                 computed_limit_watts_per_gpu=used.power_setting.limit_watts_per_gpu,
             )
         self.run.folder.record(claim, record)
         self.run.board.end(record)
-        for fault in ignored_in(folder) if trial.last_epoch else ():
+        for fault in ignored_in(folder) if trial.newest.epoch else ():
             self.run.board.say(f"trial {trial.id.trial_number}: {fault}")
         for warning in trial.warnings:
             self.run.board.say(f"trial {trial.id.trial_number}: {warning.message}")
@@ -440,12 +440,14 @@ class _Usage(NamedTuple):
 
 def _usage(spec: v1.JobSpec, trial: v1.Trial, outcome: LaunchOutcome | None) -> _Usage:
     if trial.HasField("cost"):
+        newest = trial.newest
         by_driver = outcome is not None and (
             outcome.over_cost_bound
-            or trial.time_seconds in (outcome.time_seconds, *(epoch.time_seconds for epoch in outcome.epochs))
+            or newest.time_seconds in (outcome.time_seconds, *(epoch.time_seconds for epoch in outcome.epochs))
         )
-        return _Usage(trial.time_seconds, trial.energy_joules, trial.cost, BY_DRIVER if by_driver else BY_COMMAND)
+        joules = newest.energy_joules if newest.HasField("energy_joules") else None
+        return _Usage(newest.time_seconds, joules, trial.cost, BY_DRIVER if by_driver else BY_COMMAND)
     if outcome is None:
         return _Usage()
     seconds, joules = outcome.time_seconds, outcome.energy_joules
-    return _Usage(seconds, joules, cost(spec, seconds, joules), BY_DRIVER)
+    return _Usage(seconds, joules or None, cost(spec, seconds, joules), BY_DRIVER)

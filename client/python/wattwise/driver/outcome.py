@@ -59,10 +59,12 @@ class MeasuredEpoch(NamedTuple):
         """The measurement as the server takes it."""
         return v1.TrainingResult(
             trial=trial,
-            time_seconds=self.time_seconds,
-            energy_joules=self.energy_joules,
-            metric=self.metric if math.isfinite(self.metric) else math.nan,
-            current_epoch=self.epoch,
+            measurement=v1.Measurement(
+                time_seconds=self.time_seconds,
+                energy_joules=self.energy_joules or None,
+                metric=self.metric if math.isfinite(self.metric) else math.nan,
+                epoch=self.epoch,
+            ),
             monitor=monitor_message(monitor),
         )
 

@@ -139,7 +139,7 @@ class Profile:
             v1.PowerSample(
                 power_setting=v1.PowerSetting(limit_watts_per_gpu=limit),
                 time_seconds=time,
-                energy_joules=energy,
+                energy_joules=energy or None,
                 steps=steps,
             )
         )

@@ -206,8 +206,9 @@ def check_trial(trial: v1.Trial, job_id: str, launch_id: str, number: int = 0) -
     require(of_launch, "its trial belongs to another launch")
     require(not number or found.trial_number == number, f"its trial has the number {found.trial_number}, not {number}")
     require(found.batch_size > 0, f"its trial has the batch size {found.batch_size}")
-    require(trial.last_epoch >= 0, f"its trial has the epoch {trial.last_epoch}")
-    used = (trial, trial.computed) if trial.HasField("computed") else (trial,)
+    require(trial.newest.epoch >= 0, f"its trial has the epoch {trial.newest.epoch}")
+    newest = trial.newest
+    used = (newest, newest.computed) if newest.HasField("computed") else (newest,)
     for sums in used:
         for name in ("time_seconds", "energy_joules"):
             value = getattr(sums, name)

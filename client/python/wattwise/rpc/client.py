@@ -50,7 +50,7 @@ def _name_of(request: Message) -> str:
     return type(request).__name__.removesuffix("Request")
 
 
-def _check_metric(measured: v1.TrainingResult | v1.Measurement, where: str) -> None:
+def _check_metric(measured: v1.Measurement, where: str) -> None:
     """Raises `InvalidResultError` if a measurement has no metric: sent as 0, it may have reached a target."""
     if not measured.HasField("metric"):
         fault = Violation(f"{where}.metric", "is not set; set the validation metric after the epoch, or NaN")
@@ -216,7 +216,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
-        _check_metric(result, "result")
+        _check_metric(result.measurement, "result.measurement")
         request = v1.ReportResultRequest(result=result)
         call = self._call(lambda link: link.optimizer.ReportResult, request, timeout, answers.checked_decision)
         return call.decision

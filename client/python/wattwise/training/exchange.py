@@ -105,7 +105,7 @@ class Exchange:
     def skip(self, epoch: int) -> None:
         """Drops the pending measurements up to an epoch, which the server has."""
         with self.changed:
-            while self.pending and self.pending[0].result.current_epoch <= epoch:
+            while self.pending and self.pending[0].result.measurement.epoch <= epoch:
                 self._acknowledge(self.pending[0])
             self.changed.notify_all()
 

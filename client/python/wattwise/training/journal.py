@@ -3,7 +3,7 @@
 One JSON object per line, made durable before the next step of the training:
 
     {"version": 1, "server": "localhost:50051", "job": {…}, "launch_id": "…", "trial_number": 7, "batch_size": 64, …}
-    {"result": {"current_epoch": 1, "time_seconds": 61.2, …}, "time": 1763865600.1}
+    {"result": {"measurement": {"epoch": 1, "time_seconds": 61.2, …}, …}, "time": 1763865600.1}
     {"end_reason": "END_REASON_COMPLETED"}
 
 The file is locked as long as its trainer lives. A file without a lock is a trial that has to be delivered.
@@ -89,7 +89,7 @@ class TrialRecord:
     results: list[tuple[v1.TrainingResult, float]] = field(default_factory=list)
     end_reason: v1.EndReason.ValueType = v1.END_REASON_UNSPECIFIED
     refusal: str = ""
-    base: v1.TrainingResult | None = None
+    base: v1.Measurement | None = None
     spare_id: str = ""
 
     @classmethod
@@ -125,7 +125,7 @@ class TrialRecord:
         number, size = _within(head["trial_number"], 0, _MOST), _within(head["batch_size"], 1, _MOST)
         record = cls(server, _message(head["job"], v1.JobSpec()), launch_id, number, size, _time(head["start_time"]))
         if "base" in head:
-            record.base, record.spare_id = _message(head["base"], v1.TrainingResult()), _text(head["spare_id"])
+            record.base, record.spare_id = _message(head["base"], v1.Measurement()), _text(head["spare_id"])
         return record
 
     def apply(self, document: Mapping[str, Any]) -> None:
@@ -166,7 +166,7 @@ class TrialRecord:
 
     def add(self, result: v1.TrainingResult, at: float) -> None:
         """Adds a measurement; those of the same or later epochs were lost with the process that is resumed."""
-        while self.results and self.results[-1][0].current_epoch >= result.current_epoch:
+        while self.results and self.results[-1][0].measurement.epoch >= result.measurement.epoch:
             self.results.pop()
         self.results.append((result, at))
         del self.results[:-_MAX_RESULTS]
@@ -174,7 +174,7 @@ class TrialRecord:
 
     def leave_out(self, epoch: int) -> None:
         """Removes the measurement of an epoch."""
-        self.results = [each for each in self.results if each[0].current_epoch != epoch]
+        self.results = [each for each in self.results if each[0].measurement.epoch != epoch]
 
     def resumed(self, trial: v1.Trial) -> TrialRecord:
         """The record of a trial that the server has resumed, or was asked to: it carries on what the server knows."""
@@ -187,7 +187,7 @@ class TrialRecord:
         for result, at in self.results:
             carried = v1.TrainingResult()
             carried.CopyFrom(result)
-            carry_on(carried, self.base, trial)
+            carry_on(carried.measurement, self.base, trial.newest)
             results.append((carried, at))
         return replace(self, results=results, base=None, spare_id="")
 
@@ -217,18 +217,11 @@ class TrialRecord:
         )
         request.start_time.FromNanoseconds(int(self.start_time * 1e9))
         for result, at in self.results:
-            measurement = request.measurements.add(
-                current_epoch=result.current_epoch,
-                time_seconds=result.time_seconds,
-                energy_joules=result.energy_joules,
-                metric=result.metric,
-                computed=result.computed if result.HasField("computed") else None,
-            )
+            measurement = request.measurements.add()
+            measurement.CopyFrom(result.measurement)
             measurement.report_time.FromNanoseconds(int(at * 1e9))
             if result.HasField("monitor"):
                 request.monitor.CopyFrom(result.monitor)
-            if result.HasField("power_setting"):
-                request.power_setting.CopyFrom(result.power_setting)
         return request
 
 
@@ -348,7 +341,7 @@ class Journal:
             self._users += self.kept
             return self.kept
 
-    def count_from(self, base: v1.TrainingResult) -> None:
+    def count_from(self, base: v1.Measurement) -> None:
         """Records the sums that this process counts on from, unless an earlier one did, without the server as well."""
         with self._lock:
             if self.record.base is None:
@@ -520,7 +513,7 @@ def _result_line(result: v1.TrainingResult, at: float) -> dict[str, object]:
     return {"result": _plain(result), "time": at}
 
 
-def _plain(message: v1.TrainingResult | v1.JobSpec) -> dict[str, Any]:
+def _plain(message: v1.TrainingResult | v1.Measurement | v1.JobSpec) -> dict[str, Any]:
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - few processes need it
 
     return MessageToDict(message, preserving_proto_field_name=True)
@@ -546,7 +539,7 @@ def _json_object(line: str) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-_Message = TypeVar("_Message", v1.JobSpec, v1.TrainingResult)
+_Message = TypeVar("_Message", v1.JobSpec, v1.TrainingResult, v1.Measurement)
 
 
 def _message(document: object, message: _Message) -> _Message:

@@ -437,7 +437,7 @@ class ServerLaunch:
         # Of a status that is newer than this client, the decision says whether to go on.
         decision = None if trial.status == v1.TRIAL_STATUS_RUNNING else client.heartbeat(trial.id)
         decided = decision is not None and decision.stop_train
-        if not decided and trial.last_epoch != saved.progress.epoch:
+        if not decided and trial.newest.epoch != saved.progress.epoch:
             log.info("training continues from epoch %d of the checkpoint", saved.progress.epoch)
         info = TrialInfo(trial, job, answer.reason, saved.launch_id, kind)
         return StartedTrial(info, saved.progress_in(trial), decision if decided else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattwise import v1
-from wattwise.training.resume import Progress, Sums
+from wattwise.training.resume import Progress
 
 
 class PowerUsage:
@@ -21,7 +21,7 @@ class PowerUsage:
         limit_watts: the limit that the GPUs have now; None while it is unknown.
     """
 
-    def __init__(self, known: Sums, progress: Progress) -> None:
+    def __init__(self, known: v1.Measurement, progress: Progress) -> None:
         self.limit_watts: float | None = None
         self._measured = progress.time_seconds, progress.energy_joules
         self._floor: v1.ComputedUsage | None = None
@@ -61,18 +61,21 @@ class PowerUsage:
         if self._samples is not None:
             self._steps += 1
 
-    def complete(self, result: v1.TrainingResult) -> None:
-        """Adds the limit and the computed sums to a result, which is the next one of the trial."""
+    def complete(self, measured: v1.Measurement) -> None:
+        """Adds the limit and the computed sums to a measurement, which is the next one of the trial."""
         if self.limit_watts is not None:
-            result.power_setting.limit_watts_per_gpu = self.limit_watts
+            measured.power_setting.limit_watts_per_gpu = self.limit_watts
         if self._computed is not None:
-            self._add(result.time_seconds - self._measured[0], result.energy_joules - self._measured[1])
-            result.computed.CopyFrom(self._computed)
+            self._add(measured.time_seconds - self._measured[0], measured.energy_joules - self._measured[1])
+            computed = measured.computed
+            computed.CopyFrom(self._computed)
             if self._floor is not None:
                 # The epochs after a checkpoint are trained again, and may take less than the first time.
-                result.computed.time_seconds = max(result.computed.time_seconds, self._floor.time_seconds)
-                result.computed.energy_joules = max(result.computed.energy_joules, self._floor.energy_joules)
-        self._measured = result.time_seconds, result.energy_joules
+                computed.time_seconds = max(computed.time_seconds, self._floor.time_seconds)
+                computed.energy_joules = max(computed.energy_joules, self._floor.energy_joules)
+            if not computed.energy_joules:
+                computed.ClearField("energy_joules")
+        self._measured = measured.time_seconds, measured.energy_joules
 
     def _add(self, seconds: float, joules: float) -> None:
         """Adds what was measured since the last result, with its steps at the cheapest limit."""

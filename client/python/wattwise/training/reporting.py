@@ -10,7 +10,7 @@ from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseErr
 from wattwise.monitor import Monitor
 from wattwise.training.metric import metric_value
 from wattwise.training.power_usage import PowerUsage
-from wattwise.training.resume import Progress, Sums
+from wattwise.training.resume import Progress
 from wattwise.training.rules import own_decision
 from wattwise.training.session import Session
 from wattwise.training.trial import TrialInfo
@@ -46,7 +46,9 @@ class Reporter:
         power: what the results say about power limits.
     """
 
-    def __init__(self, session: Session, monitor: Monitor, info: TrialInfo, progress: Progress, known: Sums) -> None:
+    def __init__(
+        self, session: Session, monitor: Monitor, info: TrialInfo, progress: Progress, known: v1.Measurement
+    ) -> None:
         self._session = session
         self._spec = info.job.spec
         self._trial = info.snapshot
@@ -56,7 +58,7 @@ class Reporter:
         )
         _, self._windows.time_seconds, self._windows.energy_joules = progress
         # The last epoch that an earlier process of the trial has reported.
-        self._reported = max(self._trial.last_epoch, progress.epoch)
+        self._reported = max(self._trial.newest.epoch, progress.epoch)
         self.power = PowerUsage(known, progress)
         self._warned_of_nan = False
 
@@ -85,7 +87,7 @@ class Reporter:
             # The server refuses other numbers for an epoch that was reported before the checkpoint was loaded.
             reported_before = epoch <= self._reported
             decision = session.decision if reported_before else session.report(result)
-            progress = Progress(epoch, result.time_seconds, result.energy_joules)
+            progress = Progress(epoch, result.measurement.time_seconds, result.measurement.energy_joules)
             if not (reported_before or session.over):
                 own = self._own_decision(result, decision)
                 over = own is not None and own.stop_train
@@ -110,13 +112,15 @@ class Reporter:
     def _result(self, progress: Progress, metric: float) -> v1.TrainingResult:
         result = v1.TrainingResult(
             trial=self._trial.id,
-            time_seconds=progress.time_seconds,
-            energy_joules=progress.energy_joules,
-            metric=metric if math.isfinite(metric) else math.nan,
-            current_epoch=progress.epoch,
+            measurement=v1.Measurement(
+                time_seconds=progress.time_seconds,
+                energy_joules=progress.energy_joules or None,
+                metric=metric if math.isfinite(metric) else math.nan,
+                epoch=progress.epoch,
+            ),
             monitor=monitor_message(self._windows.monitor),
         )
-        self.power.complete(result)
+        self.power.complete(result.measurement)
         return result
 
     def _own_decision(self, result: v1.TrainingResult, decision: v1.Decision | None) -> v1.Decision | None:
@@ -128,7 +132,7 @@ class Reporter:
             return None
         log.warning(
             "training stops although the server lets trial %d continue after epoch %d, in which it %s: a fault",
-            *(self._trial.id.trial_number, result.current_epoch),
+            *(self._trial.id.trial_number, result.measurement.epoch),
             "reached the target" if own.target_reached else "ended",
         )
         return own

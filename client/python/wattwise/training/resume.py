@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.errors import ResumeError
@@ -18,50 +18,61 @@ _NEW_TRIAL = "start without the checkpoint (omit load_state_dict()) to get a new
 
 
 class Progress(NamedTuple):
-    """The last epoch of a trial that has ended, and the trial's time and energy up to its end."""
+    """The last epoch of a trial that has ended, and the trial's time and energy up to its end.
+
+    A monitor that measures anything measures more than 0 J: an energy of 0 means that none was measured.
+    """
 
     epoch: int = 0
     time_seconds: float = 0.0
     energy_joules: float = 0.0
 
 
-Sums: TypeAlias = v1.TrainingResult | v1.Trial
-"""What has the sums of a trial: `time_seconds`, `energy_joules` and, in observer mode, `computed`."""
-
-
-def largest(*several: Sums) -> v1.TrainingResult:
+def largest(*several: v1.Measurement) -> v1.Measurement:
     """The largest of each sum."""
-    most = v1.TrainingResult()
+    most = v1.Measurement()
     for each in several:
-        most.time_seconds = max(most.time_seconds, each.time_seconds)
-        most.energy_joules = max(most.energy_joules, each.energy_joules)
+        _raise_to(most, each)
         if each.HasField("computed"):
-            used = most.computed
-            used.time_seconds = max(used.time_seconds, each.computed.time_seconds)
-            used.energy_joules = max(used.energy_joules, each.computed.energy_joules)
-            used.power_setting.CopyFrom(each.computed.power_setting)
+            _raise_to(most.computed, each.computed)
+            most.computed.power_setting.CopyFrom(each.computed.power_setting)
     return most
 
 
-def carry_on(result: v1.TrainingResult, base: Sums, known: Sums) -> None:
-    """Makes a result that was counted from `base` carry on `known`, the sums of the server; they never shrink.
+def _raise_to(most: v1.Measurement | v1.ComputedUsage, each: v1.Measurement | v1.ComputedUsage) -> None:
+    most.time_seconds = max(most.time_seconds, each.time_seconds)
+    if each.HasField("energy_joules"):
+        most.energy_joules = max(most.energy_joules, each.energy_joules)
 
-    Results up to the base, which are those of earlier processes, become at least `known`.
+
+def carry_on(measured: v1.Measurement, base: v1.Measurement, known: v1.Measurement) -> None:
+    """Makes a measurement that was counted from `base` carry on `known`, the sums of the server; they never shrink.
+
+    Measurements up to the base, which are those of earlier processes, become at least `known`.
     """
-    seconds, joules = result.time_seconds, result.energy_joules
-    result.time_seconds = _carried(seconds, base.time_seconds, known.time_seconds)
-    result.energy_joules = _carried(joules, base.energy_joules, known.energy_joules)
+    seconds, joules = measured.time_seconds, measured.energy_joules
+    has_energy = measured.HasField("energy_joules")
+    _carry(measured, base, known)
     if not known.HasField("computed"):
         return
-    if result.HasField("computed"):
-        before = base.computed if base.HasField("computed") else base
-        used = result.computed
-        used.time_seconds = _carried(used.time_seconds, before.time_seconds, known.computed.time_seconds)
-        used.energy_joules = _carried(used.energy_joules, before.energy_joules, known.computed.energy_joules)
+    used = measured.computed
+    if measured.HasField("computed"):
+        _carry(used, base.computed if base.HasField("computed") else base, known.computed)
     else:
-        result.computed.CopyFrom(known.computed)
-        result.computed.time_seconds += max(0.0, seconds - base.time_seconds)
-        result.computed.energy_joules += max(0.0, joules - base.energy_joules)
+        used.CopyFrom(known.computed)
+        used.time_seconds += max(0.0, seconds - base.time_seconds)
+        if has_energy or used.HasField("energy_joules"):
+            used.energy_joules += max(0.0, joules - base.energy_joules)
+
+
+def _carry(
+    sums: v1.Measurement | v1.ComputedUsage,
+    base: v1.Measurement | v1.ComputedUsage,
+    known: v1.Measurement | v1.ComputedUsage,
+) -> None:
+    sums.time_seconds = _carried(sums.time_seconds, base.time_seconds, known.time_seconds)
+    if sums.HasField("energy_joules") or known.HasField("energy_joules"):
+        sums.energy_joules = _carried(sums.energy_joules, base.energy_joules, known.energy_joules)
 
 
 def _carried(value: float, base: float, known: float) -> float:
@@ -153,11 +164,11 @@ class SavedTrial(NamedTuple):
 
     def progress_in(self, trial: v1.Trial) -> Progress:
         """Where training continues: at the checkpoint's epoch, with the time and energy that were reported."""
-        saved = self.progress
+        saved, newest = self.progress, trial.newest
         return Progress(
             saved.epoch,
-            max(saved.time_seconds, trial.time_seconds),
-            max(saved.energy_joules, trial.energy_joules),
+            max(saved.time_seconds, newest.time_seconds),
+            max(saved.energy_joules, newest.energy_joules),
         )
 
 

@@ -64,10 +64,11 @@ def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
         spec: the job with all defaults filled in.
         result: the newest measurement.
     """
-    used = result.computed if result.HasField("computed") else result
+    measured = result.measurement
+    used = measured.computed if measured.HasField("computed") else measured
     # Infinite metrics were replaced by NaN before.
-    reached = reaches_target(spec, result.metric)
-    over = reached or result.current_epoch >= spec.max_epochs
+    reached = reaches_target(spec, measured.metric)
+    over = reached or measured.epoch >= spec.max_epochs
     reason = v1.END_REASON_UNSPECIFIED
     if over:
         reason = v1.END_REASON_TARGET_REACHED if reached else v1.END_REASON_MAX_EPOCHS
@@ -76,8 +77,8 @@ def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
         stop_train=over,
         target_reached=reached,
         end_reason=reason,
-        message=f"{what} without the server: metric {result.metric:.6g}, target {spec.target_metric:.6g} in epoch "
-        f"{result.current_epoch} of {spec.max_epochs}; the server gets the result later",
-        last_epoch=result.current_epoch,
+        message=f"{what} without the server: metric {measured.metric:.6g}, target {spec.target_metric:.6g} in epoch "
+        f"{measured.epoch} of {spec.max_epochs}; the server gets the result later",
+        last_epoch=measured.epoch,
         cost=cost(spec, used.time_seconds, used.energy_joules),
     )

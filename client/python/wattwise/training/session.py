@@ -27,7 +27,7 @@ from wattwise.spec import enum_constant
 from wattwise.training.delivery import REFUSALS, deliver_record
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
-from wattwise.training.resume import Progress, Sums, carry_on, largest
+from wattwise.training.resume import Progress, carry_on, largest
 from wattwise.training.stream import ResultStream
 from wattwise.training.trial import StartedTrial
 
@@ -83,7 +83,7 @@ class Session:
         self._timeout = timeout
         self._ends_completed = ends_completed
         self._pid = os.getpid()
-        self._exchange = Exchange(address, lambda result: journal.leave_out(result.current_epoch))
+        self._exchange = Exchange(address, lambda result: journal.leave_out(result.measurement.epoch))
         self._exchange.beat_seconds = beat_seconds
         if not trial.trial_number or journal.record.launch_id != launch_id:
             # Not dispatched, or an earlier process has learnt that the trial cannot continue.
@@ -93,7 +93,7 @@ class Session:
         self._resumes = resumes
         self._carrying = threading.RLock()
         # What this process counts on from, and what the server knew, since the server has resumed the trial.
-        self._carried: tuple[Sums, v1.Trial] | None = None
+        self._carried: tuple[v1.Measurement, v1.Measurement] | None = None
         self._decided = False
         # The server knows how the trial ended, and every epoch that it may count; or has deleted it.
         self._settled = False
@@ -123,7 +123,7 @@ class Session:
         """See `Exchange.claim_outage_warning`."""
         return self._exchange.claim_outage_warning(begun_at)
 
-    def continue_from(self, started: StartedTrial) -> tuple[Progress, Sums]:
+    def continue_from(self, started: StartedTrial) -> tuple[Progress, v1.Measurement]:
         """Sends what an earlier process of the trial could not deliver; called before `start`.
 
         Returns:
@@ -135,19 +135,19 @@ class Session:
             # An earlier process may have trained without the server.
             journal.carry_on(trial)
         results = [result for result, _ in journal.record.results]
-        known = largest(trial, *results[-1:])
+        known = largest(trial.newest, *(result.measurement for result in results[-1:]))
         progress = Progress(epoch, max(seconds, known.time_seconds), max(joules, known.energy_joules))
         base = largest(
-            known, v1.TrainingResult(time_seconds=progress.time_seconds, energy_joules=progress.energy_joules)
+            known, v1.Measurement(time_seconds=progress.time_seconds, energy_joules=progress.energy_joules or None)
         )
         if self._resumes:
             journal.count_from(base)
         if not self._exchange.detached:
             for result in results:
-                if trial.last_epoch < result.current_epoch <= epoch:
+                if trial.newest.epoch < result.measurement.epoch <= epoch:
                     again = v1.TrainingResult(trial=self._trial)
                     again.MergeFrom(result)
-                    carry_on(again, base, trial)
+                    carry_on(again.measurement, base, trial.newest)
                     self._exchange.post(again)
         return progress, known
 
@@ -166,7 +166,7 @@ class Session:
         """
         with self._carrying:
             if self._carried is not None:
-                carry_on(result, *self._carried)
+                carry_on(result.measurement, *self._carried)
             if not self.over:
                 self._journal.add(result)
             if self._exchange.detached:
@@ -297,9 +297,9 @@ class Session:
                 base = self._journal.record.base
                 self._journal.carry_on(trial)
                 if base is not None:
-                    self._carried = base, trial
-                    self._exchange.change(lambda result: carry_on(result, base, trial))
-                self._exchange.skip(trial.last_epoch)
+                    self._carried = base, trial.newest
+                    self._exchange.change(lambda result: carry_on(result.measurement, base, trial.newest))
+                self._exchange.skip(trial.newest.epoch)
 
     def _send(self, report: PendingReport | None, timeout: float) -> v1.Decision:
         if report is None:
@@ -410,7 +410,7 @@ class Session:
             self._stop_deleted(error)
             return
         if trial is not None:
-            self._settle(trial.end_reason, trial.last_epoch, _left(ending))
+            self._settle(trial.end_reason, trial.newest.epoch, _left(ending))
 
     def _delivered(self, ending: Ending, *, driver_ends: bool) -> v1.Trial | None:
         """Sends what is pending and ends the trial; None if it is over, or not the server's."""
@@ -445,7 +445,7 @@ class Session:
         Raises:
             WattwiseError: if it cannot be delivered.
         """
-        measured = [result.current_epoch for result, _ in self._journal.record.results]
+        measured = [result.measurement.epoch for result, _ in self._journal.record.results]
         if reason in _RESUMABLE and measured and measured[-1] > last_epoch:
             if not self._journal.record.end_reason:
                 self._journal.end(reason)
@@ -472,7 +472,9 @@ class Session:
             try:
                 decision = self._send(report, _left(ending))
             except (InvalidResultError, InvalidRequestError) as error:
-                log.warning("the server refused the measurement of epoch %d: %s", report.result.current_epoch, error)
+                log.warning(
+                    "the server refused the measurement of epoch %d: %s", report.result.measurement.epoch, error
+                )
                 self._exchange.refuse(report, error)
             else:
                 self._exchange.answer(report, decision)

@@ -150,10 +150,10 @@ class GetNextBatchSizeRequest(_message.Message):
     """
     resume: _builtins.bool
     """True if the launch continues from a checkpoint; requires the launch_id that the launch began with.
-    A trial that was preempted or lost is dispatched again and continues from its last_epoch, time_seconds and
-    energy_joules. It becomes a concurrent trial if its exploration has been given to another trial since. A trial
-    that still runs gets a full lease: make sure that only one process trains it. If the job has no trial with this
-    launch_id, the call fails with NOT_FOUND and dispatches nothing.
+    A trial that was preempted or lost is dispatched again and continues from its newest measurement. It becomes a
+    concurrent trial if its exploration has been given to another trial since. A trial that still runs gets a full lease:
+    make sure that only one process trains it. If the job has no trial with this launch_id, the call fails with NOT_FOUND
+    and dispatches nothing.
     False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
     """
     unconnected_ranks: _builtins.int
@@ -428,7 +428,6 @@ class ImportTrialRequest(_message.Message):
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     MEASUREMENTS_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
-    POWER_SETTING_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     MONITOR_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
@@ -453,13 +452,9 @@ class ImportTrialRequest(_message.Message):
     """
     @_builtins.property
     def measurements(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Measurement]:
-        """The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
+        """The measurements by ascending epoch, with the same rules as in ReportResult. Those after the epoch that decides the
         trial do not count. At most 5000. Empty: the trial ended before its first epoch did.
         """
-
-    @_builtins.property
-    def power_setting(self) -> _trial_pb2.PowerSetting:
-        """The setting of the GPUs that the trial was trained with. Unset: unknown."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
@@ -479,14 +474,13 @@ class ImportTrialRequest(_message.Message):
         batch_size: _builtins.int = ...,
         measurements: _abc.Iterable[_trial_pb2.Measurement] | None = ...,
         end_reason: _trial_pb2.EndReason.ValueType = ...,
-        power_setting: _trial_pb2.PowerSetting | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         monitor: _trial_pb2.Monitor | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["monitor", b"monitor", "power_setting", b"power_setting", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["monitor", b"monitor", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "launch_id", b"launch_id", "measurements", b"measurements", "monitor", b"monitor", "power_setting", b"power_setting", "start_time", b"start_time", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "launch_id", b"launch_id", "measurements", b"measurements", "monitor", b"monitor", "start_time", b"start_time", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -649,7 +643,7 @@ class PowerSample(_message.Message):
     time_seconds: _builtins.float
     """Duration of all measured steps together, in seconds. Must be above 0."""
     energy_joules: _builtins.float
-    """Energy of all GPUs together during that time, in joules. 0 or more; 0: no energy was measured."""
+    """Energy of all GPUs together during that time, in joules. 0 or more. Unset: no energy was measured."""
     steps: _builtins.int
     """Number of training steps measured. Must be at least 1."""
     @_builtins.property
@@ -661,14 +655,16 @@ class PowerSample(_message.Message):
         *,
         power_setting: _trial_pb2.PowerSetting | None = ...,
         time_seconds: _builtins.float = ...,
-        energy_joules: _builtins.float = ...,
+        energy_joules: _builtins.float | None = ...,
         steps: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["power_setting", b"power_setting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules", "energy_joules", b"energy_joules", "power_setting", b"power_setting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["energy_joules", b"energy_joules", "power_setting", b"power_setting", "steps", b"steps", "time_seconds", b"time_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules", "energy_joules", b"energy_joules", "power_setting", b"power_setting", "steps", b"steps", "time_seconds", b"time_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__energy_joules: _TypeAlias = _typing.Literal["energy_joules"]  # noqa: Y015
+    _WhichOneofArgType__energy_joules: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_joules) -> _WhichOneofReturnType__energy_joules | None: ...
 
 Global___PowerSample: _TypeAlias = PowerSample  # noqa: Y015
 

@@ -58,7 +58,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
     FieldViolation.
 
-        {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
+        {"field": "result.measurement.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
     """
     ERROR_REASON_INVALID_REQUEST: _ErrorReason.ValueType  # 7
     """INVALID_ARGUMENT: another field of a request is missing or invalid. Each fault is a FieldViolation.
@@ -152,7 +152,7 @@ ERROR_REASON_INVALID_RESULT: ErrorReason.ValueType  # 6
 """INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
 FieldViolation.
 
-    {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
+    {"field": "result.measurement.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
 """
 ERROR_REASON_INVALID_REQUEST: ErrorReason.ValueType  # 7
 """INVALID_ARGUMENT: another field of a request is missing or invalid. Each fault is a FieldViolation.

@@ -522,7 +522,7 @@ class PowerLimit(_message.Message):
     time_seconds_per_step: _builtins.float
     """Duration of one step, in seconds. Always set."""
     energy_joules_per_step: _builtins.float
-    """Energy of all GPUs together for one step, in joules. 0: no energy was measured."""
+    """Energy of all GPUs together for one step, in joules. Unset: no energy was measured."""
     @_builtins.property
     def power_setting(self) -> _trial_pb2.PowerSetting:
         """The setting of the GPUs, with the limit. Always set."""
@@ -534,13 +534,15 @@ class PowerLimit(_message.Message):
         power_setting: _trial_pb2.PowerSetting | None = ...,
         cost_per_step: _builtins.float = ...,
         time_seconds_per_step: _builtins.float = ...,
-        energy_joules_per_step: _builtins.float = ...,
+        energy_joules_per_step: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["power_setting", b"power_setting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_joules_per_step", b"_energy_joules_per_step", "energy_joules_per_step", b"energy_joules_per_step", "power_setting", b"power_setting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "cost_per_step", b"cost_per_step", "energy_joules_per_step", b"energy_joules_per_step", "power_setting", b"power_setting", "time_seconds_per_step", b"time_seconds_per_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_joules_per_step", b"_energy_joules_per_step", "batch_size", b"batch_size", "cost_per_step", b"cost_per_step", "energy_joules_per_step", b"energy_joules_per_step", "power_setting", b"power_setting", "time_seconds_per_step", b"time_seconds_per_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__energy_joules_per_step: _TypeAlias = _typing.Literal["energy_joules_per_step"]  # noqa: Y015
+    _WhichOneofArgType__energy_joules_per_step: _TypeAlias = _typing.Literal["_energy_joules_per_step", b"_energy_joules_per_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_joules_per_step) -> _WhichOneofReturnType__energy_joules_per_step | None: ...
 
 Global___PowerLimit: _TypeAlias = PowerLimit  # noqa: Y015
 

@@ -352,17 +352,12 @@ class Trial(_message.Message):
     END_REASON_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
-    TIME_SECONDS_FIELD_NUMBER: _builtins.int
-    ENERGY_JOULES_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     CONVERGED_FIELD_NUMBER: _builtins.int
-    LAST_EPOCH_FIELD_NUMBER: _builtins.int
-    LAST_METRIC_FIELD_NUMBER: _builtins.int
     LEASE_EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     MONITOR_FIELD_NUMBER: _builtins.int
     OTHER_MONITOR_FIELD_NUMBER: _builtins.int
-    COMPUTED_FIELD_NUMBER: _builtins.int
-    POWER_SETTING_FIELD_NUMBER: _builtins.int
     EXCLUDED_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
@@ -373,7 +368,6 @@ class Trial(_message.Message):
     RECURRENCE_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     TOKEN_ID_FIELD_NUMBER: _builtins.int
-    LAST_REPORT_TIME_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     type: Global___TrialType.ValueType
     """Why the trial was dispatched. Always set."""
@@ -381,18 +375,10 @@ class Trial(_message.Message):
     """Whether the trial is running, or how it ended. Always set."""
     end_reason: Global___EndReason.ValueType
     """Why the trial ended. Unspecified: it is running."""
-    time_seconds: _builtins.float
-    """Seconds of training up to its newest report. 0: no report yet."""
-    energy_joules: _builtins.float
-    """Joules of all its GPUs up to its newest report. 0: no report yet, or no energy was measured."""
     cost: _builtins.float
-    """Cost of its newest report, in joules. Unset: no report yet."""
+    """Output only. Cost of `newest`, in joules; without measured energy that of the time alone. Unset: no report yet."""
     converged: _builtins.bool
     """Whether the metric reached the target within the cost bound."""
-    last_epoch: _builtins.int
-    """Epoch of its newest report. 0: no report yet."""
-    last_metric: _builtins.float
-    """Metric of its newest report; may be NaN. Unset: no report yet."""
     excluded: _builtins.bool
     """Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset."""
     reason: _builtins.str
@@ -432,6 +418,10 @@ class Trial(_message.Message):
         """When the trial ended; of a trial that was imported without times, when it was imported. Unset: it is running."""
 
     @_builtins.property
+    def newest(self) -> Global___Measurement:
+        """Output only. The newest measurement; of a decided trial, the one that decided it. Unset: no report yet."""
+
+    @_builtins.property
     def lease_expire_time(self) -> _timestamp_pb2.Timestamp:
         """When the lease expires: the trial is lost unless a report or heartbeat arrives before. Unset: the trial has ended,
         or its lease never expires.
@@ -446,26 +436,12 @@ class Trial(_message.Message):
         """The other monitors of earlier results of the job, which make the costs incomparable. Unset: none."""
 
     @_builtins.property
-    def computed(self) -> Global___ComputedUsage:
-        """Time and energy at the cheapest power limit, of its newest report. If set, the cost, the bound and the search use
-        them instead of time_seconds and energy_joules, which are what was measured. Unset: the trial is not in observer mode.
-        """
-
-    @_builtins.property
-    def power_setting(self) -> Global___PowerSetting:
-        """The GPUs' setting in its newest report that had one. Unset: unknown."""
-
-    @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
         """What looks wrong about the trial, in every answer for it too. Empty: nothing."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """What its launch has said about itself, such as "host"; see GetNextBatchSizeRequest. Empty: nothing."""
-
-    @_builtins.property
-    def last_report_time(self) -> _timestamp_pb2.Timestamp:
-        """When the server received its newest report; of an imported trial, when the epoch ended. Unset: no report, or unknown."""
 
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
@@ -482,17 +458,12 @@ class Trial(_message.Message):
         end_reason: Global___EndReason.ValueType = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
-        time_seconds: _builtins.float = ...,
-        energy_joules: _builtins.float = ...,
+        newest: Global___Measurement | None = ...,
         cost: _builtins.float | None = ...,
         converged: _builtins.bool = ...,
-        last_epoch: _builtins.int = ...,
-        last_metric: _builtins.float | None = ...,
         lease_expire_time: _timestamp_pb2.Timestamp | None = ...,
         monitor: Global___Monitor | None = ...,
         other_monitor: Global___Monitor | None = ...,
-        computed: Global___ComputedUsage | None = ...,
-        power_setting: Global___PowerSetting | None = ...,
         excluded: _builtins.bool = ...,
         warnings: _abc.Iterable[Global___TrialWarning] | None = ...,
         reason: _builtins.str = ...,
@@ -503,25 +474,20 @@ class Trial(_message.Message):
         recurrence: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         token_id: _builtins.str = ...,
-        last_report_time: _timestamp_pb2.Timestamp | None = ...,
         heartbeat_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "computed", b"computed", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_setting", b"power_setting", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "other_monitor", b"other_monitor", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_last_metric", b"_last_metric", "computed", b"computed", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "last_report_time", b"last_report_time", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_setting", b"power_setting", "pruning_round", b"pruning_round", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "time_seconds", b"time_seconds", "token_id", b"token_id", "type", b"type", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "other_monitor", b"other_monitor", "pruning_round", b"pruning_round", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "token_id", b"token_id", "type", b"type", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
     _WhichOneofReturnType__cost_bound: _TypeAlias = _typing.Literal["cost_bound"]  # noqa: Y015
     _WhichOneofArgType__cost_bound: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound"]  # noqa: Y015
-    _WhichOneofReturnType__last_metric: _TypeAlias = _typing.Literal["last_metric"]  # noqa: Y015
-    _WhichOneofArgType__last_metric: _TypeAlias = _typing.Literal["_last_metric", b"_last_metric"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost) -> _WhichOneofReturnType__cost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_bound) -> _WhichOneofReturnType__cost_bound | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_metric) -> _WhichOneofReturnType__last_metric | None: ...
 
 Global___Trial: _TypeAlias = Trial  # noqa: Y015
 
@@ -563,25 +529,27 @@ class ComputedUsage(_message.Message):
     ENERGY_JOULES_FIELD_NUMBER: _builtins.int
     POWER_SETTING_FIELD_NUMBER: _builtins.int
     time_seconds: _builtins.float
-    """Seconds. Finite, above 0, and not less than reported before."""
+    """Required. Seconds. Finite, above 0, and not less than reported before."""
     energy_joules: _builtins.float
-    """Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before."""
+    """Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before. Unset: no energy was measured."""
     @_builtins.property
     def power_setting(self) -> Global___PowerSetting:
-        """The setting of the GPUs that they are computed for. Required, with its limit."""
+        """Required, with its limit. The setting of the GPUs that they are computed for."""
 
     def __init__(
         self,
         *,
         time_seconds: _builtins.float = ...,
-        energy_joules: _builtins.float = ...,
+        energy_joules: _builtins.float | None = ...,
         power_setting: Global___PowerSetting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["power_setting", b"power_setting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules", "energy_joules", b"energy_joules", "power_setting", b"power_setting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["energy_joules", b"energy_joules", "power_setting", b"power_setting", "time_seconds", b"time_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules", "energy_joules", b"energy_joules", "power_setting", b"power_setting", "time_seconds", b"time_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__energy_joules: _TypeAlias = _typing.Literal["energy_joules"]  # noqa: Y015
+    _WhichOneofArgType__energy_joules: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_joules) -> _WhichOneofReturnType__energy_joules | None: ...
 
 Global___ComputedUsage: _TypeAlias = ComputedUsage  # noqa: Y015
 
@@ -598,7 +566,7 @@ class TrialWarning(_message.Message):
     reason: Global___WarningReason.ValueType
     """What it is about. Always set; a client treats an unknown reason as another warning to show."""
     field: _builtins.str
-    """The field that looks wrong, such as "job.target_metric" or "result.energy_joules". Always set."""
+    """The field that looks wrong, such as "job.target_metric" or "result.measurement.energy_joules". Always set."""
     message: _builtins.str
     """One sentence with the numbers, and what to change. Never empty."""
     trial_number: _builtins.int
@@ -654,43 +622,37 @@ class Monitor(_message.Message):
 Global___Monitor: _TypeAlias = Monitor  # noqa: Y015
 
 @_typing.final
-class TrainingResult(_message.Message):
-    """The result of an epoch, as a trainer reports it. Time and energy are sums since the trial's first epoch."""
+class Measurement(_message.Message):
+    """What was measured of a trial by the end of an epoch. Time and energy are sums since the trial's first epoch."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     TIME_SECONDS_FIELD_NUMBER: _builtins.int
     ENERGY_JOULES_FIELD_NUMBER: _builtins.int
     METRIC_FIELD_NUMBER: _builtins.int
-    CURRENT_EPOCH_FIELD_NUMBER: _builtins.int
-    MONITOR_FIELD_NUMBER: _builtins.int
+    REPORT_TIME_FIELD_NUMBER: _builtins.int
     COMPUTED_FIELD_NUMBER: _builtins.int
     POWER_SETTING_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Required. The epoch that has ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease."""
     time_seconds: _builtins.float
-    """Seconds of training in this trial so far. Above 0, at most 1e100, and not less than reported before."""
+    """Required. Seconds of training in this trial so far. Above 0, at most 1e100, and not less than reported before."""
     energy_joules: _builtins.float
-    """Joules of all GPUs of this trial so far. 0 or more, at most 1e100, and not less than reported before. 0: no energy was
-    measured.
+    """Joules of all GPUs of this trial so far. 0 or more, at most 1e100, and not less than reported before; once set, it must be
+    set in all later measurements of the trial. Unset: no energy was measured, and the cost is that of the time alone.
     """
     metric: _builtins.float
-    """The validation metric after this epoch. Required: unset is refused, and so is infinity. NaN counts as not having
-    reached the target.
-    """
-    current_epoch: _builtins.int
-    """The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease."""
+    """Required. The validation metric after the epoch; infinity is refused. NaN counts as not having reached the target."""
     @_builtins.property
-    def trial(self) -> Global___TrialId:
-        """The trial. Required."""
-
-    @_builtins.property
-    def monitor(self) -> Global___Monitor:
-        """The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results."""
+    def report_time(self) -> _timestamp_pb2.Timestamp:
+        """When the server received the report, which sets it. In ImportTrial: when the epoch ended; unset: unknown."""
 
     @_builtins.property
     def computed(self) -> Global___ComputedUsage:
-        """In observer mode, time and energy at the cheapest power limit. Unset: the cost follows from time_seconds and
-        energy_joules, which are always what was measured. Once set, it must be set in all later results of the trial.
+        """In observer mode, time and energy at the cheapest power limit. Costs, the bound and the search use them instead of
+        time_seconds and energy_joules, which are always what was measured. Once set, it must be set in all later measurements of
+        the trial. Unset: the trial is not in observer mode.
         """
 
     @_builtins.property
@@ -700,22 +662,66 @@ class TrainingResult(_message.Message):
     def __init__(
         self,
         *,
-        trial: Global___TrialId | None = ...,
-        time_seconds: _builtins.float = ...,
-        energy_joules: _builtins.float = ...,
+        epoch: _builtins.int = ...,
+        time_seconds: _builtins.float | None = ...,
+        energy_joules: _builtins.float | None = ...,
         metric: _builtins.float | None = ...,
-        current_epoch: _builtins.int = ...,
-        monitor: Global___Monitor | None = ...,
+        report_time: _timestamp_pb2.Timestamp | None = ...,
         computed: Global___ComputedUsage | None = ...,
         power_setting: Global___PowerSetting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "computed", b"computed", "metric", b"metric", "monitor", b"monitor", "power_setting", b"power_setting", "trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules", "_metric", b"_metric", "_time_seconds", b"_time_seconds", "computed", b"computed", "energy_joules", b"energy_joules", "metric", b"metric", "power_setting", b"power_setting", "report_time", b"report_time", "time_seconds", b"time_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "power_setting", b"power_setting", "time_seconds", b"time_seconds", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules", "_metric", b"_metric", "_time_seconds", b"_time_seconds", "computed", b"computed", "energy_joules", b"energy_joules", "epoch", b"epoch", "metric", b"metric", "power_setting", b"power_setting", "report_time", b"report_time", "time_seconds", b"time_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__energy_joules: _TypeAlias = _typing.Literal["energy_joules"]  # noqa: Y015
+    _WhichOneofArgType__energy_joules: _TypeAlias = _typing.Literal["_energy_joules", b"_energy_joules"]  # noqa: Y015
     _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
     _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
+    _WhichOneofReturnType__time_seconds: _TypeAlias = _typing.Literal["time_seconds"]  # noqa: Y015
+    _WhichOneofArgType__time_seconds: _TypeAlias = _typing.Literal["_time_seconds", b"_time_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_joules) -> _WhichOneofReturnType__energy_joules | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_seconds) -> _WhichOneofReturnType__time_seconds | None: ...
+
+Global___Measurement: _TypeAlias = Measurement  # noqa: Y015
+
+@_typing.final
+class TrainingResult(_message.Message):
+    """The result of an epoch, as a trainer reports it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: _builtins.int
+    MEASUREMENT_FIELD_NUMBER: _builtins.int
+    MONITOR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> Global___TrialId:
+        """Required. The trial."""
+
+    @_builtins.property
+    def measurement(self) -> Global___Measurement:
+        """Required. What was measured by the end of the epoch; its report_time is ignored."""
+
+    @_builtins.property
+    def monitor(self) -> Global___Monitor:
+        """The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results."""
+
+    def __init__(
+        self,
+        *,
+        trial: Global___TrialId | None = ...,
+        measurement: Global___Measurement | None = ...,
+        monitor: Global___Monitor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["measurement", b"measurement", "monitor", b"monitor", "trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measurement", b"measurement", "monitor", b"monitor", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrainingResult: _TypeAlias = TrainingResult  # noqa: Y015
 
@@ -800,51 +806,3 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_bound) -> _WhichOneofReturnType__cost_bound | None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
-
-@_typing.final
-class Measurement(_message.Message):
-    """The measurement of an epoch, as the server stores it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CURRENT_EPOCH_FIELD_NUMBER: _builtins.int
-    TIME_SECONDS_FIELD_NUMBER: _builtins.int
-    ENERGY_JOULES_FIELD_NUMBER: _builtins.int
-    METRIC_FIELD_NUMBER: _builtins.int
-    REPORT_TIME_FIELD_NUMBER: _builtins.int
-    COMPUTED_FIELD_NUMBER: _builtins.int
-    current_epoch: _builtins.int
-    """The epoch, counted from 1. Always set."""
-    time_seconds: _builtins.float
-    """Seconds of training in this trial up to the end of the epoch."""
-    energy_joules: _builtins.float
-    """Joules of all GPUs of this trial up to the end of the epoch. 0: no energy was measured."""
-    metric: _builtins.float
-    """The validation metric after the epoch; may be NaN. Always set by the server. In ImportTrial: required, unset is refused."""
-    @_builtins.property
-    def report_time(self) -> _timestamp_pb2.Timestamp:
-        """When the server received the report. Always set by the server. In ImportTrial: when the epoch ended; unset: unknown."""
-
-    @_builtins.property
-    def computed(self) -> Global___ComputedUsage:
-        """In observer mode, time and energy at the cheapest power limit. Unset: not in observer mode."""
-
-    def __init__(
-        self,
-        *,
-        current_epoch: _builtins.int = ...,
-        time_seconds: _builtins.float = ...,
-        energy_joules: _builtins.float = ...,
-        metric: _builtins.float | None = ...,
-        report_time: _timestamp_pb2.Timestamp | None = ...,
-        computed: Global___ComputedUsage | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "computed", b"computed", "metric", b"metric", "report_time", b"report_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "report_time", b"report_time", "time_seconds", b"time_seconds"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
-    _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
-
-Global___Measurement: _TypeAlias = Measurement  # noqa: Y015

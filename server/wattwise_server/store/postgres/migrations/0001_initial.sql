@@ -114,7 +114,7 @@ CREATE TABLE trials (
     last_computed_time_seconds double precision,
     last_computed_energy_joules double precision,
     last_computed_limit_watts_per_gpu double precision,
-    limit_watts_per_gpu double precision,         -- NULL: unknown
+    last_limit_watts_per_gpu double precision,    -- NULL: unknown
     warnings text NOT NULL,                     -- JSON: [[reason, field, message, trial], ...]
     start_known boolean NOT NULL,               -- false: `start_time` says nothing
     profile text NOT NULL,                      -- JSON: [cheapest sample, highest sample]
@@ -126,12 +126,13 @@ CREATE TABLE measurements (
     trial_number bigint NOT NULL,
     epoch bigint NOT NULL,
     time_seconds double precision NOT NULL,
-    energy_joules double precision NOT NULL,
+    energy_joules double precision,             -- NULL: not measured
     metric double precision,                    -- NULL: NaN
     report_time bigint NOT NULL,
     computed_time_seconds double precision,
     computed_energy_joules double precision,
     computed_limit_watts_per_gpu double precision,
+    limit_watts_per_gpu double precision,         -- NULL: unknown
     PRIMARY KEY (job_key, trial_number, epoch)
 );
 
@@ -167,6 +168,7 @@ CREATE TABLE events (
     last_computed_time_seconds double precision,
     last_computed_energy_joules double precision,
     last_computed_limit_watts_per_gpu double precision,
+    last_limit_watts_per_gpu double precision,
     PRIMARY KEY (job_key, event)
 );
 
@@ -487,13 +489,13 @@ BEGIN
             start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
-            monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, limit_watts_per_gpu, warnings, profile
+            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, warnings, profile
         ) SELECT
             job_key, trial_number, batch_size, type, pruning_round, status, end_reason, launch_id, start_time,
             start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
-            monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, limit_watts_per_gpu, warnings, profile
+            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, warnings, profile
         FROM json_populate_recordset(NULL::trials, trials_rows)
         ON CONFLICT (job_key, trial_number) DO UPDATE SET
             batch_size = excluded.batch_size, type = excluded.type, pruning_round = excluded.pruning_round,
@@ -510,7 +512,7 @@ BEGIN
             monitor_kinds = excluded.monitor_kinds, monitor_quality = excluded.monitor_quality, other_monitor_kinds = excluded.other_monitor_kinds,
             other_monitor_quality = excluded.other_monitor_quality, excluded = excluded.excluded,
             dispatch_event = excluded.dispatch_event, end_event = excluded.end_event,
-            limit_watts_per_gpu = excluded.limit_watts_per_gpu, warnings = excluded.warnings,
+            last_limit_watts_per_gpu = excluded.last_limit_watts_per_gpu, warnings = excluded.warnings,
             profile = excluded.profile;
     END IF;
     IF cardinality(measured_jobs) = 1 THEN
@@ -530,21 +532,21 @@ BEGIN
     IF computed_rows IS NOT NULL THEN
         INSERT INTO measurements (
             job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time, computed_time_seconds,
-            computed_energy_joules, computed_limit_watts_per_gpu
+            computed_energy_joules, computed_limit_watts_per_gpu, limit_watts_per_gpu
         ) SELECT
             job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time, computed_time_seconds,
-            computed_energy_joules, computed_limit_watts_per_gpu
+            computed_energy_joules, computed_limit_watts_per_gpu, limit_watts_per_gpu
         FROM json_populate_recordset(NULL::measurements, computed_rows);
     END IF;
     IF events_rows IS NOT NULL THEN
         INSERT INTO events (
             job_key, event, kind, batch_size, trial_number, type, end_reason, cost, last_epoch, last_time_seconds,
             last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
-            last_computed_energy_joules, last_computed_limit_watts_per_gpu
+            last_computed_energy_joules, last_computed_limit_watts_per_gpu, last_limit_watts_per_gpu
         ) SELECT
             job_key, event, kind, batch_size, trial_number, type, end_reason, cost, last_epoch, last_time_seconds,
             last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
-            last_computed_energy_joules, last_computed_limit_watts_per_gpu
+            last_computed_energy_joules, last_computed_limit_watts_per_gpu, last_limit_watts_per_gpu
         FROM json_populate_recordset(NULL::events, events_rows);
     END IF;
     IF kept_rows IS NOT NULL THEN

@@ -88,7 +88,7 @@ CREATE TABLE measurements (
     trial_number INTEGER NOT NULL,
     epoch INTEGER NOT NULL,
     time_seconds REAL NOT NULL,
-    energy_joules REAL NOT NULL,
+    energy_joules REAL,                     -- NULL: not measured
     metric REAL,                            -- NULL: NaN
     report_time INTEGER NOT NULL,
     PRIMARY KEY (job_key, trial_number, epoch),

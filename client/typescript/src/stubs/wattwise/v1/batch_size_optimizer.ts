@@ -119,10 +119,10 @@ export interface GetNextBatchSizeRequest {
   launchId: string;
   /**
    * True if the launch continues from a checkpoint; requires the launch_id that the launch began with.
-   * A trial that was preempted or lost is dispatched again and continues from its last_epoch, time_seconds and
-   * energy_joules. It becomes a concurrent trial if its exploration has been given to another trial since. A trial
-   * that still runs gets a full lease: make sure that only one process trains it. If the job has no trial with this
-   * launch_id, the call fails with NOT_FOUND and dispatches nothing.
+   * A trial that was preempted or lost is dispatched again and continues from its newest measurement. It becomes a
+   * concurrent trial if its exploration has been given to another trial since. A trial that still runs gets a full lease:
+   * make sure that only one process trains it. If the job has no trial with this launch_id, the call fails with NOT_FOUND
+   * and dispatches nothing.
    * False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
    */
   resume: boolean;
@@ -228,7 +228,7 @@ export interface ImportTrialRequest {
   /** The batch size of the trial. Must be one of the job's, and that of the dispatched trial if there is one. */
   batchSize: number;
   /**
-   * The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
+   * The measurements by ascending epoch, with the same rules as in ReportResult. Those after the epoch that decides the
    * trial do not count. At most 5000. Empty: the trial ended before its first epoch did.
    */
   measurements: Measurement[];
@@ -239,10 +239,6 @@ export interface ImportTrialRequest {
    * END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
    */
   endReason: EndReason;
-  /** The setting of the GPUs that the trial was trained with. Unset: unknown. */
-  powerSetting:
-    | PowerSetting
-    | undefined;
   /**
    * When the trial started. A new trial that started before the job was reset is excluded. One that started before the job
    * was registered is no delivery of the job, and was not spent under it. Unset: unknown, which counts as before the job.
@@ -318,8 +314,10 @@ export interface PowerSample {
     | undefined;
   /** Duration of all measured steps together, in seconds. Must be above 0. */
   timeSeconds: number;
-  /** Energy of all GPUs together during that time, in joules. 0 or more; 0: no energy was measured. */
-  energyJoules: number;
+  /** Energy of all GPUs together during that time, in joules. 0 or more. Unset: no energy was measured. */
+  energyJoules?:
+    | number
+    | undefined;
   /** Number of training steps measured. Must be at least 1. */
   steps: number;
 }
@@ -1207,7 +1205,6 @@ function createBaseImportTrialRequest(): ImportTrialRequest {
     batchSize: 0,
     measurements: [],
     endReason: EndReason.END_REASON_UNSPECIFIED,
-    powerSetting: undefined,
     startTime: undefined,
     monitor: undefined,
     validateOnly: false,
@@ -1231,17 +1228,14 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
     if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
       writer.uint32(40).int32(endReasonToNumber(message.endReason));
     }
-    if (message.powerSetting !== undefined) {
-      PowerSetting.encode(message.powerSetting, writer.uint32(50).fork()).join();
-    }
     if (message.startTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.startTime), writer.uint32(58).fork()).join();
+      Timestamp.encode(toTimestamp(message.startTime), writer.uint32(50).fork()).join();
     }
     if (message.monitor !== undefined) {
-      Monitor.encode(message.monitor, writer.uint32(66).fork()).join();
+      Monitor.encode(message.monitor, writer.uint32(58).fork()).join();
     }
     if (message.validateOnly !== false) {
-      writer.uint32(72).bool(message.validateOnly);
+      writer.uint32(64).bool(message.validateOnly);
     }
     return writer;
   },
@@ -1304,7 +1298,7 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
               break;
             }
 
-            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
+            message.startTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
           case 7: {
@@ -1312,19 +1306,11 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
               break;
             }
 
-            message.startTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
-            continue;
-          }
-          case 8: {
-            if (tag !== 66) {
-              break;
-            }
-
             message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
-          case 9: {
-            if (tag !== 72) {
+          case 8: {
+            if (tag !== 64) {
               break;
             }
 
@@ -1353,9 +1339,6 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
     message.batchSize = object.batchSize ?? 0;
     message.measurements = object.measurements?.map((e) => Measurement.fromPartial(e)) || [];
     message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
-    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
-      ? PowerSetting.fromPartial(object.powerSetting)
-      : undefined;
     message.startTime = object.startTime ?? undefined;
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
       ? Monitor.fromPartial(object.monitor)
@@ -1714,7 +1697,7 @@ export const AcquirePowerLimitResponse: MessageFns<AcquirePowerLimitResponse> = 
 };
 
 function createBasePowerSample(): PowerSample {
-  return { powerSetting: undefined, timeSeconds: 0, energyJoules: 0, steps: 0 };
+  return { powerSetting: undefined, timeSeconds: 0, energyJoules: undefined, steps: 0 };
 }
 
 export const PowerSample: MessageFns<PowerSample> = {
@@ -1725,7 +1708,7 @@ export const PowerSample: MessageFns<PowerSample> = {
     if (message.timeSeconds !== 0) {
       writer.uint32(17).double(message.timeSeconds);
     }
-    if (message.energyJoules !== 0) {
+    if (message.energyJoules !== undefined) {
       writer.uint32(25).double(message.energyJoules);
     }
     if (message.steps !== 0) {
@@ -1800,7 +1783,7 @@ export const PowerSample: MessageFns<PowerSample> = {
       ? PowerSetting.fromPartial(object.powerSetting)
       : undefined;
     message.timeSeconds = object.timeSeconds ?? 0;
-    message.energyJoules = object.energyJoules ?? 0;
+    message.energyJoules = object.energyJoules ?? undefined;
     message.steps = object.steps ?? 0;
     return message;
   },

@@ -53,7 +53,7 @@ export enum ErrorReason {
    * ERROR_REASON_INVALID_RESULT - INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
    * FieldViolation.
    *
-   *     {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
+   *     {"field": "result.measurement.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
    */
   ERROR_REASON_INVALID_RESULT = "ERROR_REASON_INVALID_RESULT",
   /**

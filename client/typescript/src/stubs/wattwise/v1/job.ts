@@ -421,8 +421,8 @@ export interface PowerLimit {
   costPerStep: number;
   /** Duration of one step, in seconds. Always set. */
   timeSecondsPerStep: number;
-  /** Energy of all GPUs together for one step, in joules. 0: no energy was measured. */
-  energyJoulesPerStep: number;
+  /** Energy of all GPUs together for one step, in joules. Unset: no energy was measured. */
+  energyJoulesPerStep?: number | undefined;
 }
 
 /**
@@ -1285,7 +1285,13 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
 };
 
 function createBasePowerLimit(): PowerLimit {
-  return { batchSize: 0, powerSetting: undefined, costPerStep: 0, timeSecondsPerStep: 0, energyJoulesPerStep: 0 };
+  return {
+    batchSize: 0,
+    powerSetting: undefined,
+    costPerStep: 0,
+    timeSecondsPerStep: 0,
+    energyJoulesPerStep: undefined,
+  };
 }
 
 export const PowerLimit: MessageFns<PowerLimit> = {
@@ -1302,7 +1308,7 @@ export const PowerLimit: MessageFns<PowerLimit> = {
     if (message.timeSecondsPerStep !== 0) {
       writer.uint32(33).double(message.timeSecondsPerStep);
     }
-    if (message.energyJoulesPerStep !== 0) {
+    if (message.energyJoulesPerStep !== undefined) {
       writer.uint32(41).double(message.energyJoulesPerStep);
     }
     return writer;
@@ -1384,7 +1390,7 @@ export const PowerLimit: MessageFns<PowerLimit> = {
       : undefined;
     message.costPerStep = object.costPerStep ?? 0;
     message.timeSecondsPerStep = object.timeSecondsPerStep ?? 0;
-    message.energyJoulesPerStep = object.energyJoulesPerStep ?? 0;
+    message.energyJoulesPerStep = object.energyJoulesPerStep ?? undefined;
     return message;
   },
 };

@@ -415,8 +415,10 @@ export interface ProfiledLimit {
     | undefined;
   /** Duration, in seconds. */
   timeSecondsPerStep: number;
-  /** Energy of all GPUs together, in joules. 0: no energy was measured. */
-  energyJoulesPerStep: number;
+  /** Energy of all GPUs together, in joules. Unset: no energy was measured. */
+  energyJoulesPerStep?:
+    | number
+    | undefined;
   /** Cost, in joules. */
   costPerStep: number;
 }
@@ -1945,7 +1947,7 @@ export const PowerProfile: MessageFns<PowerProfile> = {
 };
 
 function createBaseProfiledLimit(): ProfiledLimit {
-  return { powerSetting: undefined, timeSecondsPerStep: 0, energyJoulesPerStep: 0, costPerStep: 0 };
+  return { powerSetting: undefined, timeSecondsPerStep: 0, energyJoulesPerStep: undefined, costPerStep: 0 };
 }
 
 export const ProfiledLimit: MessageFns<ProfiledLimit> = {
@@ -1956,7 +1958,7 @@ export const ProfiledLimit: MessageFns<ProfiledLimit> = {
     if (message.timeSecondsPerStep !== 0) {
       writer.uint32(17).double(message.timeSecondsPerStep);
     }
-    if (message.energyJoulesPerStep !== 0) {
+    if (message.energyJoulesPerStep !== undefined) {
       writer.uint32(25).double(message.energyJoulesPerStep);
     }
     if (message.costPerStep !== 0) {
@@ -2031,7 +2033,7 @@ export const ProfiledLimit: MessageFns<ProfiledLimit> = {
       ? PowerSetting.fromPartial(object.powerSetting)
       : undefined;
     message.timeSecondsPerStep = object.timeSecondsPerStep ?? 0;
-    message.energyJoulesPerStep = object.energyJoulesPerStep ?? 0;
+    message.energyJoulesPerStep = object.energyJoulesPerStep ?? undefined;
     message.costPerStep = object.costPerStep ?? 0;
     return message;
   },

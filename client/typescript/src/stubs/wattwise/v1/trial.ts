@@ -461,22 +461,16 @@ export interface Trial {
   endTime:
     | Date
     | undefined;
-  /** Seconds of training up to its newest report. 0: no report yet. */
-  timeSeconds: number;
-  /** Joules of all its GPUs up to its newest report. 0: no report yet, or no energy was measured. */
-  energyJoules: number;
-  /** Cost of its newest report, in joules. Unset: no report yet. */
+  /** Output only. The newest measurement; of a decided trial, the one that decided it. Unset: no report yet. */
+  newest:
+    | Measurement
+    | undefined;
+  /** Output only. Cost of `newest`, in joules; without measured energy that of the time alone. Unset: no report yet. */
   cost?:
     | number
     | undefined;
   /** Whether the metric reached the target within the cost bound. */
   converged: boolean;
-  /** Epoch of its newest report. 0: no report yet. */
-  lastEpoch: number;
-  /** Metric of its newest report; may be NaN. Unset: no report yet. */
-  lastMetric?:
-    | number
-    | undefined;
   /**
    * When the lease expires: the trial is lost unless a report or heartbeat arrives before. Unset: the trial has ended,
    * or its lease never expires.
@@ -491,17 +485,6 @@ export interface Trial {
   /** The other monitors of earlier results of the job, which make the costs incomparable. Unset: none. */
   otherMonitor:
     | Monitor
-    | undefined;
-  /**
-   * Time and energy at the cheapest power limit, of its newest report. If set, the cost, the bound and the search use
-   * them instead of time_seconds and energy_joules, which are what was measured. Unset: the trial is not in observer mode.
-   */
-  computed:
-    | ComputedUsage
-    | undefined;
-  /** The GPUs' setting in its newest report that had one. Unset: unknown. */
-  powerSetting:
-    | PowerSetting
     | undefined;
   /** Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset. */
   excluded: boolean;
@@ -540,10 +523,6 @@ export interface Trial {
    * the trial.
    */
   tokenId: string;
-  /** When the server received its newest report; of an imported trial, when the epoch ended. Unset: no report, or unknown. */
-  lastReportTime:
-    | Date
-    | undefined;
   /**
    * Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are
    * needed, since the lease never expires or the trial has ended.
@@ -570,11 +549,13 @@ export interface PowerSetting {
  * rather than measured (observer mode). Both are sums since the trial's first epoch.
  */
 export interface ComputedUsage {
-  /** Seconds. Finite, above 0, and not less than reported before. */
+  /** Required. Seconds. Finite, above 0, and not less than reported before. */
   timeSeconds: number;
-  /** Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before. */
-  energyJoules: number;
-  /** The setting of the GPUs that they are computed for. Required, with its limit. */
+  /** Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before. Unset: no energy was measured. */
+  energyJoules?:
+    | number
+    | undefined;
+  /** Required, with its limit. The setting of the GPUs that they are computed for. */
   powerSetting: PowerSetting | undefined;
 }
 
@@ -582,7 +563,7 @@ export interface ComputedUsage {
 export interface TrialWarning {
   /** What it is about. Always set; a client treats an unknown reason as another warning to show. */
   reason: WarningReason;
-  /** The field that looks wrong, such as "job.target_metric" or "result.energy_joules". Always set. */
+  /** The field that looks wrong, such as "job.target_metric" or "result.measurement.energy_joules". Always set. */
   field: string;
   /** One sentence with the numbers, and what to change. Never empty. */
   message: string;
@@ -606,41 +587,53 @@ export interface Monitor {
   quality: EnergyQuality;
 }
 
-/** The result of an epoch, as a trainer reports it. Time and energy are sums since the trial's first epoch. */
-export interface TrainingResult {
-  /** The trial. Required. */
-  trial:
-    | TrialId
+/** What was measured of a trial by the end of an epoch. Time and energy are sums since the trial's first epoch. */
+export interface Measurement {
+  /** Required. The epoch that has ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease. */
+  epoch: number;
+  /** Required. Seconds of training in this trial so far. Above 0, at most 1e100, and not less than reported before. */
+  timeSeconds?:
+    | number
     | undefined;
-  /** Seconds of training in this trial so far. Above 0, at most 1e100, and not less than reported before. */
-  timeSeconds: number;
   /**
-   * Joules of all GPUs of this trial so far. 0 or more, at most 1e100, and not less than reported before. 0: no energy was
-   * measured.
+   * Joules of all GPUs of this trial so far. 0 or more, at most 1e100, and not less than reported before; once set, it must be
+   * set in all later measurements of the trial. Unset: no energy was measured, and the cost is that of the time alone.
    */
-  energyJoules: number;
-  /**
-   * The validation metric after this epoch. Required: unset is refused, and so is infinity. NaN counts as not having
-   * reached the target.
-   */
+  energyJoules?:
+    | number
+    | undefined;
+  /** Required. The validation metric after the epoch; infinity is refused. NaN counts as not having reached the target. */
   metric?:
     | number
     | undefined;
-  /** The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease. */
-  currentEpoch: number;
-  /** The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results. */
-  monitor:
-    | Monitor
+  /** When the server received the report, which sets it. In ImportTrial: when the epoch ended; unset: unknown. */
+  reportTime:
+    | Date
     | undefined;
   /**
-   * In observer mode, time and energy at the cheapest power limit. Unset: the cost follows from time_seconds and
-   * energy_joules, which are always what was measured. Once set, it must be set in all later results of the trial.
+   * In observer mode, time and energy at the cheapest power limit. Costs, the bound and the search use them instead of
+   * time_seconds and energy_joules, which are always what was measured. Once set, it must be set in all later measurements of
+   * the trial. Unset: the trial is not in observer mode.
    */
   computed:
     | ComputedUsage
     | undefined;
   /** The setting of the GPUs at the end of the epoch. Unset: unknown. */
   powerSetting: PowerSetting | undefined;
+}
+
+/** The result of an epoch, as a trainer reports it. */
+export interface TrainingResult {
+  /** Required. The trial. */
+  trial:
+    | TrialId
+    | undefined;
+  /** Required. What was measured by the end of the epoch; its report_time is ignored. */
+  measurement:
+    | Measurement
+    | undefined;
+  /** The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results. */
+  monitor: Monitor | undefined;
 }
 
 /** The server's answer to a report or a heartbeat: continue or stop. */
@@ -690,26 +683,6 @@ export interface Decision {
    * trial. Empty: nothing.
    */
   warnings: TrialWarning[];
-}
-
-/** The measurement of an epoch, as the server stores it. */
-export interface Measurement {
-  /** The epoch, counted from 1. Always set. */
-  currentEpoch: number;
-  /** Seconds of training in this trial up to the end of the epoch. */
-  timeSeconds: number;
-  /** Joules of all GPUs of this trial up to the end of the epoch. 0: no energy was measured. */
-  energyJoules: number;
-  /** The validation metric after the epoch; may be NaN. Always set by the server. In ImportTrial: required, unset is refused. */
-  metric?:
-    | number
-    | undefined;
-  /** When the server received the report. Always set by the server. In ImportTrial: when the epoch ended; unset: unknown. */
-  reportTime:
-    | Date
-    | undefined;
-  /** In observer mode, time and energy at the cheapest power limit. Unset: not in observer mode. */
-  computed: ComputedUsage | undefined;
 }
 
 function createBaseTrialId(): TrialId {
@@ -811,17 +784,12 @@ function createBaseTrial(): Trial {
     endReason: EndReason.END_REASON_UNSPECIFIED,
     startTime: undefined,
     endTime: undefined,
-    timeSeconds: 0,
-    energyJoules: 0,
+    newest: undefined,
     cost: undefined,
     converged: false,
-    lastEpoch: 0,
-    lastMetric: undefined,
     leaseExpireTime: undefined,
     monitor: undefined,
     otherMonitor: undefined,
-    computed: undefined,
-    powerSetting: undefined,
     excluded: false,
     warnings: [],
     reason: "",
@@ -832,7 +800,6 @@ function createBaseTrial(): Trial {
     recurrence: 0,
     labels: {},
     tokenId: "",
-    lastReportTime: undefined,
     heartbeatInterval: undefined,
   };
 }
@@ -857,74 +824,56 @@ export const Trial: MessageFns<Trial> = {
     if (message.endTime !== undefined) {
       Timestamp.encode(toTimestamp(message.endTime), writer.uint32(50).fork()).join();
     }
-    if (message.timeSeconds !== 0) {
-      writer.uint32(57).double(message.timeSeconds);
-    }
-    if (message.energyJoules !== 0) {
-      writer.uint32(65).double(message.energyJoules);
+    if (message.newest !== undefined) {
+      Measurement.encode(message.newest, writer.uint32(58).fork()).join();
     }
     if (message.cost !== undefined) {
-      writer.uint32(73).double(message.cost);
+      writer.uint32(65).double(message.cost);
     }
     if (message.converged !== false) {
-      writer.uint32(80).bool(message.converged);
-    }
-    if (message.lastEpoch !== 0) {
-      writer.uint32(88).int32(message.lastEpoch);
-    }
-    if (message.lastMetric !== undefined) {
-      writer.uint32(97).double(message.lastMetric);
+      writer.uint32(72).bool(message.converged);
     }
     if (message.leaseExpireTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.leaseExpireTime), writer.uint32(106).fork()).join();
+      Timestamp.encode(toTimestamp(message.leaseExpireTime), writer.uint32(82).fork()).join();
     }
     if (message.monitor !== undefined) {
-      Monitor.encode(message.monitor, writer.uint32(114).fork()).join();
+      Monitor.encode(message.monitor, writer.uint32(90).fork()).join();
     }
     if (message.otherMonitor !== undefined) {
-      Monitor.encode(message.otherMonitor, writer.uint32(122).fork()).join();
-    }
-    if (message.computed !== undefined) {
-      ComputedUsage.encode(message.computed, writer.uint32(130).fork()).join();
-    }
-    if (message.powerSetting !== undefined) {
-      PowerSetting.encode(message.powerSetting, writer.uint32(138).fork()).join();
+      Monitor.encode(message.otherMonitor, writer.uint32(98).fork()).join();
     }
     if (message.excluded !== false) {
-      writer.uint32(144).bool(message.excluded);
+      writer.uint32(104).bool(message.excluded);
     }
     for (const v of message.warnings) {
-      TrialWarning.encode(v!, writer.uint32(154).fork()).join();
+      TrialWarning.encode(v!, writer.uint32(114).fork()).join();
     }
     if (message.reason !== "") {
-      writer.uint32(162).string(message.reason);
+      writer.uint32(122).string(message.reason);
     }
     if (message.decisionMessage !== "") {
-      writer.uint32(170).string(message.decisionMessage);
+      writer.uint32(130).string(message.decisionMessage);
     }
     if (message.costBound !== undefined) {
-      writer.uint32(177).double(message.costBound);
+      writer.uint32(137).double(message.costBound);
     }
     if (message.targetReached !== false) {
-      writer.uint32(184).bool(message.targetReached);
+      writer.uint32(144).bool(message.targetReached);
     }
     if (message.pruningRound !== 0) {
-      writer.uint32(192).int32(message.pruningRound);
+      writer.uint32(152).int32(message.pruningRound);
     }
     if (message.recurrence !== 0) {
-      writer.uint32(200).int32(message.recurrence);
+      writer.uint32(160).int32(message.recurrence);
     }
     globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
-      Trial_LabelsEntry.encode({ key: key as any, value }, writer.uint32(210).fork()).join();
+      Trial_LabelsEntry.encode({ key: key as any, value }, writer.uint32(170).fork()).join();
     });
     if (message.tokenId !== "") {
-      writer.uint32(218).string(message.tokenId);
-    }
-    if (message.lastReportTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.lastReportTime), writer.uint32(226).fork()).join();
+      writer.uint32(178).string(message.tokenId);
     }
     if (message.heartbeatInterval !== undefined) {
-      Duration.encode(message.heartbeatInterval, writer.uint32(234).fork()).join();
+      Duration.encode(message.heartbeatInterval, writer.uint32(186).fork()).join();
     }
     return writer;
   },
@@ -991,11 +940,11 @@ export const Trial: MessageFns<Trial> = {
             continue;
           }
           case 7: {
-            if (tag !== 57) {
+            if (tag !== 58) {
               break;
             }
 
-            message.timeSeconds = reader.double();
+            message.newest = Measurement.decode(reader, reader.uint32());
             continue;
           }
           case 8: {
@@ -1003,47 +952,47 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.energyJoules = reader.double();
-            continue;
-          }
-          case 9: {
-            if (tag !== 73) {
-              break;
-            }
-
             message.cost = reader.double();
             continue;
           }
-          case 10: {
-            if (tag !== 80) {
+          case 9: {
+            if (tag !== 72) {
               break;
             }
 
             message.converged = reader.bool();
             continue;
           }
-          case 11: {
-            if (tag !== 88) {
-              break;
-            }
-
-            message.lastEpoch = reader.int32();
-            continue;
-          }
-          case 12: {
-            if (tag !== 97) {
-              break;
-            }
-
-            message.lastMetric = reader.double();
-            continue;
-          }
-          case 13: {
-            if (tag !== 106) {
+          case 10: {
+            if (tag !== 82) {
               break;
             }
 
             message.leaseExpireTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 11: {
+            if (tag !== 90) {
+              break;
+            }
+
+            message.monitor = Monitor.decode(reader, reader.uint32());
+            continue;
+          }
+          case 12: {
+            if (tag !== 98) {
+              break;
+            }
+
+            message.otherMonitor = Monitor.decode(reader, reader.uint32());
+            continue;
+          }
+          case 13: {
+            if (tag !== 104) {
+              break;
+            }
+
+            message.excluded = reader.bool();
             continue;
           }
           case 14: {
@@ -1051,7 +1000,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.monitor = Monitor.decode(reader, reader.uint32());
+            message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
             continue;
           }
           case 15: {
@@ -1059,7 +1008,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.otherMonitor = Monitor.decode(reader, reader.uint32());
+            message.reason = reader.string();
             continue;
           }
           case 16: {
@@ -1067,15 +1016,15 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.computed = ComputedUsage.decode(reader, reader.uint32());
+            message.decisionMessage = reader.string();
             continue;
           }
           case 17: {
-            if (tag !== 138) {
+            if (tag !== 137) {
               break;
             }
 
-            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
+            message.costBound = reader.double();
             continue;
           }
           case 18: {
@@ -1083,23 +1032,23 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.excluded = reader.bool();
+            message.targetReached = reader.bool();
             continue;
           }
           case 19: {
-            if (tag !== 154) {
+            if (tag !== 152) {
               break;
             }
 
-            message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
+            message.pruningRound = reader.int32();
             continue;
           }
           case 20: {
-            if (tag !== 162) {
+            if (tag !== 160) {
               break;
             }
 
-            message.reason = reader.string();
+            message.recurrence = reader.int32();
             continue;
           }
           case 21: {
@@ -1107,70 +1056,22 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.decisionMessage = reader.string();
+            const entry21 = Trial_LabelsEntry.decode(reader, reader.uint32());
+            if (entry21.value !== undefined) {
+              message.labels[entry21.key] = entry21.value;
+            }
             continue;
           }
           case 22: {
-            if (tag !== 177) {
-              break;
-            }
-
-            message.costBound = reader.double();
-            continue;
-          }
-          case 23: {
-            if (tag !== 184) {
-              break;
-            }
-
-            message.targetReached = reader.bool();
-            continue;
-          }
-          case 24: {
-            if (tag !== 192) {
-              break;
-            }
-
-            message.pruningRound = reader.int32();
-            continue;
-          }
-          case 25: {
-            if (tag !== 200) {
-              break;
-            }
-
-            message.recurrence = reader.int32();
-            continue;
-          }
-          case 26: {
-            if (tag !== 210) {
-              break;
-            }
-
-            const entry26 = Trial_LabelsEntry.decode(reader, reader.uint32());
-            if (entry26.value !== undefined) {
-              message.labels[entry26.key] = entry26.value;
-            }
-            continue;
-          }
-          case 27: {
-            if (tag !== 218) {
+            if (tag !== 178) {
               break;
             }
 
             message.tokenId = reader.string();
             continue;
           }
-          case 28: {
-            if (tag !== 226) {
-              break;
-            }
-
-            message.lastReportTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
-            continue;
-          }
-          case 29: {
-            if (tag !== 234) {
+          case 23: {
+            if (tag !== 186) {
               break;
             }
 
@@ -1200,24 +1101,17 @@ export const Trial: MessageFns<Trial> = {
     message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
     message.startTime = object.startTime ?? undefined;
     message.endTime = object.endTime ?? undefined;
-    message.timeSeconds = object.timeSeconds ?? 0;
-    message.energyJoules = object.energyJoules ?? 0;
+    message.newest = (object.newest !== undefined && object.newest !== null)
+      ? Measurement.fromPartial(object.newest)
+      : undefined;
     message.cost = object.cost ?? undefined;
     message.converged = object.converged ?? false;
-    message.lastEpoch = object.lastEpoch ?? 0;
-    message.lastMetric = object.lastMetric ?? undefined;
     message.leaseExpireTime = object.leaseExpireTime ?? undefined;
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
       ? Monitor.fromPartial(object.monitor)
       : undefined;
     message.otherMonitor = (object.otherMonitor !== undefined && object.otherMonitor !== null)
       ? Monitor.fromPartial(object.otherMonitor)
-      : undefined;
-    message.computed = (object.computed !== undefined && object.computed !== null)
-      ? ComputedUsage.fromPartial(object.computed)
-      : undefined;
-    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
-      ? PowerSetting.fromPartial(object.powerSetting)
       : undefined;
     message.excluded = object.excluded ?? false;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
@@ -1237,7 +1131,6 @@ export const Trial: MessageFns<Trial> = {
       {},
     );
     message.tokenId = object.tokenId ?? "";
-    message.lastReportTime = object.lastReportTime ?? undefined;
     message.heartbeatInterval = (object.heartbeatInterval !== undefined && object.heartbeatInterval !== null)
       ? Duration.fromPartial(object.heartbeatInterval)
       : undefined;
@@ -1368,7 +1261,7 @@ export const PowerSetting: MessageFns<PowerSetting> = {
 };
 
 function createBaseComputedUsage(): ComputedUsage {
-  return { timeSeconds: 0, energyJoules: 0, powerSetting: undefined };
+  return { timeSeconds: 0, energyJoules: undefined, powerSetting: undefined };
 }
 
 export const ComputedUsage: MessageFns<ComputedUsage> = {
@@ -1376,7 +1269,7 @@ export const ComputedUsage: MessageFns<ComputedUsage> = {
     if (message.timeSeconds !== 0) {
       writer.uint32(9).double(message.timeSeconds);
     }
-    if (message.energyJoules !== 0) {
+    if (message.energyJoules !== undefined) {
       writer.uint32(17).double(message.energyJoules);
     }
     if (message.powerSetting !== undefined) {
@@ -1440,7 +1333,7 @@ export const ComputedUsage: MessageFns<ComputedUsage> = {
   fromPartial(object: DeepPartial<ComputedUsage>): ComputedUsage {
     const message = createBaseComputedUsage();
     message.timeSeconds = object.timeSeconds ?? 0;
-    message.energyJoules = object.energyJoules ?? 0;
+    message.energyJoules = object.energyJoules ?? undefined;
     message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
       ? PowerSetting.fromPartial(object.powerSetting)
       : undefined;
@@ -1606,49 +1499,45 @@ export const Monitor: MessageFns<Monitor> = {
   },
 };
 
-function createBaseTrainingResult(): TrainingResult {
+function createBaseMeasurement(): Measurement {
   return {
-    trial: undefined,
-    timeSeconds: 0,
-    energyJoules: 0,
+    epoch: 0,
+    timeSeconds: undefined,
+    energyJoules: undefined,
     metric: undefined,
-    currentEpoch: 0,
-    monitor: undefined,
+    reportTime: undefined,
     computed: undefined,
     powerSetting: undefined,
   };
 }
 
-export const TrainingResult: MessageFns<TrainingResult> = {
-  encode(message: TrainingResult, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.trial !== undefined) {
-      TrialId.encode(message.trial, writer.uint32(10).fork()).join();
+export const Measurement: MessageFns<Measurement> = {
+  encode(message: Measurement, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.epoch !== 0) {
+      writer.uint32(8).int32(message.epoch);
     }
-    if (message.timeSeconds !== 0) {
+    if (message.timeSeconds !== undefined) {
       writer.uint32(17).double(message.timeSeconds);
     }
-    if (message.energyJoules !== 0) {
+    if (message.energyJoules !== undefined) {
       writer.uint32(25).double(message.energyJoules);
     }
     if (message.metric !== undefined) {
       writer.uint32(33).double(message.metric);
     }
-    if (message.currentEpoch !== 0) {
-      writer.uint32(40).int32(message.currentEpoch);
-    }
-    if (message.monitor !== undefined) {
-      Monitor.encode(message.monitor, writer.uint32(50).fork()).join();
+    if (message.reportTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.reportTime), writer.uint32(42).fork()).join();
     }
     if (message.computed !== undefined) {
-      ComputedUsage.encode(message.computed, writer.uint32(58).fork()).join();
+      ComputedUsage.encode(message.computed, writer.uint32(50).fork()).join();
     }
     if (message.powerSetting !== undefined) {
-      PowerSetting.encode(message.powerSetting, writer.uint32(66).fork()).join();
+      PowerSetting.encode(message.powerSetting, writer.uint32(58).fork()).join();
     }
     return writer;
   },
 
-  decode(input: BinaryReader | Uint8Array, length?: number): TrainingResult {
+  decode(input: BinaryReader | Uint8Array, length?: number): Measurement {
     const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
     const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
     if (previousRecursionDepth >= 100) {
@@ -1657,16 +1546,16 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
     try {
       const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseTrainingResult();
+      const message = createBaseMeasurement();
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
           case 1: {
-            if (tag !== 10) {
+            if (tag !== 8) {
               break;
             }
 
-            message.trial = TrialId.decode(reader, reader.uint32());
+            message.epoch = reader.int32();
             continue;
           }
           case 2: {
@@ -1694,11 +1583,11 @@ export const TrainingResult: MessageFns<TrainingResult> = {
             continue;
           }
           case 5: {
-            if (tag !== 40) {
+            if (tag !== 42) {
               break;
             }
 
-            message.currentEpoch = reader.int32();
+            message.reportTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
           case 6: {
@@ -1706,7 +1595,7 @@ export const TrainingResult: MessageFns<TrainingResult> = {
               break;
             }
 
-            message.monitor = Monitor.decode(reader, reader.uint32());
+            message.computed = ComputedUsage.decode(reader, reader.uint32());
             continue;
           }
           case 7: {
@@ -1714,15 +1603,94 @@ export const TrainingResult: MessageFns<TrainingResult> = {
               break;
             }
 
-            message.computed = ComputedUsage.decode(reader, reader.uint32());
+            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
             continue;
           }
-          case 8: {
-            if (tag !== 66) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Measurement>): Measurement {
+    return Measurement.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Measurement>): Measurement {
+    const message = createBaseMeasurement();
+    message.epoch = object.epoch ?? 0;
+    message.timeSeconds = object.timeSeconds ?? undefined;
+    message.energyJoules = object.energyJoules ?? undefined;
+    message.metric = object.metric ?? undefined;
+    message.reportTime = object.reportTime ?? undefined;
+    message.computed = (object.computed !== undefined && object.computed !== null)
+      ? ComputedUsage.fromPartial(object.computed)
+      : undefined;
+    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
+      ? PowerSetting.fromPartial(object.powerSetting)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseTrainingResult(): TrainingResult {
+  return { trial: undefined, measurement: undefined, monitor: undefined };
+}
+
+export const TrainingResult: MessageFns<TrainingResult> = {
+  encode(message: TrainingResult, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.trial !== undefined) {
+      TrialId.encode(message.trial, writer.uint32(10).fork()).join();
+    }
+    if (message.measurement !== undefined) {
+      Measurement.encode(message.measurement, writer.uint32(18).fork()).join();
+    }
+    if (message.monitor !== undefined) {
+      Monitor.encode(message.monitor, writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): TrainingResult {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseTrainingResult();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
               break;
             }
 
-            message.powerSetting = PowerSetting.decode(reader, reader.uint32());
+            message.trial = TrialId.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.measurement = Measurement.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
         }
@@ -1745,18 +1713,11 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     message.trial = (object.trial !== undefined && object.trial !== null)
       ? TrialId.fromPartial(object.trial)
       : undefined;
-    message.timeSeconds = object.timeSeconds ?? 0;
-    message.energyJoules = object.energyJoules ?? 0;
-    message.metric = object.metric ?? undefined;
-    message.currentEpoch = object.currentEpoch ?? 0;
+    message.measurement = (object.measurement !== undefined && object.measurement !== null)
+      ? Measurement.fromPartial(object.measurement)
+      : undefined;
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
       ? Monitor.fromPartial(object.monitor)
-      : undefined;
-    message.computed = (object.computed !== undefined && object.computed !== null)
-      ? ComputedUsage.fromPartial(object.computed)
-      : undefined;
-    message.powerSetting = (object.powerSetting !== undefined && object.powerSetting !== null)
-      ? PowerSetting.fromPartial(object.powerSetting)
       : undefined;
     return message;
   },
@@ -1934,130 +1895,6 @@ export const Decision: MessageFns<Decision> = {
       ? Duration.fromPartial(object.heartbeatInterval)
       : undefined;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
-    return message;
-  },
-};
-
-function createBaseMeasurement(): Measurement {
-  return {
-    currentEpoch: 0,
-    timeSeconds: 0,
-    energyJoules: 0,
-    metric: undefined,
-    reportTime: undefined,
-    computed: undefined,
-  };
-}
-
-export const Measurement: MessageFns<Measurement> = {
-  encode(message: Measurement, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.currentEpoch !== 0) {
-      writer.uint32(8).int32(message.currentEpoch);
-    }
-    if (message.timeSeconds !== 0) {
-      writer.uint32(17).double(message.timeSeconds);
-    }
-    if (message.energyJoules !== 0) {
-      writer.uint32(25).double(message.energyJoules);
-    }
-    if (message.metric !== undefined) {
-      writer.uint32(33).double(message.metric);
-    }
-    if (message.reportTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.reportTime), writer.uint32(42).fork()).join();
-    }
-    if (message.computed !== undefined) {
-      ComputedUsage.encode(message.computed, writer.uint32(50).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): Measurement {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseMeasurement();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 8) {
-              break;
-            }
-
-            message.currentEpoch = reader.int32();
-            continue;
-          }
-          case 2: {
-            if (tag !== 17) {
-              break;
-            }
-
-            message.timeSeconds = reader.double();
-            continue;
-          }
-          case 3: {
-            if (tag !== 25) {
-              break;
-            }
-
-            message.energyJoules = reader.double();
-            continue;
-          }
-          case 4: {
-            if (tag !== 33) {
-              break;
-            }
-
-            message.metric = reader.double();
-            continue;
-          }
-          case 5: {
-            if (tag !== 42) {
-              break;
-            }
-
-            message.reportTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
-            continue;
-          }
-          case 6: {
-            if (tag !== 50) {
-              break;
-            }
-
-            message.computed = ComputedUsage.decode(reader, reader.uint32());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<Measurement>): Measurement {
-    return Measurement.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<Measurement>): Measurement {
-    const message = createBaseMeasurement();
-    message.currentEpoch = object.currentEpoch ?? 0;
-    message.timeSeconds = object.timeSeconds ?? 0;
-    message.energyJoules = object.energyJoules ?? 0;
-    message.metric = object.metric ?? undefined;
-    message.reportTime = object.reportTime ?? undefined;
-    message.computed = (object.computed !== undefined && object.computed !== null)
-      ? ComputedUsage.fromPartial(object.computed)
-      : undefined;
     return message;
   },
 };
