@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from statistics import median
 
 import numpy as np
-from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Measurement, Search, Trial, TrialStatus, TrialType
+from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Measurement, Search, Trial, TrialOrigin, TrialStatus
 from wattwise_server.policy.base import Choice, Dispatched, Succeeded
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
@@ -59,7 +59,7 @@ def _launches(count: int) -> Iterator[tuple[float, Search]]:
     for number in range(1, count + 1):
         started = time.perf_counter()
         size = _choose(search).batch_size
-        trial = Trial("bench", number, size, TrialType.MAB, 0, _TIME)
+        trial = Trial("bench", number, size, TrialOrigin.SEARCH, None, _TIME)
         search = observe(_POLICY, _SPEC, search, Dispatched(trial))
         verdict = judge(_SPEC, _POLICY.bound(_SPEC, search, size), _last(number, size))
         ended = trial._replace(

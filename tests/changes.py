@@ -31,10 +31,7 @@ class Recurring(Trainer):
 
     def begin(self, batch_size: int) -> v1.Trial:
         """A running trial of this batch size."""
-        status = v1.BATCH_SIZE_STATUS_PINNED
-        self.admin.SetBatchSizeState(
-            v1.SetBatchSizeStateRequest(job_id=self.job_id, batch_size=batch_size, status=status)
-        )
+        self.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=self.job_id, batch_size=batch_size))
         return self.next()
 
     def train(self, batch_size: int, epochs: int, epoch_cost: float = 10.0, *, times: int = 1) -> v1.Trial:

@@ -248,7 +248,7 @@ def falls_back(program: str, server: LiveServer) -> None:
     assert status == 0, said
     assert said.count("training with the fallback batch size 32") == 1, said
     last = trials(server)[-1]
-    assert (last.type, last.id.batch_size) == (v1.TRIAL_TYPE_IMPORTED, 32)
+    assert (last.origin, last.id.batch_size) == (v1.TRIAL_ORIGIN_IMPORTED, 32)
     assert (last.end_reason, last.monitor.kinds[:]) == (v1.END_REASON_TARGET_REACHED, ["estimate"])
 
 
@@ -263,7 +263,7 @@ def begins_without_server(program: str, server: LiveServer) -> None:
     assert status == 0, said
     assert "target reached without the server" in said, said
     imported = trial(server)
-    assert (imported.type, imported.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert (imported.origin, imported.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
 
 
 def trains_on_if_forgotten(program: str, server: LiveServer) -> None:
@@ -279,7 +279,7 @@ def trains_on_if_forgotten(program: str, server: LiveServer) -> None:
     assert status == 0, said
     assert said.count("which does not know the trial") == 1, said
     imported = trial(server)
-    assert (imported.type, imported.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert (imported.origin, imported.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     measured = server.admin.ListMeasurements(v1.ListMeasurementsRequest(trial=imported.id)).measurements
     assert [each.epoch for each in measured] == list(range(1, imported.newest.epoch + 1))
 

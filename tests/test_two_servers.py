@@ -83,7 +83,9 @@ async def test_one_exploration_at_a_time(pair: Pair) -> None:
             pair,
             lambda stub, _: [stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id)) for _ in range(10)],
         )
-        exploring = [answer.trial for answer in answers if answer.trial.type == v1.TRIAL_TYPE_EXPLORATION]
+        exploring = [
+            answer.trial for answer in answers if answer.trial.pruning_gts.role == v1.PRUNING_GTS_ROLE_EXPLORATION
+        ]
         assert len(exploring) == 1
         Trainer.report(job, exploring[0], 10.0 + turn)
 

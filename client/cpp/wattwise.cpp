@@ -410,12 +410,26 @@ v1::SetTrialExcludedResponse Client::set_trial_excluded(const v1::TrialId& trial
   return call(&v1::JobControl::Stub::SetTrialExcluded, request);
 }
 
-v1::Job Client::set_batch_size_state(const std::string& job_id, int batch_size, v1::BatchSizeStatus status) {
-  v1::SetBatchSizeStateRequest request;
+v1::Job Client::set_batch_size_banned(const std::string& job_id, int batch_size, bool banned) {
+  v1::SetBatchSizeBannedRequest request;
   request.set_job_id(job_id);
   request.set_batch_size(batch_size);
-  request.set_status(status);
-  return call(&v1::JobControl::Stub::SetBatchSizeState, request).job();
+  request.set_banned(banned);
+  return call(&v1::JobControl::Stub::SetBatchSizeBanned, request).job();
+}
+
+v1::Job Client::set_pinned_batch_size(const std::string& job_id, std::optional<int> batch_size) {
+  v1::SetPinnedBatchSizeRequest request;
+  request.set_job_id(job_id);
+  if (batch_size) request.set_batch_size(*batch_size);
+  return call(&v1::JobControl::Stub::SetPinnedBatchSize, request).job();
+}
+
+v1::Job Client::readmit_batch_size(const std::string& job_id, int batch_size) {
+  v1::ReadmitBatchSizeRequest request;
+  request.set_job_id(job_id);
+  request.set_batch_size(batch_size);
+  return call(&v1::JobControl::Stub::ReadmitBatchSize, request).job();
 }
 
 v1::Job Client::set_job_paused(const std::string& job_id, bool paused) {

@@ -120,9 +120,12 @@ class Client {
   v1::Job reset_job(const std::string& job_id);
   // Excludes a trial from the job's search, or includes it again.
   v1::SetTrialExcludedResponse set_trial_excluded(const v1::TrialId& trial, bool excluded);
-  // Allows, bans or pins a batch size: BATCH_SIZE_STATUS_ALLOWED, which also forgets its failures and misses, _BANNED or
-  // _PINNED.
-  v1::Job set_batch_size_state(const std::string& job_id, int batch_size, v1::BatchSizeStatus status);
+  // Bans a batch size, so that the search does not choose it, or lifts its ban.
+  v1::Job set_batch_size_banned(const std::string& job_id, int batch_size, bool banned);
+  // Pins a batch size, so that every launch gets it; nullopt unpins it.
+  v1::Job set_pinned_batch_size(const std::string& job_id, std::optional<int> batch_size);
+  // Readmits a batch size to the search: its failures, its memory and its pruning no longer count.
+  v1::Job readmit_batch_size(const std::string& job_id, int batch_size);
   // Pauses the job's search, so that launches get the best known batch size, or resumes it.
   v1::Job set_job_paused(const std::string& job_id, bool paused);
   // Requests that the job's next launch gets the default batch size, to compare with.

@@ -23,12 +23,25 @@ func (c *Client) SetTrialExcluded(ctx context.Context, trial *v1.TrialId, exclud
 	return response, err
 }
 
-// SetBatchSizeState allows, bans or pins a batch size: BATCH_SIZE_STATUS_ALLOWED, which also forgets its failures and
-// misses, _BANNED or _PINNED.
-func (c *Client) SetBatchSizeState(ctx context.Context, jobID string, batchSize int, status v1.BatchSizeStatus) (*v1.Job, error) {
+// SetBatchSizeBanned bans a batch size, so that the search does not choose it, or lifts its ban.
+func (c *Client) SetBatchSizeBanned(ctx context.Context, jobID string, batchSize int, banned bool) (*v1.Job, error) {
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
-		request := &v1.SetBatchSizeStateRequest{JobId: jobID, BatchSize: int32(batchSize), Status: status}
-		return c.Control.SetBatchSizeState(ctx, request)
+		request := &v1.SetBatchSizeBannedRequest{JobId: jobID, BatchSize: int32(batchSize), Banned: &banned}
+		return c.Control.SetBatchSizeBanned(ctx, request)
+	})
+}
+
+// SetPinnedBatchSize pins a batch size, so that every launch gets it; nil unpins it.
+func (c *Client) SetPinnedBatchSize(ctx context.Context, jobID string, batchSize *int32) (*v1.Job, error) {
+	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
+		return c.Control.SetPinnedBatchSize(ctx, &v1.SetPinnedBatchSizeRequest{JobId: jobID, BatchSize: batchSize})
+	})
+}
+
+// ReadmitBatchSize readmits a batch size to the search: its failures, its memory and its pruning no longer count.
+func (c *Client) ReadmitBatchSize(ctx context.Context, jobID string, batchSize int) (*v1.Job, error) {
+	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
+		return c.Control.ReadmitBatchSize(ctx, &v1.ReadmitBatchSizeRequest{JobId: jobID, BatchSize: int32(batchSize)})
 	})
 }
 

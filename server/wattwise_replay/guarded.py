@@ -13,7 +13,17 @@ from typing import TypeVar
 
 import numpy as np
 from wattwise_server.domain import Change, JobSpec, Search
-from wattwise_server.policy.base import Allowed, ArmBelief, Banned, Choice, Event, Exhausted, Policy, Prior
+from wattwise_server.policy.base import (
+    ArmBelief,
+    Banned,
+    Choice,
+    Event,
+    Exhausted,
+    Policy,
+    Prior,
+    Readmitted,
+    Unbanned,
+)
 
 from wattwise_replay.errors import ReplayError
 
@@ -155,6 +165,6 @@ def _shown(value: object) -> str:
 def _named(event: Event) -> str:
     """An event's kind, and what it is about."""
     kind = type(event).__name__
-    if isinstance(event, Banned | Allowed):
+    if isinstance(event, Banned | Unbanned | Readmitted):
         return f"{kind} of batch size {event.batch_size}"
     return f"{kind} of trial {event.trial.number}"

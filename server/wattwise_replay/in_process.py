@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
-from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialStatus, TrialType, undecided
+from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialOrigin, TrialStatus, undecided
 from wattwise_server.domain import JobSpec as DomainSpec
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import (
@@ -102,12 +102,11 @@ class InProcess:
 
     def dispatch_baseline(self) -> Dispatch:
         """The default batch size, as for a person who requests a baseline."""
-        return self._dispatched(Choice(TrialType.REQUESTED, self._spec.default_batch_size, "requested"))
+        return self._dispatched(Choice(self._spec.default_batch_size, "requested", TrialOrigin.REQUESTED))
 
     def _dispatched(self, choice: Choice) -> Dispatch:
         number = self._number + 1
-        round_ = self._search.pruning_round
-        trial = Trial(self._spec.job_id, number, choice.batch_size, choice.type, round_, _TIME)
+        trial = Trial(self._spec.job_id, number, choice.batch_size, choice.origin, choice.policy_role, _TIME)
         self._observe(Dispatched(trial))
         self._running[number] = trial
         self._number = number
@@ -165,7 +164,7 @@ class InProcess:
 
     def _bound_of(self, trial: Dispatch) -> float | None:
         """The cost at which a running trial is stopped now; None for one that a person has requested."""
-        requested = self._running[trial.number].type is TrialType.REQUESTED
+        requested = self._running[trial.number].origin is TrialOrigin.REQUESTED
         return None if requested else self.bound(trial.batch_size)
 
     def _observe(self, event: Event) -> None:

@@ -35,20 +35,33 @@ def identifier_fault(value: str) -> str | None:
 
 
 class Stage(Enum):
-    """Where a job stands in its search."""
+    """Where a search stands under POLICY_PRUNING_GTS; every other policy is in the bandit."""
 
     PRUNING = "PRUNING"
-    MAB = "MAB"
+    BANDIT = "BANDIT"
 
 
-class TrialType(Enum):
-    """Why a trial was dispatched."""
+class TrialOrigin(Enum):
+    """Who chose the batch size of a trial: the policy, a person, or nobody, since it was imported."""
+
+    SEARCH = "SEARCH"
+    REQUESTED = "REQUESTED"
+    IMPORTED = "IMPORTED"
+
+
+class PruningGtsRole(Enum):
+    """What a trial is for under POLICY_PRUNING_GTS."""
 
     EXPLORATION = "EXPLORATION"
     CONCURRENT = "CONCURRENT"
-    MAB = "MAB"
-    REQUESTED = "REQUESTED"
-    IMPORTED = "IMPORTED"
+    BANDIT = "BANDIT"
+
+
+class PruningGtsTrial(NamedTuple):
+    """What POLICY_PRUNING_GTS knows of a trial that it chose: its role, and the round in which it was dispatched."""
+
+    role: PruningGtsRole
+    pruning_round: int
 
 
 class TrialStatus(Enum):
@@ -84,7 +97,8 @@ class EventKind(Enum):
     FAILED = "FAILED"
     REVIVED = "REVIVED"
     BANNED = "BANNED"
-    ALLOWED = "ALLOWED"
+    UNBANNED = "UNBANNED"
+    READMITTED = "READMITTED"
 
 
 class HistoryKind(Enum):
@@ -98,8 +112,10 @@ class HistoryKind(Enum):
     POLICY_CHANGED = "POLICY_CHANGED"
     BASELINE_REQUESTED = "BASELINE_REQUESTED"
     BATCH_SIZE_PINNED = "BATCH_SIZE_PINNED"
+    BATCH_SIZE_UNPINNED = "BATCH_SIZE_UNPINNED"
     BATCH_SIZE_BANNED = "BATCH_SIZE_BANNED"
-    BATCH_SIZE_ALLOWED = "BATCH_SIZE_ALLOWED"
+    BATCH_SIZE_UNBANNED = "BATCH_SIZE_UNBANNED"
+    BATCH_SIZE_READMITTED = "BATCH_SIZE_READMITTED"
     TRIAL_EXCLUDED = "TRIAL_EXCLUDED"
     TRIAL_INCLUDED = "TRIAL_INCLUDED"
     TRIAL_FAILED = "TRIAL_FAILED"
@@ -333,7 +349,7 @@ class Search:
         return {}
 
     @cached_property
-    def surviving(self) -> tuple[Arm, ...]:
+    def available(self) -> tuple[Arm, ...]:
         """The arms that are neither pruned, excluded nor banned, ascending."""
         return tuple(arm for arm in self.arms if not (arm.pruned or arm.excluded or arm.banned))
 
@@ -484,7 +500,7 @@ class Job:
         reset_after: Trials up to this number do not count, because a person has reset the search.
         reset_time: When that was last; None: never, or in an earlier version.
         paused: Whether launches get the best known batch size.
-        pinned: The batch size that every launch gets.
+        pinned: The batch size that every launch gets, whatever its status and even if it is banned.
         reset_request_id: The id of the request that reset the search last; empty: none.
         baseline_request_id: The id of the newest request of a baseline; empty: none.
         baseline_requested: Whether one of the next launches gets the default batch size.
@@ -555,7 +571,7 @@ class ListedJob(NamedTuple):
         position: Its place in the list, behind which the next page begins.
         key: Its key in the store, by which its figures are found.
         job: The job; its search has no arms, and no power limits are known.
-        surviving: The batch sizes that are neither pruned, excluded nor banned, ascending.
+        available: The batch sizes that are neither pruned, excluded nor banned, ascending.
         failing: The batch sizes whose last three or more trials failed, ascending.
         activity: What its trials are doing; None if the list was not asked for it.
     """
@@ -563,7 +579,7 @@ class ListedJob(NamedTuple):
     position: int | str
     key: int
     job: Job
-    surviving: tuple[int, ...]
+    available: tuple[int, ...]
     failing: tuple[int, ...]
     activity: Activity | None = None
 
@@ -785,6 +801,7 @@ class Trial(NamedTuple):
     """The record of a training with one batch size.
 
     Attributes:
+        policy_role: What its policy knows of it besides; None if that is nothing, or if it is not of the search.
         start_time: When it was dispatched, or started if it was imported; None if that is unknown.
         observation: Its position among the job's decided trials, from 1; None of a doubtful one.
         best_known: If it had no bound, whether because its batch size was the best known one; stored once it has ended.
@@ -803,8 +820,8 @@ class Trial(NamedTuple):
     job_id: str
     number: int
     batch_size: int
-    type: TrialType
-    pruning_round: int
+    origin: TrialOrigin
+    policy_role: PruningGtsTrial | None
     start_time: datetime | None
     launch_id: str | None = None
     status: TrialStatus = TrialStatus.RUNNING
@@ -839,8 +856,8 @@ class Trial(NamedTuple):
             self.job_id,
             self.number,
             self.batch_size,
-            self.type,
-            self.pruning_round,
+            self.origin,
+            self.policy_role,
             self.start_time,
             self.launch_id,
             last=last,
@@ -853,6 +870,11 @@ class Trial(NamedTuple):
             profile=self.profile,
             launch=self.launch,
         )
+
+    @property
+    def role(self) -> PruningGtsRole | None:
+        """What it is for under POLICY_PRUNING_GTS; None if that policy did not choose it."""
+        return self.policy_role.role if self.policy_role else None
 
     @property
     def running(self) -> bool:
@@ -891,7 +913,7 @@ class JobEvent(NamedTuple):
         number: Its number among the job's events, from 1.
         kind: What happened.
         batch_size: The batch size that it happened to.
-        trial: The trial that it happened to, in its state at that time; None for BANNED and ALLOWED.
+        trial: The trial that it happened to, in its state at that time; None for BANNED, UNBANNED and READMITTED.
     """
 
     number: int

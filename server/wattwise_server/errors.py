@@ -138,11 +138,11 @@ class NoBatchSizeLeftError(ServiceError):
 
     reason = "ERROR_REASON_NO_BATCH_SIZE_LEFT"
 
-    def __init__(self, job_id: str, pruning_round: int, causes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, job_id: str, causes: Mapping[str, Sequence[int]]) -> None:
         """Takes the batch sizes by cause: `failed`, `out_of_memory`, `missed`, `banned` and `untried`."""
         message = f"no batch size of job {job_id!r} is left to try ({described(causes)}); {remedy(causes, job_id)}"
         listed = {cause: ", ".join(map(str, sizes)) for cause, sizes in causes.items() if sizes}
-        super().__init__(message, metadata={"job_id": job_id, "pruning_round": str(pruning_round), **listed})
+        super().__init__(message, metadata={"job_id": job_id, **listed})
 
 
 _CAUSES = {
@@ -161,11 +161,14 @@ def described(causes: Mapping[str, Sequence[int]]) -> str:
 
 def remedy(causes: Mapping[str, Sequence[int]], job_id: str) -> str:
     """What helps a job that has no batch size left, by what happened to them, and the commands that bring them back."""
-    allow = f"{jobs_command('allow', job_id, 'BATCH_SIZE')} brings one batch size back"
+    readmit = f"{jobs_command('readmit', job_id, 'BATCH_SIZE')} brings one batch size back"
+    if causes.get("banned"):
+        unban = f"{jobs_command('unban', job_id, 'BATCH_SIZE')} lifts a ban"
+        readmit = f"{unban}, {readmit}" if any(causes[cause] for cause in causes if cause != "banned") else unban
     other = other_job(causes)
     if not (other or causes.get("failed")):
-        return allow
-    back = f"after which {begin_again(job_id)} and {allow}"
+        return readmit
+    back = f"after which {begin_again(job_id)} and {readmit}"
     if causes.get("failed"):
         return f"fix what makes trials crash, {back}{f'; or {other}' if other else ''}"
     return f"{other}; or fix the training, {back}"
@@ -190,6 +193,15 @@ def begin_again(job_id: str) -> str:
 def jobs_command(action: str, job_id: str, *arguments: object) -> str:
     """A `wattwise jobs` command, for a person to copy."""
     return f"`wattwise jobs {' '.join((action, shlex.quote(job_id), *map(str, arguments)))}`"
+
+
+class NotPossibleNowError(ServiceError):
+    """A valid call is not possible in the job's present state; the message says what to change first."""
+
+    reason = "ERROR_REASON_NOT_POSSIBLE_NOW"
+
+    def __init__(self, job_id: str, why: str) -> None:
+        super().__init__(f"not possible now for job {job_id!r}: {why}", metadata={"job_id": job_id})
 
 
 class TooManyJobsError(ServiceError):

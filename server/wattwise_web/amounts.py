@@ -167,20 +167,22 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
 
 
-_CHOOSERS = {
-    v1.TRIAL_TYPE_EXPLORATION: "by the search, to explore the batch size",
-    v1.TRIAL_TYPE_CONCURRENT: "by the search, while another trial explored",
-    v1.TRIAL_TYPE_MAB: "by the bandit",
-    v1.TRIAL_TYPE_REQUESTED: "by a person",
-    v1.TRIAL_TYPE_IMPORTED: "outside: the trial was imported",
+_ROLES = {
+    v1.PRUNING_GTS_ROLE_EXPLORATION: "by the search, to explore the batch size",
+    v1.PRUNING_GTS_ROLE_CONCURRENT: "by the search, while another trial explored",
+    v1.PRUNING_GTS_ROLE_BANDIT: "by the bandit",
+}
+_ORIGINS = {
+    v1.TRIAL_ORIGIN_SEARCH: "by the search",
+    v1.TRIAL_ORIGIN_REQUESTED: "by a person",
+    v1.TRIAL_ORIGIN_IMPORTED: "outside: the trial was imported",
 }
 
 
-def chooser(value: v1.TrialType.ValueType, *, staged: bool) -> str:
-    """Who chose the batch size of a trial of this type; only policies with stages tell apart what the search chose."""
-    if value == v1.TRIAL_TYPE_MAB and not staged:
-        return "by the search"
-    return _CHOOSERS.get(value) or enum_name(v1.TrialType, value)
+def chooser(trial: v1.Trial) -> str:
+    """Who chose the batch size of a trial, and what for if its policy says so."""
+    origin = _ORIGINS.get(trial.origin) or enum_name(v1.TrialOrigin, trial.origin)
+    return _ROLES.get(trial.pruning_gts.role, origin)
 
 
 def event_kind(value: int) -> str:
@@ -197,8 +199,9 @@ def stage_word(job: v1.Job) -> str:
     """The stage of the search; that of a policy without stages is its policy."""
     if not has_stages(job.spec):
         return policy(job.spec)
-    if job.stage == v1.STAGE_PRUNING:
-        return f"pruning, round {job.pruning_round + 1} of {job.spec.num_pruning_rounds}"
+    state = job.policy_state.pruning_gts
+    if state.stage == v1.PRUNING_GTS_STAGE_PRUNING:
+        return f"pruning, round {state.pruning_round + 1} of {job.spec.num_pruning_rounds}"
     return "bandit"
 
 

@@ -22,15 +22,11 @@ class Belief(NamedTuple):
 
 def beliefs(details: v1.JobDetails) -> dict[int, Belief]:
     """What is known of each batch size."""
-    arms = {arm.batch_size: arm for arm in details.arms}
-    return {state.batch_size: _belief(state, arms.get(state.batch_size)) for state in details.batch_size_states}
+    return {state.batch_size: _belief(state) for state in details.batch_size_states}
 
 
-def _belief(state: v1.BatchSizeState, arm: v1.Arm | None) -> Belief:
-    if state.HasField("expected_cost") and math.isfinite(state.expected_cost):
-        known = state.HasField("expected_cost_deviation") and math.isfinite(state.expected_cost_deviation)
-        return Belief(state.expected_cost, state.expected_cost_deviation if known else None)
-    if arm is not None and arm.num_observations and arm.param_precision > 0:
-        precise = math.isfinite(arm.param_precision)
-        return Belief(-arm.param_mean, 1 / math.sqrt(arm.param_precision) if precise else 0.0)
-    return Belief(state.round_cost) if state.HasField("round_cost") else Belief()
+def _belief(state: v1.BatchSizeState) -> Belief:
+    if not (state.HasField("expected_cost") and math.isfinite(state.expected_cost)):
+        return Belief()
+    known = state.HasField("expected_cost_deviation") and math.isfinite(state.expected_cost_deviation)
+    return Belief(state.expected_cost, state.expected_cost_deviation if known else None)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from wattwise import v1
 from wattwise.commands.answer import main_quantity, shown_saving
 from wattwise.commands.humanize import energy_of
-from wattwise.commands.tables import baseline_waits, has_stages, policy, with_status
+from wattwise.commands.tables import banned, baseline_waits, policy
 from wattwise.monitor.kind import monitor_text
 
 from wattwise_web import amounts
@@ -60,11 +60,10 @@ def by_people(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics)
         what = f"One launch in {job.baseline_every} gets the default batch size, {spec.default_batch_size}"
         text = f"{what}, but not {waits}." if waits else f"{what}."
         found.append(Held("baselines", text, f"wattwise jobs baseline {job_id} --every 0"))
-    if banned := with_status(details, v1.BATCH_SIZE_STATUS_BANNED):
-        sizes = ", ".join(map(str, banned))
-        text = f"No launch gets batch size{'' if len(banned) == 1 else 's'} {sizes}."
-        which = banned[0] if len(banned) == 1 else "BATCH_SIZE"
-        found.append(Held("banned", text, f"wattwise jobs allow {job_id} {which}"))
+    if bans := banned(details):
+        text = f"The search does not choose batch size{'' if len(bans) == 1 else 's'} {', '.join(map(str, bans))}."
+        which = bans[0] if len(bans) == 1 else "BATCH_SIZE"
+        found.append(Held("banned", text, f"wattwise jobs unban {job_id} {which}"))
     if statistics.num_excluded:
         verb = "does" if statistics.num_excluded == 1 else "do"
         text = f"{amounts.plural(statistics.num_excluded, 'trial')} {verb} not count."
@@ -78,7 +77,7 @@ def chooser(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
     """Who chooses the batch size of the next launch."""
     if not choices:
         return ""
-    if all(choice.type == v1.TRIAL_TYPE_REQUESTED for choice in choices):
+    if all(choice.origin == v1.TRIAL_ORIGIN_REQUESTED for choice in choices):
         return "Requested by a person."
     return f"Chosen by the search: {amounts.stage_word(job)}."
 
@@ -223,7 +222,7 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
             "Batch size",
             f"{trial.id.batch_size}{' (the default)' if trial.id.batch_size == job.spec.default_batch_size else ''}",
         ),
-        ("Chosen", amounts.chooser(trial.type, staged=has_stages(job.spec))),
+        ("Chosen", amounts.chooser(trial)),
         ("Epochs", f"{trial.newest.epoch} of at most {job.spec.max_epochs}"),
         (
             "Metric",

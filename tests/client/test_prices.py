@@ -279,4 +279,4 @@ def test_fallback_is_delivered_with_eta(server: LiveServer) -> None:
         bso.get_batch_size()
         with Client(server.address) as client:
             imported, _ = client.list_trials(str(spec.job_id))
-    assert (imported.type, bso.trial.job.spec.eta_knob) == (v1.TRIAL_TYPE_IMPORTED, 0.134948)
+    assert (imported.origin, bso.trial.job.spec.eta_knob) == (v1.TRIAL_ORIGIN_IMPORTED, 0.134948)

@@ -44,7 +44,11 @@ class ThroughClient:
             "ImportTrial": client.import_trial,
             "ResetJob": lambda r: client.reset_job(r.job_id),
             "SetTrialExcluded": lambda r: client.set_trial_excluded(r.trial, excluded=r.excluded),
-            "SetBatchSizeState": lambda r: client.set_batch_size_state(r.job_id, r.batch_size, r.status),
+            "SetBatchSizeBanned": lambda r: client.set_batch_size_banned(r.job_id, r.batch_size, banned=r.banned),
+            "SetPinnedBatchSize": lambda r: client.set_pinned_batch_size(
+                r.job_id, r.batch_size if r.HasField("batch_size") else None
+            ),
+            "ReadmitBatchSize": lambda r: client.readmit_batch_size(r.job_id, r.batch_size),
             "SetJobPaused": lambda r: client.set_job_paused(r.job_id, paused=r.paused),
             "RequestBaseline": lambda r: client.request_baseline(r.job_id),
             "SetJobPolicy": lambda r: client.set_job_policy(r.job_id, r.policy),

@@ -41,7 +41,9 @@ _ARGUMENTS = {
         "job_id",
     },
     "exclude": {"trial", "excluded"},
-    "set_batch_size": {"batch_size", "status", "job_id"},
+    "ban": {"batch_size", "banned", "job_id"},
+    "pin": {"batch_size", "job_id"},
+    "readmit": {"batch_size", "job_id"},
     "pause": {"paused", "job_id"},
     "set_policy": {"policy", "job_id"},
     **{step: {"job_id"} for step in ("reset", "baseline")},
@@ -242,8 +244,14 @@ class Replay:
         answer: v1.SetTrialExcludedResponse = await self._server.call("SetTrialExcluded", request)
         return answer
 
-    async def _do_set_batch_size(self, args: Mapping[str, Any]) -> Message:
-        return await self._job_after("SetBatchSizeState", v1.SetBatchSizeStateRequest(**self._on_job(args)))
+    async def _do_ban(self, args: Mapping[str, Any]) -> Message:
+        return await self._job_after("SetBatchSizeBanned", v1.SetBatchSizeBannedRequest(**self._on_job(args)))
+
+    async def _do_pin(self, args: Mapping[str, Any]) -> Message:
+        return await self._job_after("SetPinnedBatchSize", v1.SetPinnedBatchSizeRequest(**self._on_job(args)))
+
+    async def _do_readmit(self, args: Mapping[str, Any]) -> Message:
+        return await self._job_after("ReadmitBatchSize", v1.ReadmitBatchSizeRequest(**self._on_job(args)))
 
     async def _do_pause(self, args: Mapping[str, Any]) -> Message:
         return await self._job_after("SetJobPaused", v1.SetJobPausedRequest(**self._on_job(args)))

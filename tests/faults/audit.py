@@ -213,7 +213,8 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
     for _, replay.now, call, key in sorted(calls, key=lambda item: item[0]):
         if isinstance(call, Trial):
             replayed, _ = await optimizer.next_trial(call.job_id, call.launch_id or "")
-            assert (replayed.number, replayed.batch_size, replayed.type) == (call.number, call.batch_size, call.type)
+            assert (replayed.number, replayed.batch_size) == (call.number, call.batch_size)
+            assert (replayed.origin, replayed.role) == (call.origin, call.role)
         elif isinstance(call, Measurement):
             sums = (call.epoch, call.time_seconds, call.energy_joules, call.metric)
             monitor = trials[key.trial_number].monitor

@@ -46,8 +46,11 @@ def check_launches(address: str, spool: Path, save: Callable[[], None], lose: Ca
         trial, energy = trials[launch.launch_id]
         assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, launch.epochs)
         assert energy.items() <= launch.used(*range(1, launch.epochs + 1)).items()
-    types = [trials[launch.launch_id].trial.type for launch in (known, young, other)]
-    assert types == [v1.TRIAL_TYPE_EXPLORATION, v1.TRIAL_TYPE_IMPORTED, v1.TRIAL_TYPE_CONCURRENT]
+    found = [trials[launch.launch_id].trial for launch in (known, young, other)]
+    search, imported = v1.TRIAL_ORIGIN_SEARCH, v1.TRIAL_ORIGIN_IMPORTED
+    assert [trial.origin for trial in found] == [search, imported, search]
+    exploration, concurrent = v1.PRUNING_GTS_ROLE_EXPLORATION, v1.PRUNING_GTS_ROLE_CONCURRENT
+    assert [trial.pruning_gts.role for trial in found if trial.origin == search] == [exploration, concurrent]
     assert list(trials[young.launch_id].energy) == [1, 2, 3, 4, 5], "all of it is delivered"
     assert list(spool.rglob("*.wattwise-trial")) == []
 

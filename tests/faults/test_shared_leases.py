@@ -98,7 +98,7 @@ def concurrent(server: LiveServer, job: Trainer) -> bool:
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             raise
         return False
-    assert (answer.trial.id.trial_number, answer.trial.type) == (2, v1.TRIAL_TYPE_CONCURRENT)
+    assert (answer.trial.id.trial_number, answer.trial.pruning_gts.role) == (2, v1.PRUNING_GTS_ROLE_CONCURRENT)
     return True
 
 

@@ -15,7 +15,7 @@ from wattwise import v1
 
 from tests.model.calls import Calls, MismatchError, RefusedError
 from tests.model.jobs import bad_metric, good_metric
-from tests.model.oracle import END, REASON, STATE, STATUS, TYPE, Row, check_arms
+from tests.model.oracle import END, REASON, STATE, STATUS, Row, check_arms, kind_of
 
 _REASONS = {
     "RUNNING": {"UNSPECIFIED"},
@@ -253,8 +253,11 @@ class Audit:
     def _numbers(self) -> None:
         numbers = [trial.id.trial_number for trial in self.trials]
         self._hold(numbers == list(range(1, self.job.num_trials + 1)), f"trial numbers {numbers}")
-        running = [t for t in self.trials if TYPE[t.type] == "EXPLORATION" and STATUS[t.status] == "RUNNING"]
-        self._hold(len(running) <= (self.job.stage == v1.STAGE_PRUNING), f"{len(running)} trials explore")
+        running = [t for t in self.trials if kind_of(t) == "EXPLORATION" and STATUS[t.status] == "RUNNING"]
+        self._hold(
+            len(running) <= (self.job.policy_state.pruning_gts.stage == v1.PRUNING_GTS_STAGE_PRUNING),
+            f"{len(running)} trials explore",
+        )
 
     def _trial(self, trial: v1.Trial) -> None:
         where, reason, status = f"trial {trial.id.trial_number}", REASON[trial.end_reason], STATUS[trial.status]
@@ -274,7 +277,7 @@ class Audit:
         least: dict[int, float] = {}
         for trial in filter(counts, self.trials):
             size = trial.id.batch_size
-            if trial.converged and trial.cost and size in self.job.surviving_batch_sizes:
+            if trial.converged and trial.cost and size in self.job.available_batch_sizes:
                 least[size] = min(least.get(size, math.inf), trial.cost)
         if not least:
             self._hold(not self.job.HasField("min_cost"), f"min_cost is {self.job.min_cost}, but nothing converged")
@@ -299,7 +302,7 @@ class Audit:
         got = (state.num_converged, state.num_missed, state.num_failed, state.num_running)
         self._hold(got == want, f"batch size {size} has {got} trials, listed are {want}")
         out = STATE[state.status] in ("PRUNED", "OUT_OF_MEMORY")
-        self._hold(out == (size not in self.job.surviving_batch_sizes), f"batch size {size} is {STATE[state.status]}")
+        self._hold(out == (size not in self.job.available_batch_sizes), f"batch size {size} is {STATE[state.status]}")
         if STATE[state.status] == "OUT_OF_MEMORY":
             smaller = [t for t in self.trials if t.id.batch_size <= size]
             self._hold(any(REASON[t.end_reason] == "OUT_OF_MEMORY" for t in smaller), f"{size} never ran out of memory")
@@ -312,7 +315,7 @@ class Audit:
         factor = 2.0 if self.spec.disable_early_stopping else self.spec.beta_knob
         floor = factor * self.job.min_cost if self.job.HasField("min_cost") else 0.0
         counted, window = {}, self.spec.window_size
-        for size in self.job.surviving_batch_sizes:
+        for size in self.job.available_batch_sizes:
             mine = [trial for trial in done if trial.id.batch_size == size]
             border = [trial.end_time.ToNanoseconds() for trial in mine[-window - 1 :][:2]]
             if window and len(mine) > window and border[0] == border[1]:

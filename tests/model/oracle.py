@@ -18,7 +18,8 @@ from tests.model.calls import MismatchError, same
 
 END = {name.removeprefix("END_REASON_"): value for name, value in v1.EndReason.items()}
 REASON = {value: name for name, value in END.items()}
-TYPE = {value: name.removeprefix("TRIAL_TYPE_") for name, value in v1.TrialType.items()}
+ROLE = {value: name.removeprefix("PRUNING_GTS_ROLE_") for name, value in v1.PruningGtsRole.items()}
+ORIGIN = {value: name.removeprefix("TRIAL_ORIGIN_") for name, value in v1.TrialOrigin.items()}
 STATUS = {value: name.removeprefix("TRIAL_STATUS_") for name, value in v1.TrialStatus.items()}
 STATE = {value: name.removeprefix("BATCH_SIZE_STATUS_") for name, value in v1.BatchSizeStatus.items()}
 _KEPT = 13
@@ -54,7 +55,7 @@ class ModelTrial:
 
     number: int
     size: int
-    type: str
+    kind: str
     round: int
     request: str
     status: str = "RUNNING"
@@ -158,21 +159,22 @@ class Oracle:
         return self._first_due(waiting)
 
     def choice(self) -> tuple[str, set[int]]:
-        """The type of the next trial, and the batch sizes that it may have."""
+        """The kind of the next trial, and the batch sizes that it may have."""
         if not self.surviving:
             raise ExhaustedError
         able = self._able()
         if not self.pruning:
             starts = self.spec.policy != v1.POLICY_PRUNING_GTS and not self.trials
             if starts and self.spec.default_batch_size in able:
-                return "MAB", {self.spec.default_batch_size}
+                return "SEARCH", {self.spec.default_batch_size}
+            kind = "BANDIT" if self.spec.policy == v1.POLICY_PRUNING_GTS else "SEARCH"
             if not self.knows_bounds:
-                return "MAB", able
+                return kind, able
             new = {size for size in able if len(self._of(size)) < self.spec.mab_num_explorations}
             if not new and not any(trial.converged for size in able for trial in self._of(size)):
                 # A miss never makes an arm look better than one without any.
                 new = {size for size in able if not self._of(size)}
-            return "MAB", new or able
+            return kind, new or able
         step = self.step()
         if self.slot is None:
             assert step is not None
@@ -260,7 +262,7 @@ class Oracle:
             self.slot = None if self.slot == trial.number else self.slot
         elif trial.converged:
             self.stops = 0
-        elif trial.type == "MAB" and trial.reason == "COST_BOUND":
+        elif trial.kind in ("SEARCH", "BANDIT") and trial.reason == "COST_BOUND":
             self.stops += 1
         if self.pruning and self.slot == trial.number:
             self._explored(trial)
@@ -365,11 +367,11 @@ class Oracle:
         """A lost or preempted trial goes on."""
         if trial.number in self.fails[trial.size]:
             self.fails[trial.size].remove(trial.number)
-        of_round = self.pruning and trial.type == "EXPLORATION" and trial.round == self.round
+        of_round = self.pruning and trial.kind == "EXPLORATION" and trial.round == self.round
         if of_round and self.slot is None and self.step() == trial.size:
             self.slot = trial.number
-        if trial.type == "EXPLORATION" and self.slot != trial.number:
-            trial.type = "CONCURRENT"
+        if trial.kind == "EXPLORATION" and self.slot != trial.number:
+            trial.kind = "CONCURRENT"
         trial.status, trial.reason = "RUNNING", "UNSPECIFIED"
         trial.cost = trial.bound = None
         self._settle()
@@ -399,9 +401,12 @@ class Oracle:
 
     def check_job(self, job: v1.Job) -> None:
         """Compares a job as a whole."""
-        same(job.stage, v1.STAGE_PRUNING if self.pruning else v1.STAGE_MAB, "stage")
-        same(job.pruning_round, self.round, "pruning_round")
-        same(list(job.surviving_batch_sizes), self.surviving, "surviving_batch_sizes")
+        of_policy = job.policy_state.pruning_gts
+        if self.spec.policy == v1.POLICY_PRUNING_GTS:
+            stage = v1.PRUNING_GTS_STAGE_PRUNING if self.pruning else v1.PRUNING_GTS_STAGE_BANDIT
+            same(of_policy.stage, stage, "stage")
+            same(of_policy.pruning_round, self.round, "pruning_round")
+        same(list(job.available_batch_sizes), self.surviving, "available_batch_sizes")
         same(job.num_trials, len(self.trials), "num_trials")
         same(job.min_cost if job.HasField("min_cost") else None, self.min_cost, "min_cost")
         same(
@@ -424,7 +429,7 @@ class Oracle:
         elif size in self.pruned:
             status = "PRUNED"
         else:
-            status = "ALLOWED" if size in self._able() else "SET_ASIDE"
+            status = "AVAILABLE" if size in self._able() else "SET_ASIDE"
         failed = [
             t
             for t in self.trials
@@ -442,7 +447,7 @@ class Oracle:
         where, last = f"trial {trial.number}", trial.last
         same(got.id.trial_number, trial.number, f"{where} number")
         same(got.id.batch_size, trial.size, f"{where} batch size")
-        same(TYPE[got.type], trial.type, f"{where} type")
+        same(kind_of(got), trial.kind, f"{where} kind")
         same(STATUS[got.status], trial.status, f"{where} status")
         same(REASON[got.end_reason], trial.reason, f"{where} end_reason")
         cost = self.price(last) if last and trial.running else trial.cost
@@ -478,10 +483,16 @@ class Oracle:
             same(got, trial.decision, f"{where} repeated")
 
 
+def kind_of(trial: v1.Trial) -> str:
+    """The role of a trial under the paper's policy, else its origin."""
+    return ROLE[trial.pruning_gts.role] if trial.HasField("pruning_gts") else ORIGIN[trial.origin]
+
+
 def check_arms(known: v1.GetJobResponse, counted: dict[int, list[float]]) -> None:
     """Compares the arms of a job of the paper's policies with the costs that count."""
-    arms = known.details.arms
-    if known.job.stage == v1.STAGE_PRUNING:
+    of_policy = known.details.policy_details
+    arms = of_policy.gts.arms if of_policy.HasField("gts") else of_policy.pruning_gts.arms
+    if known.job.policy_state.pruning_gts.stage == v1.PRUNING_GTS_STAGE_PRUNING:
         same(len(arms), 0, "arms while pruning")
         return
     same([arm.batch_size for arm in arms], sorted(counted), "arms")

@@ -170,7 +170,7 @@ def test_an_exploration_that_returns_every_time_has_not_failed(server: LiveServe
     calls.report(
         v1.TrainingResult(trial=trial, measurement=v1.Measurement(epoch=1, time_seconds=1, energy_joules=1, metric=1))
     )
-    assert list(calls.job(spec.job_id).job.surviving_batch_sizes) == [4, 8, 16]
+    assert list(calls.job(spec.job_id).job.available_batch_sizes) == [4, 8, 16]
     assert calls.next(spec.job_id).trial.id.batch_size == 4
 
 

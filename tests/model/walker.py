@@ -17,7 +17,7 @@ from wattwise import v1
 
 from tests.model.calls import Calls, MismatchError, RefusedError, same, stripped
 from tests.model.jobs import bad_metric, good_metric, random_spec
-from tests.model.oracle import END, STATUS, TYPE, ExhaustedError, ModelTrial, Oracle, Row
+from tests.model.oracle import END, STATUS, ExhaustedError, ModelTrial, Oracle, Row, kind_of
 
 LEASE, EARLY, LATE = 8.0, 6.0, 1.2
 """Seconds: a lease is taken to be valid until LEASE - EARLY, and to have expired after LEASE + LATE.
@@ -214,9 +214,9 @@ class Walker:
             return
         answer = self.calls.next(self.spec.job_id, request)
         got = answer.trial
-        self._say(f"next -> {got.id.trial_number} {TYPE[got.type]} {got.id.batch_size}: {answer.reason}")
+        self._say(f"next -> {got.id.trial_number} {kind_of(got)} {got.id.batch_size}: {answer.reason}")
         same(got.id.trial_number, len(self._all) + 1, "the next trial's number")
-        same(TYPE[got.type], kind, "the next trial's type")
+        same(kind_of(got), kind, "the next trial's kind")
         if got.id.batch_size not in allowed or not answer.reason:
             raise MismatchError(f"batch size: server {got.id.batch_size} ({answer.reason!r}), model {sorted(allowed)}")
         trial = self.oracle.dispatch(got.id.trial_number, got.id.batch_size, kind, request)

@@ -14,7 +14,7 @@ from wattwise_replay.errors import ReplayError
 from wattwise_replay.guarded import Guarded
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import Change, GpuConfig, JobSpec, Search, TrialType
+from wattwise_server.domain import Change, GpuConfig, JobSpec, Search
 from wattwise_server.policy import gts, registry, thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, Succeeded
 from wattwise_server.policy.gts import Gts
@@ -67,7 +67,7 @@ class Faulty(Gts):
         ("register", None, "register: TypeError: returned None"),
         ("next", ZeroDivisionError("no arms"), "next for trial 2: ZeroDivisionError: no arms"),
         ("next", 8, "next for trial 2: TypeError: returned 8"),
-        ("next", Choice(TrialType.MAB, 7, "why"), "next for trial 2: ValueError: chose batch size 7"),
+        ("next", Choice(7, "why"), "next for trial 2: ValueError: chose batch size 7"),
         ("observe", ValueError("odd"), "observe for Succeeded of trial 1: ValueError: odd"),
         ("observe", None, "observe for Succeeded of trial 1: TypeError: returned None"),
         ("bound", KeyError("arms"), "bound for batch size 8: KeyError: 'arms'"),

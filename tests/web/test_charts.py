@@ -175,9 +175,7 @@ def test_curves_are_of_the_newest_trial_of_each_batch_size(grpc_server: LiveServ
 
 def pinned(server: LiveServer, trainer: Trainer, size: int) -> v1.Trial:
     """A running trial of a batch size."""
-    status = v1.BATCH_SIZE_STATUS_PINNED
-    request = v1.SetBatchSizeStateRequest(job_id=trainer.job_id, batch_size=size, status=status)
-    server.admin.SetBatchSizeState(request)
+    server.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=trainer.job_id, batch_size=size))
     return trainer.next()
 
 

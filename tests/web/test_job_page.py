@@ -25,9 +25,14 @@ COMMITS = ("5f0", "5f0", "9ab")
 GLOSSARY = Path(__file__).parents[2] / "docs/glossary.md"
 
 
-def pin(server: LiveServer, job_id: str, size: int, status: v1.BatchSizeStatus.ValueType) -> None:
-    """Gives a batch size a state."""
-    server.admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job_id, batch_size=size, status=status))
+def pin(server: LiveServer, job_id: str, size: int | None) -> None:
+    """Pins a batch size, or unpins it."""
+    server.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job_id, batch_size=size))
+
+
+def ban(server: LiveServer, job_id: str, size: int) -> None:
+    """Bans a batch size."""
+    server.admin.SetBatchSizeBanned(v1.SetBatchSizeBannedRequest(job_id=job_id, batch_size=size, banned=True))
 
 
 def exclude(server: LiveServer, trial: v1.Trial) -> None:
@@ -59,9 +64,9 @@ def lucky(grpc_server: LiveServer) -> Trainer:
     """A job of which one trial of 8 was lucky: others of it cost five times as much."""
     trainer = Trainer(grpc_server.trainer, job_id="lucky", job_id_prefix="lucky", policy=POLICY)
     for cost in (60.0, 10.0, 50.0, 55.0, 52.0):
-        pin(grpc_server, "lucky", 8, v1.BATCH_SIZE_STATUS_PINNED)
+        pin(grpc_server, "lucky", 8)
         trainer.run(cost)
-    pin(grpc_server, "lucky", 8, v1.BATCH_SIZE_STATUS_ALLOWED)
+    pin(grpc_server, "lucky", None)
     return trainer
 
 
@@ -124,8 +129,8 @@ def held(grpc_server: LiveServer) -> Trainer:
     trainer = Trainer(grpc_server.trainer, job_id="held", job_id_prefix="held", policy=POLICY)
     trials = [trainer.run(5.0 + number % 3) for number in range(12)]
     exclude(grpc_server, trials[10])
-    pin(grpc_server, "held", 64, v1.BATCH_SIZE_STATUS_BANNED)
-    pin(grpc_server, "held", 32, v1.BATCH_SIZE_STATUS_PINNED)
+    ban(grpc_server, "held", 64)
+    pin(grpc_server, "held", 32)
     grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", request_id=new_id()))
     grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", every=10, request_id=new_id()))
     return trainer
@@ -142,7 +147,7 @@ def test_what_people_have_set_comes_before_the_trials(own_web: httpx.Client, hel
     assert re.findall(r"<code>(.*?)</code>", card) == [
         "wattwise jobs unpin held",
         "wattwise jobs baseline held --every 0",
-        "wattwise jobs allow held 64",
+        "wattwise jobs unban held 64",
         "wattwise jobs include-trial held N",
     ]
 

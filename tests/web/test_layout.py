@@ -44,9 +44,9 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         for number in range(14):
             train(live, wide, dice, labels, size=MANY[5 * number % 64] if number % 3 else 0)
         exclude(live, LONG, 3)
-        pin(live, LONG, 512, v1.BATCH_SIZE_STATUS_BANNED)
-        pin(live, LONG, 504, v1.BATCH_SIZE_STATUS_BANNED)
-        pin(live, LONG, 200, v1.BATCH_SIZE_STATUS_PINNED)
+        ban(live, LONG, 512)
+        ban(live, LONG, 504)
+        pin(live, LONG, 200)
         live.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=LONG, request_id=new_id()))
         launch(live, wide, labels)
         usual = Trainer(live.trainer, job_id="resnet-nightly", job_id_prefix="resnet", batch_sizes=[16, 32, 64, 128],
@@ -65,18 +65,23 @@ def launch(server: LiveServer, trainer: Trainer, labels: dict[str, str]) -> v1.T
 def train(server: LiveServer, trainer: Trainer, dice: random.Random, labels: dict[str, str], size: int = 0) -> None:
     """A trial of five epochs, of a batch size or of that which the search chooses."""
     if size:
-        pin(server, trainer.job_id, size, v1.BATCH_SIZE_STATUS_PINNED)
+        pin(server, trainer.job_id, size)
     trial = launch(server, trainer, labels)
     for epoch in range(1, 6):
         cost = 1e6 * epoch * dice.uniform(0.9, 1.1) * (1 + abs(trial.id.batch_size - 200) / 100)
         trainer.report(trial, cost, 0.95 if epoch == 5 else 0.5 + epoch / 12, epoch, 60.0 * epoch)
     if size:
-        pin(server, trainer.job_id, size, v1.BATCH_SIZE_STATUS_ALLOWED)
+        pin(server, trainer.job_id, None)
 
 
-def pin(server: LiveServer, job_id: str, size: int, status: v1.BatchSizeStatus.ValueType) -> None:
-    """Gives a batch size a state."""
-    server.admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job_id, batch_size=size, status=status))
+def pin(server: LiveServer, job_id: str, size: int | None) -> None:
+    """Pins a batch size, or unpins it."""
+    server.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job_id, batch_size=size))
+
+
+def ban(server: LiveServer, job_id: str, size: int) -> None:
+    """Bans a batch size."""
+    server.admin.SetBatchSizeBanned(v1.SetBatchSizeBannedRequest(job_id=job_id, batch_size=size, banned=True))
 
 
 def exclude(server: LiveServer, job_id: str, number: int) -> None:

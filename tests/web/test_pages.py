@@ -47,7 +47,7 @@ PAGES = (
     ),
 )
 COMMANDED = {
-    "job?id=stuck-on-memory": "wattwise jobs allow stuck-on-memory 64",
+    "job?id=stuck-on-memory": "wattwise jobs readmit stuck-on-memory 64",
     "job?id=bert-weekly": "wattwise jobs pin bert-weekly 256",
     "job?id=none-such": "wattwise jobs list",
     "trial?job=resnet-nightly&number=9999": "wattwise jobs trials resnet-nightly",
@@ -294,10 +294,12 @@ def test_marks_of_explorations_are_hollow(tmp_path: Path) -> None:
             shown = job_page(web, trainer.job_id)
             spec = spec_of(shown, "cost")
     assert "hollow: it missed the target or explored" in text_of(shown)
-    types = {trial.id.trial_number: trial.type for trial in trials}
-    assert {v1.TRIAL_TYPE_EXPLORATION, v1.TRIAL_TYPE_CONCURRENT, v1.TRIAL_TYPE_MAB} <= set(types.values())
+    roles = {trial.id.trial_number: trial.pruning_gts.role for trial in trials}
+    assert {v1.PRUNING_GTS_ROLE_EXPLORATION, v1.PRUNING_GTS_ROLE_CONCURRENT, v1.PRUNING_GTS_ROLE_BANDIT} <= set(
+        roles.values()
+    )
     assert {value["x"]: value["k"] for value in spec["data"]["values"]} == {
-        number: HOLLOW if kind == v1.TRIAL_TYPE_EXPLORATION else FILLED for number, kind in types.items()
+        number: HOLLOW if kind == v1.PRUNING_GTS_ROLE_EXPLORATION else FILLED for number, kind in roles.items()
     }
 
 
@@ -322,7 +324,10 @@ def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> No
         exploring, concurrent = trainer.next(), trainer.next()
         trainer.report(exploring, 5.0)
         trainer.report(concurrent, 6.0)
-        assert live.admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job.stage == v1.STAGE_PRUNING
+        assert (
+            live.admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job.policy_state.pruning_gts.stage
+            == v1.PRUNING_GTS_STAGE_PRUNING
+        )
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
             shown = job_page(web, trainer.job_id)
     assert [value["k"] for value in spec_of(shown, "cost")["data"]["values"]] == [HOLLOW, FILLED]

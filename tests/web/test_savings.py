@@ -16,10 +16,8 @@ from tests.web.test_pages import DASH
 
 def pinned_runs(server: LiveServer, trainer: Trainer, batch_size: int, costs: list[float]) -> None:
     """Runs trials of this batch size that reach the target at these costs."""
-    request = v1.SetBatchSizeStateRequest(
-        job_id=trainer.job_id, batch_size=batch_size, status=v1.BATCH_SIZE_STATUS_PINNED
-    )
-    server.admin.SetBatchSizeState(request)
+    request = v1.SetPinnedBatchSizeRequest(job_id=trainer.job_id, batch_size=batch_size)
+    server.admin.SetPinnedBatchSize(request)
     for cost in costs:
         trainer.run(cost)
 

@@ -33,9 +33,21 @@ Answer Steps::exclude(const YAML::Node& args) {
   return answer(client_.set_trial_excluded(trial(text(args, "trial")), args["excluded"].as<bool>()));
 }
 
-Answer Steps::set_batch_size(const YAML::Node& args) {
-  const auto request = for_job<v1::SetBatchSizeStateRequest>(args);
-  return answer(client_.set_batch_size_state(request.job_id(), request.batch_size(), request.status()));
+Answer Steps::ban(const YAML::Node& args) {
+  const auto request = for_job<v1::SetBatchSizeBannedRequest>(args);
+  return answer(client_.set_batch_size_banned(request.job_id(), request.batch_size(), request.banned()));
+}
+
+Answer Steps::pin(const YAML::Node& args) {
+  const auto request = for_job<v1::SetPinnedBatchSizeRequest>(args);
+  std::optional<int> batch_size;
+  if (request.has_batch_size()) batch_size = request.batch_size();
+  return answer(client_.set_pinned_batch_size(request.job_id(), batch_size));
+}
+
+Answer Steps::readmit(const YAML::Node& args) {
+  const auto request = for_job<v1::ReadmitBatchSizeRequest>(args);
+  return answer(client_.readmit_batch_size(request.job_id(), request.batch_size()));
 }
 
 Answer Steps::pause(const YAML::Node& args) {

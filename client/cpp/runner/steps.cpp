@@ -55,7 +55,7 @@ const std::map<std::string, Steps::Step>& Steps::table() {
       {"job", &Steps::get_job},       {"delete", &Steps::delete_job},     {"invent", &Steps::invent},
       {"open", &Steps::open},         {"send", &Steps::send},             {"expect", &Steps::expect},
       {"close", &Steps::close},       {"import", &Steps::import_trial},   {"reset", &Steps::reset},
-      {"exclude", &Steps::exclude},   {"set_batch_size", &Steps::set_batch_size},
+      {"exclude", &Steps::exclude},   {"ban", &Steps::ban}, {"pin", &Steps::pin}, {"readmit", &Steps::readmit},
       {"pause", &Steps::pause},       {"baseline", &Steps::baseline},     {"set_policy", &Steps::set_policy},
       {"lookup", &Steps::lookup},
       {"details", &Steps::get_details},

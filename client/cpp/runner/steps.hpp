@@ -61,7 +61,9 @@ class Steps {
   Answer import_trial(const YAML::Node& args);
   Answer reset(const YAML::Node& args);
   Answer exclude(const YAML::Node& args);
-  Answer set_batch_size(const YAML::Node& args);
+  Answer ban(const YAML::Node& args);
+  Answer pin(const YAML::Node& args);
+  Answer readmit(const YAML::Node& args);
   Answer pause(const YAML::Node& args);
   Answer baseline(const YAML::Node& args);
   Answer set_policy(const YAML::Node& args);

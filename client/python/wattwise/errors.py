@@ -134,6 +134,10 @@ class NoBatchSizeLeftError(WattwiseError):
     """No batch size is left to try: the message says what failed, what to change, and how to begin the search again."""
 
 
+class NotPossibleNowError(WattwiseError):
+    """A valid call is not possible in the job's present state; the message says what to change first."""
+
+
 class InvalidResultError(WattwiseError):
     """The server rejected a measurement because it is inconsistent, in itself or with an earlier one."""
 

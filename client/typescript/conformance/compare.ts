@@ -13,11 +13,23 @@ export function check(message: object, then: Fields): void {
   for (const [name, expected] of Object.entries(then)) {
     const inId = name === "batch_size" || name === "trial_number";
     const holder = inId && "id" in message ? (message.id as object) : message;
-    if (!(camel(name) in holder)) {
-      throw new Mismatch(`no field ${name}`);
-    }
-    compare(name, (holder as Fields)[camel(name)], expected);
+    compare(name, valueOf(holder as Fields, name), expected);
   }
+}
+
+/** The value of a field, which may be in a oneof; one that is not set has no value. */
+function valueOf(message: Fields, name: string): unknown {
+  if (camel(name) in message) {
+    return message[camel(name)];
+  }
+  const cases = Object.values(message).filter(
+    (value) => typeof value === "object" && value !== null && "$case" in value,
+  );
+  const chosen = (cases as { $case: string; value: unknown }[]).find((each) => each.$case === camel(name));
+  if (chosen === undefined) {
+    throw new Mismatch(`no field ${name}`);
+  }
+  return chosen.value;
 }
 
 /** Compares an error with a step's `error`, `status`, `fields` and `metadata`. */

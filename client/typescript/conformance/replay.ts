@@ -2,7 +2,6 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 import {
-  type BatchSizeStatus,
   type Client,
   type Decision,
   ImportTrialRequest,
@@ -56,7 +55,9 @@ const ARGUMENTS: Record<string, string[]> = {
   import: ["trial", "job_id", ...IMPORT],
   reset: ["job_id"],
   exclude: ["trial", "excluded"],
-  set_batch_size: ["job_id", "batch_size", "status"],
+  ban: ["job_id", "batch_size", "banned"],
+  pin: ["job_id", "batch_size"],
+  readmit: ["job_id", "batch_size"],
   pause: ["job_id", "paused"],
   baseline: ["job_id"],
   set_policy: ["job_id", "policy"],
@@ -102,7 +103,10 @@ export class Replay {
     lookup: (args) => this.#lookup(args),
     reset: (args) => this.#client.resetJob(this.#jobIdOf(args)),
     exclude: (args) => this.#client.setTrialExcluded(this.#trial(args.trial), args["excluded"] === true),
-    set_batch_size: (args) => this.#setBatchSize(args),
+    ban: (args) =>
+      this.#client.setBatchSizeBanned(this.#jobIdOf(args), args["batch_size"] as number, args["banned"] as boolean),
+    pin: (args) => this.#client.setPinnedBatchSize(this.#jobIdOf(args), args["batch_size"] as number | undefined),
+    readmit: (args) => this.#client.readmitBatchSize(this.#jobIdOf(args), args["batch_size"] as number),
     pause: (args) => this.#client.setJobPaused(this.#jobIdOf(args), args["paused"] === true),
     baseline: (args) => this.#client.requestBaseline(this.#jobIdOf(args)),
     set_policy: (args) => this.#client.setJobPolicy(this.#jobIdOf(args), args["policy"] as Policy),
@@ -203,11 +207,6 @@ export class Replay {
     const trial = await this.#client.lookupTrial(this.#jobIdOf(args), args["launch_id"] as string);
     this.#trials.set(args.trial, present(trial.id, "id"));
     return trial;
-  }
-
-  #setBatchSize(args: Arguments): Promise<object> {
-    const [batchSize, status] = [args["batch_size"] as number, args["status"] as BatchSizeStatus];
-    return this.#client.setBatchSizeState(this.#jobIdOf(args), batchSize, status);
   }
 
   async #invent(args: Arguments): Promise<undefined> {

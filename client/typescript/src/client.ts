@@ -32,7 +32,7 @@ import {
   type ImportTrialResponse,
   type RegisterJobResponse,
 } from "./stubs/wattwise/v1/batch_size_optimizer.js";
-import { type BatchSizeStatus, type Job, JobSpec, type Policy } from "./stubs/wattwise/v1/job.js";
+import { type Job, JobSpec, type Policy } from "./stubs/wattwise/v1/job.js";
 import type { DeleteJobResponse, SetTrialExcludedResponse } from "./stubs/wattwise/v1/job_control.js";
 import {
   type GetJobResponse,
@@ -372,18 +372,21 @@ export class Client implements TrialCalls {
     return this.#call(CONTROL, (stub) => stub.setTrialExcluded, { trial, excluded }, options);
   }
 
-  /**
-   * Allows, bans or pins a batch size: `BATCH_SIZE_STATUS_ALLOWED`, which also forgets its failures and misses, `_BANNED`
-   * or `_PINNED`.
-   */
-  async setBatchSizeState(
-    jobId: string,
-    batchSize: number,
-    status: BatchSizeStatus,
-    options?: CallOptions,
-  ): Promise<Job> {
-    const request = { jobId, batchSize, status };
-    const answer = await this.#call(CONTROL, (stub) => stub.setBatchSizeState, request, options);
+  /** Bans a batch size, so that the search does not choose it, or lifts its ban. */
+  async setBatchSizeBanned(jobId: string, batchSize: number, banned: boolean, options?: CallOptions): Promise<Job> {
+    const answer = await this.#call(CONTROL, (stub) => stub.setBatchSizeBanned, { jobId, batchSize, banned }, options);
+    return present(answer.job, "job");
+  }
+
+  /** Pins a batch size, so that every launch gets it; `undefined` unpins it. */
+  async setPinnedBatchSize(jobId: string, batchSize: number | undefined, options?: CallOptions): Promise<Job> {
+    const answer = await this.#call(CONTROL, (stub) => stub.setPinnedBatchSize, { jobId, batchSize }, options);
+    return present(answer.job, "job");
+  }
+
+  /** Readmits a batch size to the search: its failures, its memory and its pruning no longer count. */
+  async readmitBatchSize(jobId: string, batchSize: number, options?: CallOptions): Promise<Job> {
+    const answer = await this.#call(CONTROL, (stub) => stub.readmitBatchSize, { jobId, batchSize }, options);
     return present(answer.job, "job");
   }
 

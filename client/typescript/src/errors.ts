@@ -66,6 +66,9 @@ export class TrialDeletedError extends WattwiseError {}
 /** No batch size is left to try: the message says what failed and what to change. */
 export class NoBatchSizeLeftError extends WattwiseError {}
 
+/** A valid call is not possible in the job's present state; the message says what to change first. */
+export class NotPossibleNowError extends WattwiseError {}
+
 /** A result has invalid numbers or contradicts an earlier one; the server has stored nothing. */
 export class InvalidResultError extends WattwiseError {}
 
@@ -123,6 +126,7 @@ const BY_REASON: Partial<Record<ErrorReason, ErrorClass>> = {
   [ErrorReason.ERROR_REASON_TRIAL_NOT_FOUND]: TrialNotFoundError,
   [ErrorReason.ERROR_REASON_TRIAL_DELETED]: TrialDeletedError,
   [ErrorReason.ERROR_REASON_NO_BATCH_SIZE_LEFT]: NoBatchSizeLeftError,
+  [ErrorReason.ERROR_REASON_NOT_POSSIBLE_NOW]: NotPossibleNowError,
   [ErrorReason.ERROR_REASON_INVALID_RESULT]: InvalidResultError,
   [ErrorReason.ERROR_REASON_INVALID_REQUEST]: InvalidRequestError,
   [ErrorReason.ERROR_REASON_TOO_MANY_JOBS]: ResourceExhaustedError,

@@ -17,7 +17,8 @@ export {
   JobDetails,
   JobSpec,
   Policy,
-  Stage,
+  PolicyState,
+  PruningGtsStage,
 } from "./stubs/wattwise/v1/job.js";
 export * from "./stubs/wattwise/v1/job_control.js";
 export * from "./stubs/wattwise/v1/job_reader.js";
@@ -34,7 +35,7 @@ export {
   Trial,
   TrialId,
   TrialStatus,
-  TrialType,
+  TrialOrigin,
   TrialWarning,
   WarningReason,
 } from "./stubs/wattwise/v1/trial.js";

@@ -17,7 +17,7 @@ import {
   Trial,
   TrialNotFoundError,
   TrialStatus,
-  TrialType,
+  TrialOrigin,
   type TrialCalls,
   TrialSession,
   WarningReason,
@@ -172,7 +172,7 @@ test("a training continues on a server that does not know its trial, and is impo
   const last = await trial.report(epoch(3, 30, 0.95));
   assert.deepEqual([last.stopTrain, last.targetReached, trial.stopped.aborted], [true, true, true]);
   const imported = await trial.end(EndReason.END_REASON_COMPLETED);
-  assert.equal(imported.type, TrialType.TRIAL_TYPE_IMPORTED);
+  assert.equal(imported.origin, TrialOrigin.TRIAL_ORIGIN_IMPORTED);
   assert.deepEqual([imported.endReason, imported.newest?.epoch], [EndReason.END_REASON_TARGET_REACHED, 3]);
   assert.equal((await all(unaware.listMeasurements(imported.id!))).length, 3);
   assert.equal(shown().filter((message) => message.includes("does not know the trial")).length, 1);

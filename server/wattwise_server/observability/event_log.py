@@ -75,7 +75,7 @@ def _log(event: Event) -> None:
         case JobDeleted(job, stopped):
             log_event(log, logging.INFO, "job deleted", job=job.spec.job_id, stopped_trials=stopped)
         case TrialDispatched(trial, why):
-            _log_trial(trial, "trial dispatched", type=trial.type.value, why=why)
+            _log_trial(trial, "trial dispatched", origin=trial.origin.value, why=why)
         case TrialImported(trial, epochs):
             _log_trial(trial, "trial imported", epochs=epochs)
         case EpochReported(trial):
@@ -83,7 +83,7 @@ def _log(event: Event) -> None:
         case TrialEnded(trial):
             _log_end(trial)
         case TrialRevived(trial):
-            _log_trial(trial, "trial revived", type=trial.type.value)
+            _log_trial(trial, "trial revived", origin=trial.origin.value)
         case MonitorsDiffer(trial):
             kinds = {"monitor": str(trial.monitor), "other_monitor": str(trial.other_monitor)}
             _log_trial(trial, "monitors differ", logging.WARNING, **kinds)

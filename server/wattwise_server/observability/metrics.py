@@ -19,7 +19,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from wattwise_server.domain import EndReason, EnergyQuality, MonitorKinds, Quantity, Trial, TrialType
+from wattwise_server.domain import EndReason, EnergyQuality, MonitorKinds, Quantity, Trial, TrialOrigin
 from wattwise_server.observability.call import Call
 from wattwise_server.observability.events import (
     ChangeDetected,
@@ -37,8 +37,7 @@ from wattwise_server.observability.events import (
 UNKNOWN_METHOD = "unknown"
 
 _STREAMS = ("StreamResults", "WatchJob")
-_STAGES = ("pruning", "mab", "requested", "imported")
-_STAGE_OF = {TrialType.MAB: "mab", TrialType.REQUESTED: "requested", TrialType.IMPORTED: "imported"}
+_ORIGINS = tuple(origin.value.lower() for origin in TrialOrigin)
 _GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
 # By what they are labelled. Whatever else is measured, or estimated in part, is "other".
 _MONITORS = {
@@ -101,12 +100,12 @@ class Metrics:
         self._deleted = Counter("wattwise_jobs_deleted", "Jobs deleted.", **self._here)
         self._running = Gauge("wattwise_running_trials", "Trials dispatched that have not ended.", **self._here)
         self._dispatched = Counter(
-            "wattwise_trials_dispatched", "Trials dispatched or imported, by stage.", ["stage"], **self._here
+            "wattwise_trials_dispatched", "Trials dispatched or imported, by origin.", ["origin"], **self._here
         )
         self._ended = Counter(
             "wattwise_trials_ended",
-            "Trials that ended, by stage and reason; lost ones may be revived.",
-            ["stage", "reason"],
+            "Trials that ended, by origin and reason; lost ones may be revived.",
+            ["origin", "reason"],
             **self._here,
         )
         self._lost = Counter("wattwise_leases_lost", "Trials whose lease expired.", **self._here)
@@ -119,18 +118,18 @@ class Metrics:
             ("training_seconds", "Training time reported by trials."),
             ("cost_joules", "Cost reported by trials, with the eta_knob of each job."),
         ]
-        time, costs = (Counter(f"wattwise_{name}", text, ["stage"], **self._here) for name, text in totals)
-        self._spent = {stage: (time.labels(stage), costs.labels(stage)) for stage in _STAGES}
+        time, costs = (Counter(f"wattwise_{name}", text, ["origin"], **self._here) for name, text in totals)
+        self._spent = {origin: (time.labels(origin), costs.labels(origin)) for origin in _ORIGINS}
         labels = {*_MONITORS.values(), _OTHER}
         text = "Energy reported by trials, by kind of monitor."
-        energy = Counter("wattwise_energy_joules", text, ["stage", "monitor"], **self._here)
-        self._energy = {(stage, label): energy.labels(stage, label) for stage in _STAGES for label in labels}
+        energy = Counter("wattwise_energy_joules", text, ["origin", "monitor"], **self._here)
+        self._energy = {(origin, label): energy.labels(origin, label) for origin in _ORIGINS for label in labels}
         for quantity in Quantity:
             self._changes.labels(quantity.value.lower())
-        for stage in _STAGES:
-            self._dispatched.labels(stage)
+        for origin in _ORIGINS:
+            self._dispatched.labels(origin)
             for reason in EndReason:
-                self._ended.labels(stage, reason.value.lower())
+                self._ended.labels(origin, reason.value.lower())
 
     def _of_storage(self) -> None:
         self._commits = Histogram(
@@ -163,7 +162,7 @@ class Metrics:
             case EpochReported(trial):
                 self._count_epoch(trial, event)
             case TrialDispatched(trial) | TrialImported(trial):
-                self._dispatched.labels(_stage(trial)).inc()
+                self._dispatched.labels(_origin(trial)).inc()
                 self._running.inc()
             case TrialEnded(trial):
                 self._count_end(trial)
@@ -180,15 +179,15 @@ class Metrics:
                 self._jobs.dec()
 
     def _count_epoch(self, trial: Trial, epoch: EpochReported) -> None:
-        stage = _stage(trial)
-        time, costs = self._spent[stage]
-        self._energy[stage, _MONITORS.get(trial.monitor, _OTHER)].inc(epoch.energy_joules)
+        origin = _origin(trial)
+        time, costs = self._spent[origin]
+        self._energy[origin, _MONITORS.get(trial.monitor, _OTHER)].inc(epoch.energy_joules)
         time.inc(epoch.time_seconds)
         costs.inc(epoch.cost)
 
     def _count_end(self, trial: Trial) -> None:
         reason = trial.end_reason
-        self._ended.labels(_stage(trial), reason.value.lower() if reason else "").inc()
+        self._ended.labels(_origin(trial), reason.value.lower() if reason else "").inc()
         self._running.dec()
         if reason is EndReason.LOST:
             self._lost.inc()
@@ -242,9 +241,8 @@ class Metrics:
         return increment
 
 
-def _stage(trial: Trial) -> str:
-    """The stage in which a trial was dispatched, unless the search did not choose it; the job may have moved on."""
-    return _STAGE_OF.get(trial.type, "pruning")
+def _origin(trial: Trial) -> str:
+    return trial.origin.value.lower()
 
 
 def _short(method: str) -> str:

@@ -8,16 +8,22 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wattwise_server.domain import Change, JobSpec, Moments, Search, Trial, TrialType
+from wattwise_server.domain import Change, JobSpec, Moments, PruningGtsRole, PruningGtsTrial, Search, Trial, TrialOrigin
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The next trial: its type, its batch size and the reason for it."""
+    """The next trial: its batch size and the reason for it, who chose it, and what the policy knows of it besides."""
 
-    type: TrialType
     batch_size: int
     reason: str
+    origin: TrialOrigin = TrialOrigin.SEARCH
+    policy_role: PruningGtsTrial | None = None
+
+    @property
+    def role(self) -> PruningGtsRole | None:
+        """What the trial is for under POLICY_PRUNING_GTS; None if that policy did not choose it."""
+        return self.policy_role.role if self.policy_role else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +77,20 @@ class Banned:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
-    """A person allowed a batch size: it may be chosen again, whatever ruled it out."""
+class Unbanned:
+    """A person lifted the ban of a batch size."""
 
     batch_size: int
 
 
-Event = Dispatched | Reported | Succeeded | Failed | Revived | Banned | Allowed
+@dataclass(frozen=True, slots=True)
+class Readmitted:
+    """A person readmitted a batch size: its failures, its memory and its pruning no longer count."""
+
+    batch_size: int
+
+
+Event = Dispatched | Reported | Succeeded | Failed | Revived | Banned | Unbanned | Readmitted
 
 
 class ArmBelief(NamedTuple):

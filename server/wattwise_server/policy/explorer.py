@@ -18,7 +18,7 @@ from wattwise_server.policy.history import with_arm
 
 def first_round(spec: JobSpec) -> Search:
     """A new search, which starts with the walk, or with the bandit if there are no rounds."""
-    stage = Stage.PRUNING if spec.num_pruning_rounds else Stage.MAB
+    stage = Stage.PRUNING if spec.num_pruning_rounds else Stage.BANDIT
     return Search(stage, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 
 
@@ -42,12 +42,12 @@ def explored(search: Search, trial: Trial) -> Search:
 
 
 def settled(spec: JobSpec, search: Search) -> Search:
-    """The search with a default that survives, and in the next round if this one is complete.
+    """The search with a default that is available, and in the next round if this one is complete.
 
     A round is complete when a trial has converged in it and no batch size waits that may be tried now. Those that are
     set aside go into the next round.
     """
-    search = _with_surviving_default(search)
+    search = _with_available_default(search)
     converged = [arm for arm in walk(search) if arm.round_cost is not None]
     if search.exploring is not None or not converged or _ready(search):
         return search
@@ -56,7 +56,7 @@ def settled(spec: JobSpec, search: Search) -> Search:
     cheapest = min(converged, key=lambda arm: arm.round_cost or math.inf)
     return replace(
         search,
-        stage=Stage.MAB if done == spec.num_pruning_rounds else Stage.PRUNING,
+        stage=Stage.BANDIT if done == spec.num_pruning_rounds else Stage.PRUNING,
         pruning_round=done,
         round_default=cheapest.batch_size,
         arms=tuple(replace(arm, round_cost=None) for arm in search.arms),
@@ -64,14 +64,14 @@ def settled(spec: JobSpec, search: Search) -> Search:
 
 
 def walk(search: Search) -> Sequence[Arm]:
-    """The surviving arms in the order of a round."""
+    """The available arms in the order of a round."""
     start = search.round_default
-    return sorted(search.surviving, key=lambda arm: (arm.batch_size > start, abs(arm.batch_size - start)))
+    return sorted(search.available, key=lambda arm: (arm.batch_size > start, abs(arm.batch_size - start)))
 
 
 def _ready(search: Search) -> bool:
     number = search.num_trials + 1
-    return any(arm.round_cost is None and not set_aside(search, arm, number) for arm in search.surviving)
+    return any(arm.round_cost is None and not set_aside(search, arm, number) for arm in search.available)
 
 
 def _prune(search: Search, missed: int) -> Search:
@@ -85,7 +85,7 @@ def _prune(search: Search, missed: int) -> Search:
     return replace(search, arms=tuple(replace(arm, pruned=True) if beyond(arm) else arm for arm in search.arms))
 
 
-def _with_surviving_default(search: Search) -> Search:
+def _with_available_default(search: Search) -> Search:
     """The search whose round's default, if it does not fit into memory or is banned, is the next smaller batch size.
 
     If there is none it is the next larger one.

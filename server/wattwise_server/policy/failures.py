@@ -54,23 +54,22 @@ def with_fitting(search: Search, batch_size: int) -> Search:
     return replace(search, arms=_with_excluded(arms))
 
 
-def with_allowed(search: Search, batch_size: int) -> Search:
-    """The search after a person allowed a batch size: what ruled it out counts no longer.
+def with_readmitted(search: Search, batch_size: int) -> Search:
+    """The search after a person readmitted a batch size: what ruled it out no longer counts, a ban aside.
 
     That it fits into memory means that smaller ones fit too. Larger ones are no longer excluded by it, only by trials
     of larger batch sizes that ran out of memory.
     """
 
-    def allowed(arm: Arm) -> Arm:
+    def readmitted(arm: Arm) -> Arm:
         if arm.batch_size > batch_size:
             return arm
         arm = replace(arm, out_of_memory=0)
         if arm.batch_size < batch_size:
             return arm
-        unfailed = replace(arm, num_failed=0, num_out_of_memory=0, failed_cost=0.0, failed_trials=())
-        return replace(unfailed, banned=False, pruned=False)
+        return replace(arm, num_failed=0, num_out_of_memory=0, failed_cost=0.0, failed_trials=(), pruned=False)
 
-    return replace(search, arms=_with_excluded([allowed(arm) for arm in search.arms]))
+    return replace(search, arms=_with_excluded([readmitted(arm) for arm in search.arms]))
 
 
 def tried(search: Search) -> bool:
@@ -87,7 +86,7 @@ def pause_end(search: Search, arm: Arm) -> int:
     """Number of the last trial for which a failing batch size is set aside."""
     doublings = len(arm.failed_trials) - FAILURES_TO_SET_ASIDE
     # After the first pause every other batch size has had its turn.
-    pause = min(2**doublings, _LONGEST_PAUSE) if doublings else len(search.surviving) - 1
+    pause = min(2**doublings, _LONGEST_PAUSE) if doublings else len(search.available) - 1
     return arm.failed_trials[-1] + pause
 
 
@@ -97,18 +96,18 @@ def set_aside(search: Search, arm: Arm, trial_number: int) -> bool:
         return False
     if _first_pause_of_round(search, arm):
         # It lasts until every other batch size has a result.
-        waiting = any(a.round_cost is None and not failing(a) for a in search.surviving)
+        waiting = any(a.round_cost is None and not failing(a) for a in search.available)
         return arm.running > 0 or waiting
     return arm.running > 0 or trial_number <= pause_end(search, arm)
 
 
-def available(search: Search, trial_number: int) -> Sequence[Arm]:
-    """The arms that may be chosen: the surviving ones that are not set aside, else the one that is due first.
+def choosable(search: Search, trial_number: int) -> Sequence[Arm]:
+    """The arms that may be chosen: the available ones that are not set aside, else the one that is due first.
 
-    Empty only if no arm survives.
+    Empty only if no arm is available.
     """
-    able = [arm for arm in search.surviving if not set_aside(search, arm, trial_number)]
-    return able or sorted(search.surviving, key=lambda arm: due(search, arm))[:1]
+    able = [arm for arm in search.available if not set_aside(search, arm, trial_number)]
+    return able or sorted(search.available, key=lambda arm: due(search, arm))[:1]
 
 
 def due(search: Search, arm: Arm) -> tuple[object, ...]:
@@ -134,9 +133,9 @@ def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
 def advice(search: Search, job_id: str) -> str:
     """Why launching the job again will hardly deliver a model, and what to change; empty while it may."""
     causes = ruled_out(search)
-    if not search.surviving:
+    if not search.available:
         return f"no batch size is left to try: {remedy(causes, job_id)}"
-    able = [arm for arm in search.surviving if not failing(arm)]
+    able = [arm for arm in search.available if not failing(arm)]
     decided = any(arm.num_decided for arm in search.arms)
     failures = sum(arm.num_failed - arm.num_out_of_memory for arm in search.arms)
     others = described({cause: sizes for cause, sizes in causes.items() if cause not in ("missed", "untried")})
@@ -177,51 +176,55 @@ def _newest_failures(search: Search) -> set[int]:
 
 
 class Status(Enum):
-    """Whether a batch size may be chosen."""
+    """What the search knows about choosing a batch size, bans and pins of people aside."""
 
-    ALLOWED = "ALLOWED"
+    AVAILABLE = "AVAILABLE"
     PRUNED = "PRUNED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     SET_ASIDE = "SET_ASIDE"
-    BANNED = "BANNED"
-    PINNED = "PINNED"
 
 
 class State(NamedTuple):
-    """Whether a batch size may be chosen, and in a sentence why, or what is known about it."""
+    """The status of a batch size, and a sentence that says why, or what is known about it."""
 
     status: Status
     reason: str
 
 
 def state(search: Search, arm: Arm, job_id: str) -> State:
-    """The state of a batch size for the next trial, unless it is pinned."""
-    allow = jobs_command("allow", job_id, arm.batch_size)
-    if arm.banned:
-        return State(Status.BANNED, f"banned; {_known(arm)}; {allow} allows it again")
+    """The state of a batch size for the next trial; the reason of a banned one says so first."""
+    known = _state(search, arm, job_id)
+    if not arm.banned:
+        return known
+    unban = jobs_command("unban", job_id, arm.batch_size)
+    return known._replace(reason=f"banned until {unban}; {known.reason}")
+
+
+def _state(search: Search, arm: Arm, job_id: str) -> State:
+    readmit = jobs_command("readmit", job_id, arm.batch_size)
     if arm.excluded:
         ran_out = [a.batch_size for a in search.arms if a.out_of_memory and a.batch_size <= arm.batch_size]
         if any(a.running for a in search.arms if a.batch_size >= ran_out[-1]):
-            helps = f"{arm.batch_size} is allowed again if the trial that is still running ends with a decision"
+            helps = f"{arm.batch_size} is available again if the trial that is still running ends with a decision"
         else:
-            helps = f"{allow} allows it again if it fits after all"
+            helps = f"{readmit} readmits it if it fits after all"
         return State(Status.OUT_OF_MEMORY, f"trials with {_listed(ran_out)} ran out of memory; {helps}")
     if arm.pruned:
         why = "missed the target" if arm.num_decided > arm.num_converged else "lies beyond one that missed the target"
-        return State(Status.PRUNED, f"pruned: it {why}; {allow} brings it back")
+        return State(Status.PRUNED, f"pruned: it {why}; {readmit} brings it back")
     number = search.num_trials + 1
     if not set_aside(search, arm, number):
-        return State(Status.ALLOWED, _known(arm))
+        return State(Status.AVAILABLE, _known(arm))
     failed = f"its last {len(arm.failed_trials)} trials failed"
-    if arm in available(search, number):
-        return State(Status.ALLOWED, f"{failed}; it is the next to be tried, since every other one is set aside too")
+    if arm in choosable(search, number):
+        return State(Status.AVAILABLE, f"{failed}; it is the next to be tried, since every other one is set aside too")
     if arm.running:
         when = "after its running trial has ended"
     elif _first_pause_of_round(search, arm):
         when = "once every other batch size has a result in this round"
     else:
         when = f"from trial {pause_end(search, arm) + 1} on, or earlier if every other one is set aside"
-    return State(Status.SET_ASIDE, f"{failed}; it may be tried again {when}; {allow} allows it now")
+    return State(Status.SET_ASIDE, f"{failed}; it may be tried again {when}; {readmit} readmits it now")
 
 
 def _first_pause_of_round(search: Search, arm: Arm) -> bool:
@@ -237,7 +240,7 @@ def _known(arm: Arm) -> str:
     parts = [f"{count} {what}" for what, count in ended.items() if count]
     if parts:
         return f"of its trials {', '.join(parts)}"
-    # Trials from before a reset, excluded ones and allowed failures do not count.
+    # Trials from before a reset, excluded ones and failures of a readmitted batch size do not count.
     return "its first trial is running" if arm.running else "no trial of it counts yet"
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage
 from wattwise_server.policy import thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, no_priors
 from wattwise_server.policy.cost import cost_bound
-from wattwise_server.policy.failures import available, tried
+from wattwise_server.policy.failures import choosable, tried
 
 
 class Gts:
@@ -32,18 +32,18 @@ class Gts:
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - `faults` refuses them
         """A bandit with an arm per batch size."""
-        return Search(Stage.MAB, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
+        return Search(Stage.BANDIT, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
         """The default batch size; afterwards draws one of the arms that may be chosen."""
-        arms = available(search, trial_number)
+        arms = choosable(search, trial_number)
         if not arms:
             return Exhausted()
         default = spec.default_batch_size
         if self.alone and not tried(search) and any(arm.batch_size == default for arm in arms):
-            return Choice(TrialType.MAB, default, "the default, which is tried first")
+            return Choice(default, "the default, which is tried first")
         drawn = thompson.draw(spec, arms, rng, self._fixed(spec))
-        return Choice(TrialType.MAB, drawn.batch_size, drawn.reason)
+        return Choice(drawn.batch_size, drawn.reason)
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:  # noqa: ARG002 - the protocol's
         """Nothing: the history is all that it needs."""

@@ -6,10 +6,19 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import Arm, EndReason, JobSpec, Moments, Observation, Search, Trial, TrialType
+from wattwise_server.domain import (
+    Arm,
+    EndReason,
+    JobSpec,
+    Moments,
+    Observation,
+    PruningGtsRole,
+    Search,
+    Trial,
+    TrialOrigin,
+)
 from wattwise_server.policy.arm import record, with_floor
 from wattwise_server.policy.base import (
-    Allowed,
     ArmBelief,
     Banned,
     Dispatched,
@@ -17,12 +26,14 @@ from wattwise_server.policy.base import (
     Failed,
     Policy,
     Prior,
+    Readmitted,
     Reported,
     Revived,
     Succeeded,
+    Unbanned,
 )
 from wattwise_server.policy.cost import missed_floor
-from wattwise_server.policy.failures import failing, with_allowed, with_failure, with_failure_undone, with_fitting
+from wattwise_server.policy.failures import failing, with_failure, with_failure_undone, with_fitting, with_readmitted
 from wattwise_server.policy.requests import best_known
 
 
@@ -54,8 +65,10 @@ def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
             search = _with_success(spec, _with_running(search, trial, -1), trial)
         case Banned(batch_size):
             search = with_arm(search, batch_size, lambda arm: replace(arm, banned=True))
-        case Allowed(batch_size):
-            search = with_allowed(search, batch_size)
+        case Unbanned(batch_size):
+            search = with_arm(search, batch_size, lambda arm: replace(arm, banned=False))
+        case Readmitted(batch_size):
+            search = with_readmitted(search, batch_size)
     return search
 
 
@@ -99,9 +112,14 @@ def _with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
     search = with_arm(search, trial.batch_size, lambda arm: record(arm, seen, spec.window_size, floor))
     if trial.converged:
         search = replace(search, bound_stops=0)
-    elif trial.type is TrialType.MAB and trial.end_reason is EndReason.COST_BOUND:
+    elif _of_search(trial) and trial.end_reason is EndReason.COST_BOUND:
         search = replace(search, bound_stops=search.bound_stops + 1)
     return with_fitting(search, trial.batch_size)
+
+
+def _of_search(trial: Trial) -> bool:
+    """Whether the search chose it, outside of pruning rounds."""
+    return trial.origin is TrialOrigin.SEARCH and trial.role in (None, PruningGtsRole.BANDIT)
 
 
 def _with_cheapest(spec: JobSpec, search: Search) -> Search:
@@ -109,7 +127,7 @@ def _with_cheapest(spec: JobSpec, search: Search) -> Search:
 
     One that keeps failing counts only if no other has converged. A tie stays where it is.
     """
-    known = [(arm, arm.cheapest) for arm in search.surviving if arm.cheapest is not None]
+    known = [(arm, arm.cheapest) for arm in search.available if arm.cheapest is not None]
     working = [each for each in known if not failing(each[0])] or known
     best: tuple[float | None, int | None] = (None, None)
     if working:

@@ -1,4 +1,4 @@
-"""`POLICY_PRUNING_GTS`: pruning rounds first, then the survivors are the arms (NSDI 2023, section 4)."""
+"""`POLICY_PRUNING_GTS`: pruning rounds first, then the available batch sizes are the arms (NSDI 2023, section 4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage, Trial, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, PruningGtsRole, PruningGtsTrial, Search, Stage, Trial
 from wattwise_server.policy import explorer
 from wattwise_server.policy.base import (
     ArmBelief,
@@ -22,7 +22,7 @@ from wattwise_server.policy.base import (
     no_priors,
 )
 from wattwise_server.policy.cost import cost_bound
-from wattwise_server.policy.failures import available
+from wattwise_server.policy.failures import choosable
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.history import with_arm
 
@@ -49,22 +49,24 @@ class PruningGts:
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
         """The walk's next step, a concurrent trial while that step runs, or the bandit's draw."""
-        if search.stage is Stage.MAB:
-            return _BANDIT.next(spec, search, trial_number, rng)
-        if not search.surviving:
+        if search.stage is Stage.BANDIT:
+            choice = _BANDIT.next(spec, search, trial_number, rng)
+            return choice if isinstance(choice, Exhausted) else _as(PruningGtsRole.BANDIT, search, choice)
+        if not search.available:
             return Exhausted()
         arm = explorer.next_exploration(search)
         if arm is None or search.exploring is not None:
             return _concurrent(spec, search, trial_number)
         where = f"pruning round {search.pruning_round + 1} of {spec.num_pruning_rounds}"
-        return Choice(TrialType.EXPLORATION, arm.batch_size, f"{where}: {_step(search, arm)}")
+        choice = Choice(arm.batch_size, f"{where}: {_step(search, arm)}")
+        return _as(PruningGtsRole.EXPLORATION, search, choice)
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Moves the walk on the result of the trial that holds the exploration slot, and on no other."""
-        if search.stage is Stage.MAB:
+        if search.stage is Stage.BANDIT:
             return search
         match event:
-            case Dispatched(trial) if trial.type is TrialType.EXPLORATION:
+            case Dispatched(trial) if trial.role is PruningGtsRole.EXPLORATION:
                 search = replace(search, exploring=trial.number)
             case Revived(trial):
                 search = _revived(search, trial)
@@ -90,6 +92,10 @@ class PruningGts:
 POLICY = PruningGts()
 
 
+def _as(role: PruningGtsRole, search: Search, choice: Choice) -> Choice:
+    return replace(choice, policy_role=PruningGtsTrial(role, search.pruning_round))
+
+
 def _step(search: Search, arm: Arm) -> str:
     """What the walk does, as the reason of an exploration."""
     size, start = arm.batch_size, search.round_default
@@ -109,12 +115,13 @@ def _step(search: Search, arm: Arm) -> str:
 
 
 def _concurrent(spec: JobSpec, search: Search, trial_number: int) -> Choice:
-    """The cheapest batch size known, else the default, else the first of the walk; one survives at least."""
+    """The cheapest batch size known, else the default, else the first of the walk; one is available at least."""
 
     def choice(arm: Arm, why: str) -> Choice:
-        return Choice(TrialType.CONCURRENT, arm.batch_size, f"{why}; trial {search.exploring} is exploring")
+        chosen = Choice(arm.batch_size, f"{why}; trial {search.exploring} is exploring")
+        return _as(PruningGtsRole.CONCURRENT, search, chosen)
 
-    allowed = available(search, trial_number)
+    allowed = choosable(search, trial_number)
     if search.min_cost_batch_size is not None:
         cheapest = search.arm(search.min_cost_batch_size)
         if cheapest in allowed:
@@ -132,9 +139,10 @@ def _concurrent(spec: JobSpec, search: Search, trial_number: int) -> Choice:
 
 def _revived(search: Search, trial: Trial) -> Search:
     """The search with a revived exploration in its slot, if the walk would choose its batch size now."""
-    if search.exploring is not None or trial.type is not TrialType.EXPLORATION:
+    known = trial.policy_role
+    if search.exploring is not None or known is None or known.role is not PruningGtsRole.EXPLORATION:
         return search
     without = with_arm(search, trial.batch_size, lambda arm: replace(arm, running=arm.running - 1))
     step = explorer.next_exploration(without)
-    free = trial.pruning_round == search.pruning_round and step is not None and step.batch_size == trial.batch_size
+    free = known.pruning_round == search.pruning_round and step is not None and step.batch_size == trial.batch_size
     return replace(search, exploring=trial.number) if free else search

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattwise_server.domain import Job, JobSpec, Search, TrialType
+from wattwise_server.domain import Job, JobSpec, Search, TrialOrigin
 from wattwise_server.policy.base import ArmBelief, Choice, Policy
-from wattwise_server.policy.failures import available
+from wattwise_server.policy.failures import choosable
 
 
 def requested(policy: Policy, job: Job, trial_number: int) -> Choice | None:
@@ -16,16 +16,16 @@ def requested(policy: Policy, job: Job, trial_number: int) -> Choice | None:
     """
     spec, search = job.spec, job.search
     if job.pinned is not None:
-        return Choice(TrialType.REQUESTED, job.pinned, "pinned")
+        return Choice(job.pinned, "pinned", TrialOrigin.REQUESTED)
     if job.paused:
         best, _ = best_known(search, policy.belief(spec, search), trial_number)
         if best is not None:
-            return Choice(TrialType.REQUESTED, best, "the best known batch size; the search is paused")
+            return Choice(best, "the best known batch size; the search is paused", TrialOrigin.REQUESTED)
         return _unknown(spec, search, trial_number)
     due = job.baseline_every and trial_number % job.baseline_every == 0
     if (job.baseline_requested or due) and _default_available(spec, search, trial_number):
         often = "" if job.baseline_requested else f" for one launch in {job.baseline_every}"
-        return Choice(TrialType.REQUESTED, spec.default_batch_size, f"the default; requested as a baseline{often}")
+        return Choice(spec.default_batch_size, f"the default; requested as a baseline{often}", TrialOrigin.REQUESTED)
     return None
 
 
@@ -33,7 +33,7 @@ def best_known(
     search: Search, beliefs: Sequence[ArmBelief], trial_number: int
 ) -> tuple[int, float] | tuple[None, None]:
     """The batch size with the least expected cost among those that have converged and may be chosen, and that cost."""
-    allowed = {arm.batch_size for arm in available(search, trial_number) if arm.num_converged}
+    allowed = {arm.batch_size for arm in choosable(search, trial_number) if arm.num_converged}
     costs = {
         belief.batch_size: belief.expected_cost
         for belief in beliefs
@@ -49,14 +49,14 @@ def best_known(
 
 def _unknown(spec: JobSpec, search: Search, trial_number: int) -> Choice | None:
     """The choice of a paused search that knows nothing yet: the default, else the nearest that may be chosen."""
-    sizes = [arm.batch_size for arm in available(search, trial_number)]
+    sizes = [arm.batch_size for arm in choosable(search, trial_number)]
     if not sizes:
         return None
     default = spec.default_batch_size
     size = min(sizes, key=lambda each: (abs(each - default), each))
     which = "the default" if size == default else f"the nearest to the default, {default}"
-    return Choice(TrialType.REQUESTED, size, f"{which}; the search is paused and nothing is known yet")
+    return Choice(size, f"{which}; the search is paused and nothing is known yet", TrialOrigin.REQUESTED)
 
 
 def _default_available(spec: JobSpec, search: Search, trial_number: int) -> bool:
-    return any(arm.batch_size == spec.default_batch_size for arm in available(search, trial_number))
+    return any(arm.batch_size == spec.default_batch_size for arm in choosable(search, trial_number))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialType
+from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialOrigin
 from wattwise_server.policy.cost import cost, with_unit
 
 
@@ -78,9 +78,9 @@ def decision(spec: JobSpec, trial: Trial) -> Decision:
 
 def why_unbounded(trial: Trial, *, best_known: bool) -> str:
     """Why a trial has no bound if it has none; empty if that is because nothing has reached the target."""
-    if trial.type is TrialType.REQUESTED:
+    if trial.origin is TrialOrigin.REQUESTED:
         return "it was requested"
-    if trial.type is TrialType.IMPORTED:
+    if trial.origin is TrialOrigin.IMPORTED:
         return "it was imported"
     return f"{trial.batch_size} is the best known batch size" if best_known else ""
 
@@ -144,7 +144,7 @@ def _failed(trial: Trial) -> str:
     name = f"trial {trial.number} of job {trial.job_id!r}"
     reason = trial.end_reason.value if trial.end_reason else "no reason"
     ended = f"was ended by its trainer ({reason})"
-    if trial.end_reason is EndReason.LOST and trial.type is not TrialType.IMPORTED:
+    if trial.end_reason is EndReason.LOST and trial.origin is not TrialOrigin.IMPORTED:
         ended = "is lost: no report or heartbeat came before its lease expired"
     resume = ", or resume it from a checkpoint" if trial.resumable else ""
     return f"stop: {name} {ended}; ask for a new batch size{resume}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
@@ -33,6 +33,7 @@ from wattwise_server.domain import (
     Measurement,
     MonitorKinds,
     PowerSample,
+    PruningGtsTrial,
     Search,
     Stage,
     Trial,
@@ -52,7 +53,7 @@ from wattwise_server.errors import (
 )
 from wattwise_server.policy.base import ArmBelief
 from wattwise_server.policy.explorer import next_exploration
-from wattwise_server.policy.failures import Status, advice, failing, state
+from wattwise_server.policy.failures import advice, failing, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.savings import CONFIDENCE, EXPLORING_LAUNCHES, LEAST_RUNS, SavingsEstimate, total_verdict
@@ -451,8 +452,8 @@ def _warning(known: TrialWarning) -> v1.TrialWarning:
 
 def job(known: Job) -> v1.Job:
     """A job."""
-    surviving = known.search.surviving
-    return _job(known, [arm.batch_size for arm in surviving], [arm.batch_size for arm in surviving if failing(arm)])
+    available = known.search.available
+    return _job(known, [arm.batch_size for arm in available], [arm.batch_size for arm in available if failing(arm)])
 
 
 def job_details(known: Job) -> v1.JobDetails:
@@ -460,7 +461,7 @@ def job_details(known: Job) -> v1.JobDetails:
     search = known.search
     beliefs = POLICIES[known.spec.policy].belief(known.spec, search)
     return v1.JobDetails(
-        arms=_arms(search, beliefs),
+        policy_details=_policy_details(known, beliefs),
         batch_size_states=_batch_size_states(known, beliefs),
         power_limits=_power_limits(known),
         changes=map(_change, changes(known)),
@@ -482,7 +483,7 @@ def _change(known: Change) -> v1.DetectedChange:
 
 def listed_job(known: ListedJob, summary: Summary | None) -> v1.JobListing:
     """A job of a list."""
-    shown = _job(known.job, known.surviving, known.failing)
+    shown = _job(known.job, known.available, known.failing)
     return v1.JobListing(job=shown, summary=None if summary is None else _summary(summary))
 
 
@@ -603,7 +604,7 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
 def _trial_statistics(known: TrialStatistics) -> v1.TrialStatistics:
     return v1.TrialStatistics(
         batch_size=known.batch_size,
-        type=v1.TrialType.Value(f"TRIAL_TYPE_{known.type.value}"),
+        origin=v1.TrialOrigin.Value(f"TRIAL_ORIGIN_{known.origin.value}"),
         num_trials=known.num_trials,
         num_running=known.num_running,
         num_deliveries=known.num_deliveries,
@@ -692,7 +693,7 @@ def preview(known: Preview) -> v1.PreviewNextResponse:
         v1.PreviewedChoice(
             batch_size=each.choice.batch_size,
             probability=each.num_chosen / known.num_samples,
-            type=v1.TrialType.Value(f"TRIAL_TYPE_{each.choice.type.value}"),
+            origin=v1.TrialOrigin.Value(f"TRIAL_ORIGIN_{each.choice.origin.value}"),
             reason=each.choice.reason,
         )
         for each in known.choices
@@ -725,14 +726,13 @@ def factors(known: Factors) -> v1.Factors:
     )
 
 
-def _job(known: Job, surviving: Sequence[int], failing_sizes: Collection[int]) -> v1.Job:
+def _job(known: Job, available: Sequence[int], failing_sizes: Collection[int]) -> v1.Job:
     search = known.search
-    usual = [size for size in surviving if size not in failing_sizes] or surviving
+    usual = [size for size in available if size not in failing_sizes] or available
     return v1.Job(
         spec=_spec(known.spec),
-        stage=v1.Stage.Value(f"STAGE_{search.stage.value}"),
-        pruning_round=search.pruning_round,
-        surviving_batch_sizes=surviving,
+        policy_state=_policy_state(known),
+        available_batch_sizes=available,
         min_cost=search.min_cost,
         min_cost_batch_size=search.min_cost_batch_size,
         create_time=timestamp(known.create_time),
@@ -764,10 +764,48 @@ def _spec(spec: JobSpec) -> v1.JobSpec:
     return v1.JobSpec(**values)
 
 
+def _policy_state(known: Job) -> v1.PolicyState:
+    match known.spec.policy:
+        case "PRUNING_GTS":
+            stage = v1.PruningGtsStage.Value(f"PRUNING_GTS_STAGE_{known.search.stage.value}")
+            state = v1.PruningGtsState(stage=stage, pruning_round=known.search.pruning_round)
+            return v1.PolicyState(pruning_gts=state)
+        case "GTS":
+            return v1.PolicyState(gts=v1.GtsState())
+        case "KNOWLEDGE_GRADIENT":
+            return v1.PolicyState(knowledge_gradient=v1.KnowledgeGradientState())
+        case _:
+            # A policy without a state of its own.
+            return v1.PolicyState()
+
+
+def _policy_details(known: Job, beliefs: Sequence[ArmBelief]) -> v1.PolicyDetails:
+    arms = _arms(known.search, beliefs)
+    match known.spec.policy:
+        case "PRUNING_GTS" if known.search.stage is Stage.PRUNING:
+            batch_sizes = _batch_sizes_of_round(known.search)
+            return v1.PolicyDetails(pruning_gts=v1.PruningGtsDetails(batch_sizes=batch_sizes))
+        case "PRUNING_GTS":
+            return v1.PolicyDetails(pruning_gts=v1.PruningGtsDetails(arms=arms))
+        case "GTS":
+            return v1.PolicyDetails(gts=v1.GtsDetails(arms=arms))
+        case "KNOWLEDGE_GRADIENT":
+            return v1.PolicyDetails(knowledge_gradient=v1.KnowledgeGradientDetails(arms=arms))
+        case _:
+            return v1.PolicyDetails()
+
+
+def _batch_sizes_of_round(search: Search) -> Iterator[v1.PruningGtsBatchSize]:
+    exploring = next_exploration(search) if search.exploring is not None else None
+    explored = exploring.batch_size if exploring is not None and exploring.running else None
+    for arm in search.arms:
+        yield v1.PruningGtsBatchSize(
+            batch_size=arm.batch_size, round_cost=arm.round_cost, exploring=explored == arm.batch_size
+        )
+
+
 def _arms(search: Search, beliefs: Sequence[ArmBelief]) -> list[v1.Arm]:
-    if search.stage is not Stage.MAB:
-        return []
-    surviving = {arm.batch_size for arm in search.surviving}
+    available = {arm.batch_size for arm in search.available}
     return [
         v1.Arm(
             batch_size=belief.batch_size,
@@ -777,29 +815,27 @@ def _arms(search: Search, beliefs: Sequence[ArmBelief]) -> list[v1.Arm]:
             num_observations=belief.observations,
         )
         for belief in beliefs
-        if belief.batch_size in surviving
+        if belief.batch_size in available
     ]
 
 
 def _batch_size_states(job: Job, beliefs: Sequence[ArmBelief]) -> list[v1.BatchSizeState]:
     by_size = {belief.batch_size: belief for belief in beliefs}
-    exploring = next_exploration(job.search) if job.search.exploring is not None else None
-    explored = exploring.batch_size if exploring is not None and exploring.running else None
-    return [_batch_size_state(job, arm, by_size.get(arm.batch_size), explored) for arm in job.search.arms]
+    return [_batch_size_state(job, arm, by_size.get(arm.batch_size)) for arm in job.search.arms]
 
 
 def _pinned(job: Job, reason: str) -> str:
     return f"pinned: every launch gets it until {jobs_command('unpin', job.spec.job_id)}; {reason}"
 
 
-def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None, explored: int | None) -> v1.BatchSizeState:
-    known = state(job.search, arm, job.spec.job_id)
-    if arm.batch_size == job.pinned:
-        known = known._replace(status=Status.PINNED, reason=_pinned(job, known.reason))
+def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None) -> v1.BatchSizeState:
+    known, pinned = state(job.search, arm, job.spec.job_id), arm.batch_size == job.pinned
     return v1.BatchSizeState(
         batch_size=arm.batch_size,
         status=v1.BatchSizeStatus.Value(f"BATCH_SIZE_STATUS_{known.status.value}"),
-        reason=known.reason,
+        banned=arm.banned,
+        pinned=pinned,
+        reason=_pinned(job, known.reason) if pinned else known.reason,
         expected_cost=belief.expected_cost if belief else None,
         expected_cost_deviation=belief.deviation if belief else None,
         failure_rate=belief.failure_rate if belief else None,
@@ -807,8 +843,6 @@ def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None, explored: in
         num_missed=arm.num_decided - arm.num_converged,
         num_failed=arm.num_failed,
         num_running=arm.running,
-        round_cost=arm.round_cost if job.search.stage is Stage.PRUNING else None,
-        exploring=explored == arm.batch_size,
     )
 
 
@@ -825,7 +859,7 @@ def trial(known: Trial) -> v1.Trial:
     last = known.last
     return v1.Trial(
         id=v1.TrialId(**known.key._asdict()),
-        type=v1.TrialType.Value(f"TRIAL_TYPE_{known.type.value}"),
+        origin=v1.TrialOrigin.Value(f"TRIAL_ORIGIN_{known.origin.value}"),
         status=v1.TrialStatus.Value(f"TRIAL_STATUS_{known.status.value}"),
         end_reason=_end_reason(known.end_reason),
         start_time=timestamp(known.start_time),
@@ -841,11 +875,18 @@ def trial(known: Trial) -> v1.Trial:
         reason=known.launch.reason,
         cost_bound=known.cost_bound,
         target_reached=known.target_reached,
-        pruning_round=known.pruning_round,
+        pruning_gts=_pruning_gts_trial(known.policy_role),
         labels=dict(known.launch.labels),
         token_id=known.launch.token_id,
         heartbeat_interval=_duration(known.heartbeat_interval) if known.heartbeat_interval else None,
     )
+
+
+def _pruning_gts_trial(known: PruningGtsTrial | None) -> v1.PruningGtsTrial | None:
+    if known is None:
+        return None
+    role = v1.PruningGtsRole.Value(f"PRUNING_GTS_ROLE_{known.role.value}")
+    return v1.PruningGtsTrial(role=role, pruning_round=known.pruning_round)
 
 
 def _computed(used: ComputedUsage | None) -> v1.ComputedUsage | None:

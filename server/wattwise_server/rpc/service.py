@@ -287,20 +287,31 @@ class JobControlService(v1.JobControlServicer):
             trial=convert.trial(trial), job=convert.job(job), details=convert.job_details(job)
         )
 
-    async def SetBatchSizeState(
-        self, request: v1.SetBatchSizeStateRequest, context: Context
-    ) -> v1.SetBatchSizeStateResponse:
-        """Allows, bans or pins a batch size."""
-        change = {
-            v1.BATCH_SIZE_STATUS_ALLOWED: self._control.allow,
-            v1.BATCH_SIZE_STATUS_BANNED: self._control.ban,
-            v1.BATCH_SIZE_STATUS_PINNED: self._control.pin,
-        }.get(request.status)
-        if change is None:
-            fault = "cannot be set; use BATCH_SIZE_STATUS_ALLOWED, _BANNED or _PINNED"
-            raise InvalidRequestError(Violation("status", fault))
-        job = await change(request.job_id, request.batch_size)
-        return v1.SetBatchSizeStateResponse(job=convert.job(job), details=convert.job_details(job))
+    async def SetBatchSizeBanned(
+        self, request: v1.SetBatchSizeBannedRequest, context: Context
+    ) -> v1.SetBatchSizeBannedResponse:
+        """Bans a batch size, or lifts its ban."""
+        if not request.HasField("banned"):
+            raise InvalidRequestError(Violation("banned", "is unset; use true or false"))
+        job = await self._control.set_banned(request.job_id, request.batch_size, banned=request.banned)
+        return v1.SetBatchSizeBannedResponse(job=convert.job(job), details=convert.job_details(job))
+
+    async def SetPinnedBatchSize(
+        self, request: v1.SetPinnedBatchSizeRequest, context: Context
+    ) -> v1.SetPinnedBatchSizeResponse:
+        """Pins a batch size, or unpins it."""
+        if request.HasField("batch_size"):
+            job = await self._control.pin(request.job_id, request.batch_size)
+        else:
+            job = await self._control.unpin(request.job_id)
+        return v1.SetPinnedBatchSizeResponse(job=convert.job(job), details=convert.job_details(job))
+
+    async def ReadmitBatchSize(
+        self, request: v1.ReadmitBatchSizeRequest, context: Context
+    ) -> v1.ReadmitBatchSizeResponse:
+        """Readmits a batch size to the search."""
+        job = await self._control.readmit(request.job_id, request.batch_size)
+        return v1.ReadmitBatchSizeResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetJobPaused(self, request: v1.SetJobPausedRequest, context: Context) -> v1.SetJobPausedResponse:
         """Pauses or resumes a search."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from wattwise_server.domain import EndReason, Moments, TrialType, Usage
+from wattwise_server.domain import EndReason, Moments, TrialOrigin, Usage
 from wattwise_server.store.base import Bucket, Day, Delivered, JobVersion, TrialGroup
 from wattwise_server.store.rows import Row, from_micros
 
-_OWN = "(t.type != 'IMPORTED' OR (t.start_known AND t.start_time >= j.create_time))"
+_OWN = "(t.origin != 'IMPORTED' OR (t.start_known AND t.start_time >= j.create_time))"
 _DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"
 _TRIALS = "FROM trials t JOIN jobs j ON j.job_key = t.job_key"
 _HAS_ENDED = "t.status != 'RUNNING' AND t.trial_number > j.reset_after"
@@ -30,7 +30,7 @@ _LOGS = ", ".join(
 )
 GROUPS = f"""
     WITH ended AS (
-        SELECT t.job_key, t.batch_size, t.type, {_OWN} AS own, t.target_reached AS delivered,
+        SELECT t.job_key, t.batch_size, t.origin, {_OWN} AS own, t.target_reached AS delivered,
                {_DOUBTFUL} AS doubtful, {{later}} AS later,
                t.trial_number, t.status, t.last_epoch, t.end_time,
                coalesce(t.cost, 0.0) AS cost, coalesce(t.last_energy_joules, 0.0) AS joules,
@@ -39,19 +39,19 @@ GROUPS = f"""
                    + {_REAL.format(2)} * j.number_of_gpus * coalesce(t.last_time_seconds, 0.0) AS money
         {_ENDED}
     )
-    SELECT job_key, batch_size, type, own, delivered, doubtful, min(trial_number) AS first_trial,
+    SELECT job_key, batch_size, origin, own, delivered, doubtful, min(trial_number) AS first_trial,
            count(*) AS num_trials,
            sum(CASE WHEN status IN ('INTERRUPTED', 'FAILED') THEN 1 ELSE 0 END) AS num_failed,
            sum(cost) AS cost, sum(joules) AS joules, sum(seconds) AS seconds, sum(money) AS money,
            sum(last_epoch) AS epochs, min(last_epoch) AS least_epochs, max(last_epoch) AS most_epochs,
            max(end_time) AS newest, {_LOGS}
-    FROM ended GROUP BY job_key, batch_size, type, own, delivered, doubtful, later
+    FROM ended GROUP BY job_key, batch_size, origin, own, delivered, doubtful, later
 """  # noqa: S608 - names of this module
-"""The sums by job, batch size, type, and whether trials are own, delivered, doubtful and later than the job's split.
+"""The sums by job, batch size, origin, and whether trials are own, delivered, doubtful and later than the job's split.
 {{jobs}} limits the jobs; $1 and $2 are the prices of a joule and of a second of one GPU."""
 
 RUNNING = """
-    SELECT t.job_key, t.batch_size, t.type, t.trial_number, coalesce(m.time_seconds, 0.0) AS seconds,
+    SELECT t.job_key, t.batch_size, t.origin, t.trial_number, coalesce(m.time_seconds, 0.0) AS seconds,
            coalesce(m.energy_joules, 0.0) AS joules,
            coalesce(
                j.eta_knob * coalesce(m.computed_energy_joules, m.energy_joules, 0.0)
@@ -64,13 +64,14 @@ RUNNING = """
 """What each running trial has used up to its newest report."""
 
 _COUNTED = f"""
-    SELECT t.trial_number, t.batch_size, t.type, t.cost, t.status, t.target_reached, {_OWN} AS own,
+    SELECT t.trial_number, t.batch_size, t.origin, t.cost, t.status, t.target_reached, {_OWN} AS own,
            t.target_reached AND NOT {_DOUBTFUL} AS certain, (t.trial_number - $2) / $3 AS bucket
     {_ENDED.format(jobs="t.job_key = $1 AND")}
 """
 _BUCKETS = f"""
     WITH reported AS (
-        SELECT t.trial_number, t.batch_size, t.type, t.cost, t.status, t.target_reached, t.end_time, t.last_epoch,
+        SELECT t.trial_number, t.batch_size, t.policy_role, t.cost, t.status, t.target_reached, t.end_time,
+               t.last_epoch,
                t.end_reason, t.excluded, {{reason}} AS reason, (t.trial_number - $2) / $3 AS bucket
         {_TRIALS} {{launches}}
         WHERE t.job_key = $1 AND {_HAS_ENDED} AND {{counted}} AND t.cost IS NOT NULL
@@ -82,7 +83,7 @@ _BUCKETS = f"""
     SELECT bucket AS place, batch_size, count(*) AS num_trials,
            sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
            sum(CASE WHEN status IN ('INTERRUPTED', 'FAILED') THEN 1 ELSE 0 END) AS num_failed,
-           sum(CASE WHEN type = 'EXPLORATION' THEN 1 ELSE 0 END) AS num_explorations, min(cost) AS least_cost,
+           sum(CASE WHEN policy_role = 'EXPLORATION' THEN 1 ELSE 0 END) AS num_explorations, min(cost) AS least_cost,
            avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost,
            max(cost) AS most_cost, max(trial_number) AS newest_trial, max(end_time) AS last_end_time,
            avg(CAST(last_epoch AS double precision)) AS mean_epochs,
@@ -206,7 +207,7 @@ def read_group(row: Row) -> TrialGroup:
     """A row of GROUPS."""
     return TrialGroup(
         batch_size=row["batch_size"],
-        type=TrialType(row["type"]),
+        origin=TrialOrigin(row["origin"]),
         own=bool(row["own"]),
         delivered=bool(row["delivered"]),
         doubtful=bool(row["doubtful"]),
@@ -242,7 +243,7 @@ def read_running(row: Row) -> TrialGroup:
     usage = Usage(row["seconds"], row["joules"], row["cost"])
     return TrialGroup(
         row["batch_size"],
-        TrialType(row["type"]),
+        TrialOrigin(row["origin"]),
         running=True,
         first_trial=row["trial_number"],
         num_trials=1,

@@ -56,8 +56,8 @@ from wattwise_server.domain import (
     PowerSample,
     Trial,
     TrialKey,
+    TrialOrigin,
     TrialStatus,
-    TrialType,
     Usage,
 )
 from wattwise_server.store.subscriptions import JobsSubscription, Subscription
@@ -167,11 +167,11 @@ class Delivered(NamedTuple):
 
 
 class TrialGroup(NamedTuple):
-    """Trials of one job that count, of one batch size and type.
+    """Trials of one job that count, of one batch size and origin.
 
     Attributes:
         batch_size: The batch size.
-        type: The type.
+        origin: Their origin.
         own: Whether they ran since the job was registered; False if that is unknown of imported ones.
         delivered: Whether they reached the target.
         doubtful: Whether they did so too cheaply to count.
@@ -189,7 +189,7 @@ class TrialGroup(NamedTuple):
     """
 
     batch_size: int
-    type: TrialType
+    origin: TrialOrigin
     own: bool = True
     delivered: bool = False
     doubtful: bool = False

@@ -82,11 +82,11 @@ _FEW_TRIALS = 100
 # In the order of their ends; the sign keeps SQLite from the primary key. Soon after a reset that order begins with all
 # trials from before it: the few since then are found by number, and the sum keeps both databases from the order.
 _ARMS = "EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND {})"
-_SURVIVES = "NOT (a.pruned OR a.excluded OR a.banned)"
+_AVAILABLE = "NOT (a.pruned OR a.excluded OR a.banned)"
 # Without a decided trial, a batch size has failed that often in a row: it is set aside.
-_MAY_REACH = f"{_SURVIVES} AND a.num_decided = 0 AND a.num_failed < {_FAILURES_IN_A_ROW}"
+_MAY_REACH = f"{_AVAILABLE} AND a.num_decided = 0 AND a.num_failed < {_FAILURES_IN_A_ROW}"
 _ATTENTION = f"""(
-    NOT {_ARMS.format(_SURVIVES)}
+    NOT {_ARMS.format(_AVAILABLE)}
     OR NOT {_ARMS.format(f"(a.num_converged > 0 OR {_MAY_REACH})")}
     OR j.warnings NOT IN ('', '[]')
     OR {_FAILURES_IN_A_ROW} = CASE WHEN j.reset_after > 0 AND j.num_trials < j.reset_after + {_FEW_TRIALS}
@@ -132,7 +132,7 @@ _JOBS = """
     SELECT j.*, page.num_running, page.active_time, page.attention,
            (SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
            (SELECT {json_array}(batch_size) FROM arms a
-            WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS surviving,
+            WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS available,
            (SELECT {json_array}(batch_size) FROM arms a
             WHERE a.job_key = j.job_key AND failed_trials LIKE '{failing}') AS failing
     FROM page JOIN jobs j ON j.job_key = page.job_key ORDER BY {page_order}

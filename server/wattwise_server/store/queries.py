@@ -60,7 +60,8 @@ from wattwise_server.store.rows import (
 # The newest measurement of a running trial is only in `measurements`.
 TRIALS, OF_TRIALS = (
     """
-    SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.launch_id,
+    SELECT t.job_key, t.trial_number, t.batch_size, t.origin, t.policy_role, t.pruning_round, t.status,
+           t.end_reason, t.launch_id,
            t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
            t.best_known,
            t.monitor_kinds, t.monitor_quality,

@@ -31,11 +31,13 @@ from wattwise_server.domain import (
     PowerLimitState,
     PowerProfile,
     PowerSample,
+    PruningGtsRole,
+    PruningGtsTrial,
     Search,
     Stage,
     Trial,
+    TrialOrigin,
     TrialStatus,
-    TrialType,
     TrialWarning,
     WarningReason,
     undecided,
@@ -155,7 +157,8 @@ _LAST = (
 )
 _TRIAL = (
     "batch_size",
-    "type",
+    "origin",
+    "policy_role",
     "pruning_round",
     "status",
     "end_reason",
@@ -177,7 +180,7 @@ _TRIAL = (
     "warnings",
     "profile",
 )
-_EVENT = ("job_key", "event", "kind", "batch_size", "trial_number", "type", "end_reason", "cost", *_LAST)
+_EVENT = ("job_key", "event", "kind", "batch_size", "trial_number", "policy_role", "end_reason", "cost", *_LAST)
 _MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joules", "metric", "report_time")
 
 _INSERT_JOB = Sql(
@@ -265,7 +268,7 @@ _REMEMBER_TRIALS = Sql(
 _REMEMBER_LAUNCHES = Sql(
     """
     INSERT OR REPLACE INTO deletions SELECT job_id, '', create_time, ?2 FROM jobs WHERE job_key = ?3 UNION ALL
-    SELECT ?1, launch_id, start_time, ?2 FROM trials WHERE job_key = ?3 AND launch_id != '' AND type != 'IMPORTED'
+    SELECT ?1, launch_id, start_time, ?2 FROM trials WHERE job_key = ?3 AND launch_id != '' AND origin != 'IMPORTED'
     """,
     name="deleted",
     columns=("job_id", "delete_time", "job_key"),
@@ -385,8 +388,8 @@ def save_trial(key: int, trial: Trial) -> Statement:
     last = (None,) * len(_LAST) if trial.last is None or trial.running else _measurement(trial.last)
     values = (
         trial.batch_size,
-        trial.type.value,
-        trial.pruning_round,
+        trial.origin.value,
+        *_policy_role(trial),
         trial.status.value,
         trial.end_reason.value if trial.end_reason else None,
         trial.launch_id,
@@ -424,7 +427,8 @@ def add_event(key: int, event: JobEvent) -> Statement:
     about: tuple[object, ...] = (None,) * 4
     last: tuple[object, ...] = (None,) * len(_LAST)
     if trial is not None:
-        about = (trial.number, trial.type.value, trial.end_reason.value if trial.end_reason else None, trial.cost)
+        role, _ = _policy_role(trial)
+        about = (trial.number, role, trial.end_reason.value if trial.end_reason else None, trial.cost)
         last = last if trial.last is None else _measurement(trial.last)
     return Statement(_ADD_EVENT, (key, event.number, event.kind.value, event.batch_size, *about, *last))
 
@@ -483,14 +487,14 @@ def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
 
 
 def read_listed_job(row: Row, position: int | str) -> ListedJob:
-    """A job of a list from its row and the columns `batch_sizes`, `surviving`, `failing` and those of its activity."""
-    names = ("batch_sizes", "surviving", "failing")
-    batch_sizes, surviving, failing = (tuple(sorted(json.loads(row[name] or "[]"))) for name in names)
+    """A job of a list from its row and the columns `batch_sizes`, `available`, `failing` and those of its activity."""
+    names = ("batch_sizes", "available", "failing")
+    batch_sizes, available, failing = (tuple(sorted(json.loads(row[name] or "[]"))) for name in names)
     activity = None
     if row["num_running"] is not None:
         last_time = from_micros(row["active_time"]) if row["active_time"] else None
         activity = Activity(row["num_running"], last_time, bool(row["attention"]))
-    return ListedJob(position, row["job_key"], _read_job(row, batch_sizes, ()), surviving, failing, activity)
+    return ListedJob(position, row["job_key"], _read_job(row, batch_sizes, ()), available, failing, activity)
 
 
 def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> Job:
@@ -583,8 +587,8 @@ def read_trial(row: Row, job_id: str) -> Trial:
         job_id=job_id,
         number=row["trial_number"],
         batch_size=row["batch_size"],
-        type=TrialType(row["type"]),
-        pruning_round=row["pruning_round"],
+        origin=TrialOrigin(row["origin"]),
+        policy_role=_read_policy_role(row["policy_role"], row["pruning_round"]),
         start_time=from_micros(row["start_time"]) if row["start_known"] else None,
         launch_id=row["launch_id"],
         status=TrialStatus(row["status"]),
@@ -608,6 +612,15 @@ def read_trial(row: Row, job_id: str) -> Trial:
     )
 
 
+def _policy_role(trial: Trial) -> tuple[str | None, int | None]:
+    known = trial.policy_role
+    return (known.role.value, known.pruning_round) if known else (None, None)
+
+
+def _read_policy_role(role: str | None, pruning_round: int | None) -> PruningGtsTrial | None:
+    return None if role is None or pruning_round is None else PruningGtsTrial(PruningGtsRole(role), pruning_round)
+
+
 def _read_launch(row: Row) -> Launch:
     if row["reason"] is None:
         return _NO_LAUNCH
@@ -622,15 +635,15 @@ def _read_profile(stored: str) -> PowerProfile | None:
 def read_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequence[JobEvent]:
     """All events of a job in their order, from its rows of trials and of events."""
     by_number = {row["trial_number"]: read_trial(row, job_id) for row in trials}
-    found, first_types = [], dict[int, TrialType]()
+    found, first_roles = [], dict[int, PruningGtsTrial | None]()
     for row in rows:
         kind, trial = EventKind(row["kind"]), by_number.get(row["trial_number"])
         if trial is not None:
-            first_types.setdefault(trial.number, TrialType(row["type"]))
             trial = _at_event(trial, kind, row)
+            first_roles.setdefault(trial.number, trial.policy_role)
         found.append(JobEvent(row["event"], kind, row["batch_size"], trial))
     for trial in by_number.values():
-        dispatched = trial.renew(None, None)._replace(type=first_types.get(trial.number, trial.type))
+        dispatched = trial.renew(None, None)._replace(policy_role=first_roles.get(trial.number, trial.policy_role))
         found.append(JobEvent(trial.dispatch_event, EventKind.DISPATCHED, trial.batch_size, dispatched))
         if trial.end_event is not None:
             kind = EventKind.FAILED if trial.undecided else EventKind.DECIDED
@@ -642,7 +655,8 @@ def read_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequ
 def _at_event(trial: Trial, kind: EventKind, row: Row) -> Trial:
     """A trial as it was at an event of its own row."""
     last = None if row["last_epoch"] is None else read_measurement(row, "last_")
-    past = trial.renew(last, None)._replace(type=TrialType(row["type"]))
+    pruning_round = trial.policy_role.pruning_round if trial.policy_role else None
+    past = trial.renew(last, None)._replace(policy_role=_read_policy_role(row["policy_role"], pruning_round))
     if kind is EventKind.REPORTED:
         return past
     reason = EndReason(row["end_reason"])

@@ -32,7 +32,7 @@ def new_changes(before: Job, job: Job) -> Sequence[Change]:
 def compared_from(state: PolicyState) -> int:
     """The first trial that a claim of savings compares: the first one after the newest change; 0 without a change."""
     try:
-        found = POLICIES[state.policy].changes(Search(Stage.MAB, (), 0, 0, notes=state.notes))
+        found = POLICIES[state.policy].changes(Search(Stage.BANDIT, (), 0, 0, notes=state.notes))
     except ValueError:
         # Its notes are damaged, or those of another version: a list has its figures nevertheless.
         return 0

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import EventKind, Job, JobEvent, Trial, TrialKey
-from wattwise_server.errors import InvalidRequestError, Violation, jobs_command
+from wattwise_server.errors import InvalidRequestError, NotPossibleNowError, Violation, jobs_command
 from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Observer
-from wattwise_server.policy.base import Allowed, Banned
+from wattwise_server.policy.base import Banned, Readmitted, Unbanned
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.changes import with_change_warnings
@@ -55,13 +55,13 @@ class Control:
 
         Raises:
             TrialNotFoundError: there is no such trial.
-            InvalidRequestError: a reset has excluded the trial for good.
+            NotPossibleNowError: a reset has excluded the trial for good.
         """
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             if trial.number <= job.reset_after:
-                fault = f"{trial.number} has not counted since the search was reset after trial {job.reset_after}"
-                raise InvalidRequestError(Violation("trial.trial_number", fault))
+                why = f"trial {trial.number} has not counted since the search was reset after trial {job.reset_after}"
+                raise NotPossibleNowError(key.job_id, why)
             if trial.excluded is not excluded:
                 trial = trial._replace(excluded=excluded)
                 if excluded:
@@ -76,46 +76,46 @@ class Control:
             return with_current_cost(job, trial), job
 
     @retried
-    async def allow(self, job_id: str, batch_size: int) -> Job:
-        """Allows a batch size, whatever ruled it out; one that was pinned is no longer pinned.
+    async def set_banned(self, job_id: str, batch_size: int, *, banned: bool) -> Job:
+        """Bans a batch size, or lifts its ban. A baseline that waits for a batch size that is banned is withdrawn.
 
         Raises:
             InvalidRequestError: the job has no such batch size.
+            NotPossibleNowError: the job would have no batch size left.
         """
         async with self._store.transaction(job_id) as tx:
             job = _find_with(tx, job_id, batch_size)
-            allowed = after(job, Allowed(batch_size))
-            if job.pinned == batch_size:
-                allowed = replace(allowed, pinned=None)
-            elif allowed.search == job.search:
+            if job.search.arm(batch_size).banned is banned:
                 return job
-            allowed = _with_event(tx, allowed, EventKind.ALLOWED, batch_size)
-            return self._save(tx, allowed, "batch size allowed", batch_size)
-
-    @retried
-    async def ban(self, job_id: str, batch_size: int) -> Job:
-        """Bans a batch size; one that was pinned is no longer pinned. A baseline that waits for it is withdrawn.
-
-        Raises:
-            InvalidRequestError: the job has no such batch size, or would have none left.
-        """
-        async with self._store.transaction(job_id) as tx:
-            job = _find_with(tx, job_id, batch_size)
-            if job.search.arm(batch_size).banned:
-                return job
-            if not any(arm.batch_size != batch_size for arm in job.search.surviving):
-                fault = f"{batch_size} is the last batch size that may be chosen; allow another one first"
-                raise InvalidRequestError(Violation("batch_size", fault))
-            if job.pinned == batch_size:
-                job = replace(job, pinned=None)
+            if not banned:
+                job = _with_event(tx, after(job, Unbanned(batch_size)), EventKind.UNBANNED, batch_size)
+                return self._save(tx, job, "batch size unbanned", batch_size)
+            if not any(arm.batch_size != batch_size for arm in job.search.available):
+                why = f"{batch_size} is the last available batch size; unban or readmit another one first"
+                raise NotPossibleNowError(job_id, why)
             if job.spec.default_batch_size == batch_size:
                 job = replace(job, baseline_requested=False)
             job = _with_event(tx, after(job, Banned(batch_size)), EventKind.BANNED, batch_size)
             return self._save(tx, job, "batch size banned", batch_size)
 
     @retried
+    async def readmit(self, job_id: str, batch_size: int) -> Job:
+        """Readmits a batch size: what ruled it out no longer counts, a ban aside.
+
+        Raises:
+            InvalidRequestError: the job has no such batch size.
+        """
+        async with self._store.transaction(job_id) as tx:
+            job = _find_with(tx, job_id, batch_size)
+            readmitted = after(job, Readmitted(batch_size))
+            if readmitted.search == job.search:
+                return job
+            readmitted = _with_event(tx, readmitted, EventKind.READMITTED, batch_size)
+            return self._save(tx, readmitted, "batch size readmitted", batch_size)
+
+    @retried
     async def pin(self, job_id: str, batch_size: int) -> Job:
-        """Pins a batch size, in place of another one; it is allowed as well.
+        """Pins a batch size, in place of another one.
 
         Raises:
             InvalidRequestError: the job has no such batch size.
@@ -124,10 +124,16 @@ class Control:
             job = _find_with(tx, job_id, batch_size)
             if job.pinned == batch_size:
                 return job
-            job = replace(job, pinned=batch_size)
-            if not any(arm.batch_size == batch_size for arm in job.search.surviving):
-                job = _with_event(tx, after(job, Allowed(batch_size)), EventKind.ALLOWED, batch_size)
-            return self._save(tx, job, "batch size pinned", batch_size)
+            return self._save(tx, replace(job, pinned=batch_size), "batch size pinned", batch_size)
+
+    @retried
+    async def unpin(self, job_id: str) -> Job:
+        """Ends that a batch size is pinned."""
+        async with self._store.transaction(job_id) as tx:
+            job = find_job(tx, job_id)
+            if job.pinned is None:
+                return job
+            return self._save(tx, replace(job, pinned=None), "batch size unpinned", job.pinned)
 
     @retried
     async def set_paused(self, job_id: str, *, paused: bool) -> Job:
@@ -143,16 +149,18 @@ class Control:
         """Requests a trial of the default batch size, unless this is the request that asked for one last.
 
         Raises:
-            InvalidRequestError: the default batch size may not be chosen.
+            NotPossibleNowError: the default batch size may not be chosen.
         """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
             if job.baseline_request_id == request_id:
                 return job
             default = job.spec.default_batch_size
-            if not any(arm.batch_size == default for arm in job.search.surviving):
-                fault = f"{default} may not be chosen; {jobs_command('allow', job_id, default)} allows it first"
-                raise InvalidRequestError(Violation("default_batch_size", fault))
+            if not any(arm.batch_size == default for arm in job.search.available):
+                action = "unban" if job.search.arm(default).banned else "readmit"
+                first = jobs_command(action, job_id, default)
+                why = f"the default batch size {default} may not be chosen; use {first} first"
+                raise NotPossibleNowError(job_id, why)
             if job.baseline_requested:
                 return job
             job = replace(job, baseline_requested=True, baseline_request_id=request_id)

@@ -13,9 +13,10 @@ from wattwise_server.domain import (
     Job,
     JobEvent,
     MonitorKinds,
+    PruningGtsRole,
     Trial,
+    TrialOrigin,
     TrialStatus,
-    TrialType,
     TrialWarning,
     undecided,
 )
@@ -28,7 +29,17 @@ from wattwise_server.observability.events import (
     TrialWarned,
 )
 from wattwise_server.policy import history
-from wattwise_server.policy.base import Allowed, Banned, Dispatched, Event, Failed, Reported, Revived, Succeeded
+from wattwise_server.policy.base import (
+    Banned,
+    Dispatched,
+    Event,
+    Failed,
+    Readmitted,
+    Reported,
+    Revived,
+    Succeeded,
+    Unbanned,
+)
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Store, Transaction
@@ -134,9 +145,10 @@ class Lifecycle:
         tx.add_event(JobEvent(trial.end_event or 0, EventKind.FAILED, trial.batch_size, trial))
         job = after(job, Revived(trial))
         tx.add_event(JobEvent(job.num_events, EventKind.REVIVED, trial.batch_size, trial))
-        lost_slot = trial.type is TrialType.EXPLORATION and job.search.exploring != trial.number
+        lost_slot = trial.role is PruningGtsRole.EXPLORATION and job.search.exploring != trial.number
         revived = trial.renew(trial.last, job.spec.lease_expiry(self._clock()))
-        revived = revived._replace(type=TrialType.CONCURRENT if lost_slot else trial.type)
+        if lost_slot and trial.policy_role:
+            revived = revived._replace(policy_role=trial.policy_role._replace(role=PruningGtsRole.CONCURRENT))
         tx.save_job(job)
         tx.save_trial(revived)
         self._publisher.publish(tx, TrialRevived(revived))
@@ -224,7 +236,7 @@ class Lifecycle:
         return job, trial
 
     def _ended(self, job: Job, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
-        imported = trial.last if trial.type is TrialType.IMPORTED else None
+        imported = trial.last if trial.origin is TrialOrigin.IMPORTED else None
         end_time = imported.report_time if imported else self._clock()
         if trial.start_time is not None:
             # The system clock may have been set back while no server ran.
@@ -243,7 +255,7 @@ class Lifecycle:
 def after(job: Job, event: Event) -> Job:
     """The job after its next event, which changes its search unless it is one of a trial that does not count."""
     job = replace(job, num_events=job.num_events + 1)
-    if not isinstance(event, Banned | Allowed) and not job.counts(event.trial):
+    if not isinstance(event, Banned | Unbanned | Readmitted) and not job.counts(event.trial):
         # An import may be excluded from its start.
         dispatched = isinstance(event, Dispatched)
         return replace(job, search=replace(job.search, num_trials=event.trial.number)) if dispatched else job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialType
+from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialOrigin
 from wattwise_server.errors import (
     JobNotFoundError,
     NoTrialOfLaunchError,
@@ -101,7 +101,7 @@ def bound_of(job: Job, trial: Trial) -> float | None:
 
     One that a person requested has none: the launch is to deliver, or to compare with.
     """
-    if trial.type is TrialType.REQUESTED:
+    if trial.origin is TrialOrigin.REQUESTED:
         return None
     return POLICIES[job.spec.policy].bound(job.spec, job.search, trial.batch_size)
 

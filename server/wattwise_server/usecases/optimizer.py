@@ -209,14 +209,14 @@ class Optimizer:
         )
         if isinstance(choice, Exhausted):
             causes = ruled_out(job.search)
-            raise NoBatchSizeLeftError(job.spec.job_id, job.search.pruning_round, causes)
+            raise NoBatchSizeLeftError(job.spec.job_id, causes)
         now = self._clock()
         trial = Trial(
             job.spec.job_id,
             number,
             choice.batch_size,
-            choice.type,
-            job.search.pruning_round,
+            choice.origin,
+            choice.policy_role,
             now,
             # Without one, a trial would not be told from another that has its number after the loss of a database.
             launch_id or secrets.token_hex(16),

@@ -22,7 +22,7 @@ from wattwise_server.observability.events import (
     TrialWarned,
 )
 from wattwise_server.policy.cost import with_unit
-from wattwise_server.policy.failures import Status, state
+from wattwise_server.policy.failures import state
 from wattwise_server.store.base import Transaction
 from wattwise_server.usecases.changes import new_changes
 from wattwise_server.usecases.monitors import monitor_warning
@@ -36,8 +36,10 @@ _CHANGES = {
     "baselines scheduled": HistoryKind.BASELINE_REQUESTED,
     "baselines ended": HistoryKind.BASELINE_REQUESTED,
     "batch size pinned": HistoryKind.BATCH_SIZE_PINNED,
+    "batch size unpinned": HistoryKind.BATCH_SIZE_UNPINNED,
     "batch size banned": HistoryKind.BATCH_SIZE_BANNED,
-    "batch size allowed": HistoryKind.BATCH_SIZE_ALLOWED,
+    "batch size unbanned": HistoryKind.BATCH_SIZE_UNBANNED,
+    "batch size readmitted": HistoryKind.BATCH_SIZE_READMITTED,
     "trial excluded": HistoryKind.TRIAL_EXCLUDED,
     "trial included": HistoryKind.TRIAL_INCLUDED,
 }
@@ -73,7 +75,7 @@ class Publisher:
         for old, new in zip(before.search.arms, job.search.arms, strict=True):
             if new is not old:
                 was, now = (state(each.search, arm, job.spec.job_id) for each, arm in ((before, old), (job, new)))
-                if was.status is not now.status and Status.BANNED not in (was.status, now.status):
+                if was.status is not now.status and not new.banned:
                     self.publish(tx, BatchSizeStatusChanged(job, new.batch_size, now.status.value, now.reason))
         for change in new_changes(before, job):
             self.publish(tx, ChangeDetected(job, change))

@@ -7,7 +7,17 @@ from dataclasses import replace
 
 from wattwise_server.domain import EventKind, Job, JobEvent, Search, Trial
 from wattwise_server.policy import history
-from wattwise_server.policy.base import Allowed, Banned, Dispatched, Event, Failed, Reported, Revived, Succeeded
+from wattwise_server.policy.base import (
+    Banned,
+    Dispatched,
+    Event,
+    Failed,
+    Readmitted,
+    Reported,
+    Revived,
+    Succeeded,
+    Unbanned,
+)
 from wattwise_server.policy.registry import POLICIES
 
 _OF_TRIALS: Mapping[EventKind, Callable[[Trial], Event]] = {
@@ -17,7 +27,11 @@ _OF_TRIALS: Mapping[EventKind, Callable[[Trial], Event]] = {
     EventKind.FAILED: Failed,
     EventKind.REVIVED: Revived,
 }
-_OF_BATCH_SIZES: Mapping[EventKind, Callable[[int], Event]] = {EventKind.BANNED: Banned, EventKind.ALLOWED: Allowed}
+_OF_BATCH_SIZES: Mapping[EventKind, Callable[[int], Event]] = {
+    EventKind.BANNED: Banned,
+    EventKind.UNBANNED: Unbanned,
+    EventKind.READMITTED: Readmitted,
+}
 
 
 def rebuilt(job: Job, events: Iterable[JobEvent]) -> Search:

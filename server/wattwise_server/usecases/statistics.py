@@ -26,7 +26,7 @@ from wattwise_server.domain import (
     Moments,
     PowerSample,
     Quantities,
-    TrialType,
+    TrialOrigin,
     Usage,
     Verdict,
 )
@@ -61,7 +61,7 @@ _SUMS_OF = JobVersion._fields.index("policy") + 1
 
 
 class TrialStatistics(NamedTuple):
-    """Trials of one batch size and type; see the message of this name.
+    """Trials of one batch size and origin; see the message of this name.
 
     Attributes:
         logs: Of the logarithm of what a delivery cost.
@@ -69,7 +69,7 @@ class TrialStatistics(NamedTuple):
     """
 
     batch_size: int
-    type: TrialType
+    origin: TrialOrigin
     num_trials: int
     num_running: int
     num_deliveries: int
@@ -498,10 +498,10 @@ class Statistics:
         return found
 
     def _by_batch_size(self, groups: Sequence[TrialGroup], num_gpus: int) -> Sequence[TrialStatistics]:
-        ordered = sorted(groups, key=lambda group: (group.batch_size, group.type.value))
+        ordered = sorted(groups, key=lambda group: (group.batch_size, group.origin.value))
         return [
             self._of_groups(list(these), num_gpus)
-            for _, these in groupby(ordered, key=lambda group: (group.batch_size, group.type))
+            for _, these in groupby(ordered, key=lambda group: (group.batch_size, group.origin))
         ]
 
     def _of_groups(self, groups: Sequence[TrialGroup], num_gpus: int) -> TrialStatistics:
@@ -515,7 +515,7 @@ class Statistics:
             logs = logs.merge(group.logs.cost)
         return TrialStatistics(
             groups[0].batch_size,
-            groups[0].type,
+            groups[0].origin,
             num_trials,
             num_running,
             num_deliveries,

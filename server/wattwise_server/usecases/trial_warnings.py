@@ -16,7 +16,7 @@ from wattwise_server.domain import (
     MetricSpan,
     MonitorKinds,
     Trial,
-    TrialType,
+    TrialOrigin,
     TrialWarning,
     UnknownEndReason,
     WarningReason,
@@ -119,7 +119,7 @@ def of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measuremen
         return None
     what = (
         "import it under another name with joules and seconds since its start"
-        if trial.type is TrialType.IMPORTED
+        if trial.origin is TrialOrigin.IMPORTED
         else "check the monitor, or the units of the report"
     )
     message = (
@@ -266,7 +266,7 @@ def without_warnings_of(job: Job, trial: Trial, reason: WarningReason | None = N
 def with_warnings_of_imports(job: Job, changed: Trial, trials: Iterable[Trial]) -> Job:
     """The job after a trial was excluded or included: the other imported trials with its warnings still have them."""
     reasons = {warning.reason for warning in changed.warnings} - {warning.reason for warning in job.warnings}
-    imports = (trial for trial in trials if trial.type is TrialType.IMPORTED and job.counts(trial))
+    imports = (trial for trial in trials if trial.origin is TrialOrigin.IMPORTED and job.counts(trial))
     newest = {each.reason: each for trial in imports for each in trial.warnings if each.reason in reasons}
     return replace(job, warnings=(*job.warnings, *newest.values()))
 
@@ -276,7 +276,7 @@ def without_contradicted(job: Job, ended: Trial) -> Job:
 
     An imported trial contradicts nothing: the numbers of another one stay wrong.
     """
-    if not job.warnings or ended.last is None or ended.type is TrialType.IMPORTED or not job.counts(ended):
+    if not job.warnings or ended.last is None or ended.origin is TrialOrigin.IMPORTED or not job.counts(ended):
         return job
     kept = tuple(warning for warning in job.warnings if not _contradicts(ended, ended.last, warning))
     return replace(job, warnings=kept)

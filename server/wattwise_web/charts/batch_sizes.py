@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from wattwise import v1
 from wattwise.commands.humanize import percent, step_energy
-from wattwise.commands.tables import Figures, status_name
+from wattwise.commands.tables import Figures, may_be_chosen, status_name
 
 from wattwise_web.amounts import JOULES, cost, energy, number, step_time
 from wattwise_web.batch_sizes import Belief, beliefs
@@ -67,8 +67,8 @@ def expected_costs(
     )
     means = [belief.mean for belief in known.values() if belief.mean is not None]
     if not means:
-        allowed = all(state.status == v1.BATCH_SIZE_STATUS_ALLOWED for state in details.batch_size_states)
-        return Chart(name, title) if allowed and not job.num_trials else Chart(name, title, "", columns, rows)
+        untouched = all(may_be_chosen(state) and not state.pinned for state in details.batch_size_states)
+        return Chart(name, title) if untouched and not job.num_trials else Chart(name, title, "", columns, rows)
     ceiling = _ceiling(means, known)
     values = [
         _belief_value(state, known[state.batch_size], chances.get(state.batch_size, 0.0), ceiling)
@@ -130,7 +130,7 @@ def _belief_value(state: v1.BatchSizeState, belief: Belief, chance: float, ceili
         "text": f"{cost(mean)} ± {cost(spread)}",
         "next": percent(chance),
         "state": status_name(state),
-        "open": state.status not in (v1.BATCH_SIZE_STATUS_ALLOWED, v1.BATCH_SIZE_STATUS_PINNED),
+        "open": not (state.pinned or may_be_chosen(state)),
     }
 
 

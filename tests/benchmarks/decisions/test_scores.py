@@ -12,7 +12,7 @@ from wattwise_replay.engines import Fixed
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import Crash, RecordedRun
 from wattwise_replay.world import World
-from wattwise_server.domain import Change, EndReason, JobSpec, Quantity, Search, TrialType
+from wattwise_server.domain import Change, EndReason, JobSpec, Quantity, Search
 from wattwise_server.policy.base import Choice, Prior
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.pruning_gts import PruningGts
@@ -38,7 +38,7 @@ class Stubborn(Gts):
     """A policy that chooses the default and nothing else."""
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:  # noqa: ARG002
-        return Choice(TrialType.MAB, spec.default_batch_size, "it is the default")
+        return Choice(spec.default_batch_size, "it is the default")
 
 
 _STUBBORN = Contender("POLICY_GTS", Stubborn)
@@ -172,7 +172,7 @@ class _Counting(Gts):
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:  # noqa: ARG002
         self.numbers.append(trial_number)
-        return Choice(TrialType.MAB, 16, "it is the larger one")
+        return Choice(16, "it is the larger one")
 
 
 class _Alarming(Stubborn):

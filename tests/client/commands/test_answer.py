@@ -20,12 +20,12 @@ def said(
     verdict: v1.SavingsVerdict.ValueType,
     runs: int = 3,
     job: dict[str, Any] | None = None,
-    default: v1.BatchSizeStatus.ValueType = v1.BATCH_SIZE_STATUS_ALLOWED,
+    default: v1.BatchSizeState = v1.BatchSizeState(status=v1.BATCH_SIZE_STATUS_AVAILABLE),  # noqa: B008 - not changed
     **cost: Any,
 ) -> Answer:
     """The answer about a job with the default 64 that uses 16 now, in 20 deliveries that took 500 J."""
     known: dict[str, Any] = {"best_known_batch_size": 16, "best_known_cost": 16.4, "batch_size_in_use": 16}
-    known |= {"num_trials": 25, "surviving_batch_sizes": [16, 32, 64]}
+    known |= {"num_trials": 25, "available_batch_sizes": [16, 32, 64]}
     known["spec"] = v1.JobSpec(job_id="a job", default_batch_size=64)
     shown = v1.Job(**known | (job or {}))
     amounts = {"spent": 500.0, "in_use": 16.4, "default_mean": 29.4, "with_default": 29.4} | cost
@@ -41,7 +41,9 @@ def said(
         min_baseline_trials=3,
         num_exploring_launches=10,
     )
-    details = v1.JobDetails(batch_size_states=[v1.BatchSizeState(batch_size=64, status=default)])
+    state = v1.BatchSizeState(batch_size=64)
+    state.MergeFrom(default)
+    details = v1.JobDetails(batch_size_states=[state])
     return answer(shown, details, savings, v1.Factors(), [v1.PreviewedChoice(batch_size=32, probability=1.0)])
 
 
@@ -70,11 +72,13 @@ def test_nothing_is_compared_with_few_runs_of_the_default() -> None:
     assert unknown.settle.startswith("3 more runs of the default that reach the target would allow a comparison; ")
 
 
-def test_a_default_that_may_not_be_chosen_is_allowed_first() -> None:
+def test_a_default_that_may_not_be_chosen_comes_back_first() -> None:
     """Without it no baseline is accepted; a request waits, as long as the job is paused as well."""
-    job = {"surviving_batch_sizes": [16, 32]}
-    banned = said(NO_BASELINE, runs=1, job=job, default=v1.BATCH_SIZE_STATUS_BANNED)
-    assert banned.settle.endswith("; `wattwise jobs allow 'a job' 64` allows it first.")
+    job = {"available_batch_sizes": [16, 32]}
+    banned = said(NO_BASELINE, runs=1, job=job, default=v1.BatchSizeState(banned=True))
+    assert banned.settle.endswith("; it may not be chosen: `wattwise jobs unban 'a job' 64` first.")
+    pruned = said(NO_BASELINE, runs=1, job=job, default=v1.BatchSizeState(status=v1.BATCH_SIZE_STATUS_PRUNED))
+    assert pruned.settle.endswith("; it may not be chosen: `wattwise jobs readmit 'a job' 64` first.")
     paused = said(NO_BASELINE, runs=1, job={"paused": True, "baseline_every": 9})
     assert paused.settle.endswith("; one launch in 9 is one, but it waits until the search is resumed.")
 
@@ -135,7 +139,7 @@ def test_states_of_a_job_are_told() -> None:
     nothing = v1.Savings(verdict=NO_DELIVERY, cost=v1.SavingsEstimate(verdict=NO_DELIVERY), batch_size_in_use=64)
     stuck = answer(unknown, v1.JobDetails(), nothing, v1.Factors(), [])
     assert (stuck.used, stuck.upcoming) == ("No batch size is used now, since none is left to try.", "")
-    unknown.surviving_batch_sizes.append(64)
+    unknown.available_batch_sizes.append(64)
     new = answer(unknown, v1.JobDetails(), nothing, v1.Factors(), [v1.PreviewedChoice(batch_size=64, probability=1.0)])
     assert new.now == "No launch yet: the first one begins the search."
     assert new.used.startswith("Batch size 64, the default, is used now")

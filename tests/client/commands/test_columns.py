@@ -20,10 +20,10 @@ from tests.terminal import on_terminal, wattwise
 from tests.wheel_check import SERVER_ONLY
 
 _JOBS = [
-    *("job", "state", "used now", "survivors", "trials", "expected cost", "monitor", "registered", "age", "stage"),
+    *("job", "state", "used now", "available", "trials", "expected cost", "monitor", "registered", "age", "stage"),
 ]
 _TRIALS = [
-    *("trial", "batch size", "result", "type", "status", "ended by", "target", "epochs", "metric", "time", "energy"),
+    *("trial", "batch size", "result", "origin", "status", "ended by", "target", "epochs", "metric", "time", "energy"),
     *("cost", "monitor", "started", "age", "lease expires", "warnings"),
 ]
 

@@ -76,31 +76,31 @@ def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:
 
 
 def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
-    """A banned batch size is shown as such; the last one cannot be banned; allowing it brings it back."""
+    """A banned batch size is shown as such; the last one cannot be banned; lifting the ban brings it back."""
     job_id = trainer.job_id
     assert "one of the batch sizes 8, 16, 32, as the search" in ask("jobs", "ban", job_id, "64")
     for size in ("8", "16"):
         ask("jobs", "ban", job_id, size)
-    assert "batch_size" in refused("jobs", "ban", job_id, "32", status=1)
+    assert "32 is the last available batch size" in refused("jobs", "ban", job_id, "32", status=1)
     shown = ask("jobs", "show", job_id)
     assert row(shown, "banned") == ["banned", "8, 16, 64"]
     assert row(shown, "64", "state")[1] == "banned"
-    assert f"`wattwise jobs allow {job_id} 64`" in shown
-    answer = ask("jobs", "allow", job_id, "64")
-    state = f"Batch size 64 of {job_id} may be chosen again; no trial of it counts yet."
+    assert f"`wattwise jobs unban {job_id} 64`" in shown
+    answer = ask("jobs", "unban", job_id, "64")
+    state = f"Batch size 64 of {job_id} is no longer banned; no trial of it counts yet."
     assert answer == f"{state} The next launch gets one of the batch sizes 32, 64, as the search chooses.\n"
 
 
-def test_allowed_after_crashes(ask: Ask, trainer: Trainer) -> None:
-    """A batch size that was set aside is allowed at once, with the command that its state names."""
+def test_readmitted_after_crashes(ask: Ask, trainer: Trainer) -> None:
+    """A batch size that was set aside is readmitted at once, with the command that its state names."""
     for _ in range(3):
         trainer.end(trainer.next(), v1.END_REASON_ERROR)
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "16", "state")[1] == "set aside"
-    (command,) = {part for line in shown.splitlines() for part in line.split("`") if "jobs allow" in part}
-    assert command == f"wattwise jobs allow {trainer.job_id} 16"
+    (command,) = {part for line in shown.splitlines() for part in line.split("`") if "jobs readmit" in part}
+    assert command == f"wattwise jobs readmit {trainer.job_id} 16"
     ask(*command.split()[1:])
-    assert row(ask("jobs", "show", trainer.job_id), "16", "state")[1] == "allowed"
+    assert row(ask("jobs", "show", trainer.job_id), "16", "state")[1] == "available"
 
 
 def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
@@ -156,10 +156,10 @@ def test_baseline(ask: Ask, trainer: Trainer) -> None:
 
 
 def test_baseline_of_a_banned_default(ask: Ask, refused: Ask, trainer: Trainer) -> None:
-    """A default that may not be chosen is refused as a baseline, with the command that allows it."""
+    """A default that may not be chosen is refused as a baseline, with the command that lifts its ban."""
     ask("jobs", "ban", trainer.job_id, "16")
     error = refused("jobs", "baseline", trainer.job_id, status=1)
-    assert f"`wattwise jobs allow {trainer.job_id} 16`" in error
+    assert f"`wattwise jobs unban {trainer.job_id} 16`" in error
     assert "job_id:" not in error
 
 
@@ -194,17 +194,14 @@ def test_waiting_baseline_is_named(ask: Ask, trainer: Trainer) -> None:
     assert row(shown, "paused")[1] == "once nothing is pinned"
     assert row(shown, "baseline")[1].endswith("waits until 64 is unpinned")
     assert row(shown, "stopped early")[1].endswith("; trials of a pinned batch size are not")
-    for words in (("unpin",), ("allow", "32")):
-        assert "A baseline with batch size 16 waits until the search is resumed." in ask(
-            "jobs", words[0], job_id, *words[1:]
-        )
+    assert "A baseline with batch size 16 waits until the search is resumed." in ask("jobs", "unpin", job_id)
 
 
 def test_withdrawn_baseline(ask: Ask, trainer: Trainer) -> None:
     """Banning the default batch size withdraws a baseline, and so does a reset; the answer says so."""
     job_id = trainer.job_id
     for words in (("ban", job_id, "16"), ("reset", job_id, "--yes")):
-        ask("jobs", "allow", job_id, "16")
+        ask("jobs", "unban", job_id, "16")
         ask("jobs", "baseline", job_id)
         assert "is withdrawn" in ask("jobs", *words)
         assert not any(line.startswith("baseline") for line in ask("jobs", "show", job_id).splitlines())
@@ -212,21 +209,23 @@ def test_withdrawn_baseline(ask: Ask, trainer: Trainer) -> None:
 
 
 def test_pin_says_what_it_ends(ask: Ask, trainer: Trainer) -> None:
-    """Pinning a batch size ends its ban, and that another one is pinned."""
+    """Pinning a batch size does not end its ban, but that another one is pinned."""
     ask("jobs", "ban", trainer.job_id, "64")
     answer = ask("jobs", "pin", trainer.job_id, "64")
-    assert "It is no longer banned, also once it is unpinned." in answer
+    assert f"Batch size 64 of {trainer.job_id} is pinned: every launch gets it until " in answer
+    assert f"banned until `wattwise jobs unban {trainer.job_id} 64`" in answer
+    assert row(ask("jobs", "show", trainer.job_id), "64", "state")[1] == "pinned, banned"
     answer = ask("jobs", "pin", trainer.job_id, "32")
     assert "Batch size 64 is no longer pinned." in answer
     assert "banned" not in answer
 
 
-def test_allowing_says_what_launches_get(ask: Ask, trainer: Trainer) -> None:
+def test_readmitting_says_what_launches_get(ask: Ask, trainer: Trainer) -> None:
     """A job that was stuck is told what it launches, not that it must be reset."""
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     assert row(ask("jobs", "list", "--prefix", trainer.job_id), trainer.job_id)[1] == "stuck"
-    answer = ask("jobs", "allow", trainer.job_id, "8")
+    answer = ask("jobs", "readmit", trainer.job_id, "8")
     assert answer.endswith("The next launch gets batch size 8, as the search chooses.\n")
 
 
@@ -261,7 +260,8 @@ def test_policy_as_the_protos_spell_it(ask: Ask, trainer: Trainer, spelling: str
         ("exclude-trial", "1"),
         ("include-trial", "1"),
         ("ban", "8"),
-        ("allow", "64"),
+        ("unban", "64"),
+        ("readmit", "64"),
         ("pin", "8"),
         ("unpin",),
         ("pause",),
@@ -274,24 +274,24 @@ def test_change_without_effect(ask: Ask, trainer: Trainer, words: tuple[str, ...
     """What is already so is answered as such."""
     trainer.run(100)
     action, *rest = words
-    before = {"include-trial": "exclude-trial", "unpin": "pin", "resume": "pause"}.get(action)
+    before = {"include-trial": "exclude-trial", "unban": "ban", "unpin": "pin", "resume": "pause"}.get(action)
     if before:
         ask("jobs", before, trainer.job_id, *(rest or ["8"][: before == "pin"]))
     first = ask("jobs", action, trainer.job_id, *rest)
-    assert ("nothing has changed" in first) is (action == "allow")
+    assert ("nothing has changed" in first) is (action == "readmit")
     assert "nothing has changed" in ask("jobs", action, trainer.job_id, *rest)
 
 
-def test_allowed_after_memory_ran_out(ask: Ask, trainer: Trainer) -> None:
-    """The answer names the batch sizes that come back with the allowed one."""
+def test_readmitted_after_memory_ran_out(ask: Ask, trainer: Trainer) -> None:
+    """The answer names the batch sizes that come back with the readmitted one."""
     job_id = trainer.job_id
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
-    assert row(ask("jobs", "show", job_id), "survivors")[1].startswith("8 ")
-    answer = ask("jobs", "allow", job_id, "32")
+    assert row(ask("jobs", "show", job_id), "available")[1].startswith("8 ")
+    answer = ask("jobs", "readmit", job_id, "32")
     assert answer.startswith(
         f"Batch size 32 of {job_id} may be chosen again; no trial of it counts yet. So may 16, 64: "
     )
-    assert row(ask("jobs", "show", job_id), "survivors")[1].startswith("8, 16, 32, 64 ")
+    assert row(ask("jobs", "show", job_id), "available")[1].startswith("8, 16, 32, 64 ")
 
 
 def test_unknown_policy(refused: Ask) -> None:
@@ -306,7 +306,8 @@ def test_unknown_policy(refused: Ask) -> None:
         ("exclude-trial", "1"),
         ("include-trial", "1"),
         ("ban", "8"),
-        ("allow", "8"),
+        ("unban", "8"),
+        ("readmit", "8"),
         ("pin", "8"),
         ("unpin",),
         ("pause",),

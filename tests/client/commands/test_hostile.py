@@ -27,8 +27,8 @@ JOB = "test-hostile"
 COMMANDS = (
     "list", "list --wide", "list --json", f"show {JOB}", f"show {JOB} --wide", f"show {JOB} --json", f"trials {JOB}",
     f"trials {JOB} --wide", f"trials {JOB} --json", f"trial {JOB} 1", "savings", f"savings {JOB}", "events",
-    "events --wide", f"export {JOB} --format json", f"pause {JOB}", f"resume {JOB}", f"ban {JOB} 64", f"allow {JOB} 64",
-    f"baseline {JOB}", f"exclude-trial {JOB} 1", f"include-trial {JOB} 1",
+    "events --wide", f"export {JOB} --format json", f"pause {JOB}", f"resume {JOB}", f"ban {JOB} 64",
+    f"unban {JOB} 64", f"readmit {JOB} 64", f"baseline {JOB}", f"exclude-trial {JOB} 1", f"include-trial {JOB} 1",
 )  # fmt: skip
 
 

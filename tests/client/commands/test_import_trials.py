@@ -57,7 +57,7 @@ def test_history_is_imported(ask: Ask, trainer: Trainer, tmp_path: Path) -> None
     )
     assert answer[-1] == f"{trainer.job_id}: 5 trials created, 0 known before"
     trials = trials_of(ask, trainer)
-    assert {trial["type"] for trial in trials} == {"TRIAL_TYPE_IMPORTED"}
+    assert {trial["origin"] for trial in trials} == {"TRIAL_ORIGIN_IMPORTED"}
     ends = ["TARGET_REACHED", "TARGET_REACHED", "OUT_OF_MEMORY", "MAX_EPOCHS", "ERROR"]
     assert [trial["end_reason"] for trial in trials] == [f"END_REASON_{end}" for end in ends]
     assert [trial.get("newest", {}).get("epoch", 0) for trial in trials] == [2, 3, 0, 10, 2]

@@ -197,7 +197,7 @@ def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """Of a job without pruning neither a stage nor the type of a trial is printed; its policy is."""
+    """Of a job without pruning neither a stage nor the role of a trial is printed; its policy is."""
     trainer = Trainer(stub, policy=v1.POLICY_UNSPECIFIED)
     trial = trainer.next()
     trainer.report(trial, 500, metric=0.1, time=10.0)
@@ -208,7 +208,7 @@ def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerS
     assert row(shown, "policy") == ["policy", "knowledge gradient"]
     assert row(shown, "stopped early") == ["stopped early", "above 2 times the least expected cost"]
     assert not any(line.startswith("stage") for line in shown.splitlines())
-    assert row(trials, "1")[:5] == ["1", "16", "reached", "-", "decided"]
+    assert row(trials, "1")[:5] == ["1", "16", "reached", "search", "decided"]
     assert not any(word in text for word in ("bandit", "mab") for text in (listed, shown, trials))
 
 
@@ -238,7 +238,7 @@ def test_job_that_only_misses_its_target(ask: Ask, stub: v1.BatchSizeOptimizerSt
 
 def test_policy_of_a_newer_server() -> None:
     """A policy that this client does not know is printed as its number, without a stage."""
-    job = ParseDict({"spec": {"policy": 99}, "stage": 2, "surviving_batch_sizes": [8]}, v1.Job())
+    job = ParseDict({"spec": {"policy": 99}, "available_batch_sizes": [8]}, v1.Job())
     assert (policy(job.spec), stage(job)) == ("policy 99", "-")
 
 
@@ -326,7 +326,7 @@ def test_show_batch_sizes(stub: v1.BatchSizeOptimizerStub) -> None:
     assert [line.split() for line in shown[table + 1 : table + 6]] == [
         ["16", "pruned", "0", "0", "0", "0", "unknown"],
         ["32", "pruned", "0", "1", "0", "0", "unknown"],
-        ["64", "allowed", "2", "0", "0", "1", "105", "kJ", "±", "3.54", "kJ"],
+        ["64", "available", "2", "0", "0", "1", "105", "kJ", "±", "3.54", "kJ"],
         ["128", "out", "of", "memory", "0", "0", "1", "0", "unknown"],
         ["256", "out", "of", "memory", "0", "0", "0", "0", "unknown"],
     ]
@@ -351,7 +351,8 @@ def test_show_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer = Trainer(stub)
     known = json.loads(ask("jobs", "show", trainer.job_id, "--json"))
     job: dict[str, Any] = known["job"]
-    assert (job["stage"], job["pruning_round"], job["num_trials"]) == ("STAGE_PRUNING", 0, 0)
+    stage = job["policy_state"]["pruning_gts"]["stage"]
+    assert (stage, job["num_trials"]) == ("PRUNING_GTS_STAGE_PRUNING", 0)
     assert "min_cost" not in job
     assert [state["num_running"] for state in known["details"]["batch_size_states"]] == [0, 0, 0, 0]
 
@@ -393,10 +394,10 @@ def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     shown = ask("jobs", "trials", trainer.job_id)
     *cells, _, _ = row(shown, "1")
     assert cells == [
-        *("1", "16", "reached", "exploration", "decided", "target reached", "reached"),
+        *("1", "16", "reached", "search, exploration", "decided", "target reached", "reached"),
         *("3", "0.95", "12 min 05 s", "5.00 kJ", "5.00 kJ"),
     ]
-    assert row(shown, "2")[:5] == ["2", "8", "running", "exploration", "running"]
+    assert row(shown, "2")[:5] == ["2", "8", "running", "search, exploration", "running"]
     first, running = records(ask("jobs", "trials", trainer.job_id, "--format", "tsv"))
     assert abs(datetime.now(timezone.utc) - moment(first["started"])) < timedelta(minutes=5)
     # When it was dispatched, and when its lease runs out.

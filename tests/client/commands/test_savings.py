@@ -26,10 +26,8 @@ FACTORS = (
 
 def runs(server: LiveServer, batch_size: int, costs: list[float], trainer: Trainer) -> Trainer:
     """Runs trials of this batch size that reach the target at these costs."""
-    request = v1.SetBatchSizeStateRequest(
-        job_id=trainer.job_id, batch_size=batch_size, status=v1.BATCH_SIZE_STATUS_PINNED
-    )
-    server.admin.SetBatchSizeState(request)
+    request = v1.SetPinnedBatchSizeRequest(job_id=trainer.job_id, batch_size=batch_size)
+    server.admin.SetPinnedBatchSize(request)
     for cost in costs:
         trainer.run(cost)
     return trainer
@@ -189,7 +187,7 @@ def test_a_model_has_its_price(priced: LiveServer, ask: Ask) -> None:
     assert row(savings, "16", "mean money")[-2] == "1.20 EUR"
     assert row(shown, "16", "mean money of a delivery")[-1] == "1.20 EUR"
     for size in ("8", "32", "64"):
-        assert row(shown, size, "mean money of a delivery")[1:6] == ["allowed", "0", "0", "0", "0"]
+        assert row(shown, size, "mean money of a delivery")[1:6] == ["available", "0", "0", "0", "0"]
         assert "EUR" not in row(shown, size, "mean money of a delivery")[-1]
     for text in (savings, shown):
         paid = "3 deliveries for 4.50 EUR, 1.50 EUR each, failed and running trials included"

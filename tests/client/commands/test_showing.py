@@ -116,8 +116,8 @@ def test_one_table_of_batch_sizes(ask: Ask, trainer: Trainer) -> None:
     shown, wide = (ask("jobs", "show", trainer.job_id, *options) for options in ((), ("--wide",)))
     for text in (shown, wide):
         assert sum(line.startswith("batch size  ") for line in text.splitlines()) == 1
-        assert [line.split()[:2] for line in text.splitlines() if line.split()[1:2] == ["allowed"]] == [
-            [size, "allowed"] for size in ("8", "16", "32", "64")
+        assert [line.split()[:2] for line in text.splitlines() if line.split()[1:2] == ["available"]] == [
+            [size, "available"] for size in ("8", "16", "32", "64")
         ]
     (heading,) = (line for line in shown.splitlines() if line.startswith("batch size"))
     assert heading.split("  ")[-1] == "expected cost per model"

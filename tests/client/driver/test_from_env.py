@@ -175,8 +175,8 @@ def test_database_that_was_lost_before_the_start(
         assert epochs(client, trial.id) == [1, 2]
         # As the driver asks for it.
         again = client.get_next_batch_size(requested.id.job_id, launch_id="the-driver's").trial
-    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
-    assert (again.id, again.type, again.end_reason) == (trial.id, trial.type, trial.end_reason)
+    assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert (again.id, again.origin, again.end_reason) == (trial.id, trial.origin, trial.end_reason)
     assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
 
 

@@ -214,7 +214,7 @@ def test_server_loses_its_database(runs: Runs, server: LiveServer, command: str)
     assert done.returncode == 0, done.stderr
     with Client(server.address) as client:
         (trial,) = client.list_trials(JOB_ID)
-    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     (line,) = runs.history()
     assert (line["end_reason"], line["epochs"], line["reached"]) == ("target reached", 2, True)
 
@@ -245,7 +245,7 @@ def test_number_that_another_launch_has(runs: Runs, server: LiveServer, command:
         assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
         assert client.get_trial(other.id).trial.newest.epoch == 0
         _, own = client.list_trials(JOB_ID)
-    assert (own.type, own.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert (own.origin, own.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     (line,) = runs.history()
     assert (line["end_reason"], line["epochs"], line["reached"]) == ("target reached", 2, True)
 

@@ -223,7 +223,7 @@ def test_server_loses_its_database(runs: Runs, server: LiveServer) -> None:
     (folder / "go").touch()
     assert ended(driver).returncode == 0
     (trial,) = trials(server)
-    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     with Client(server.address) as client:
         assert epochs(client, trial.id) == [1, 2]
 

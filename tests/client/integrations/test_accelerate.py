@@ -93,7 +93,7 @@ def saved(server: LiveServer, folder: Path, *, steps: int, save_steps: int | Non
 def pin(server: LiveServer, job_id: str, size: int) -> None:
     """Makes the job's next new trial have a batch size."""
     with Client(server.address) as client:
-        client.set_batch_size_state(job_id, size, v1.BATCH_SIZE_STATUS_PINNED)
+        client.set_pinned_batch_size(job_id, size)
 
 
 @pytest.mark.parametrize("early", [True, False])

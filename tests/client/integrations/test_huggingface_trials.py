@@ -230,7 +230,7 @@ def test_apply_to_parsed_arguments(grpc_server: LiveServer, tmp_path: Path, size
     job: dict[str, Any] = {"job_id": f"test-apply-{size}", "batch_sizes": [8, 16, 32], "default_batch_size": 16}
     Launch(grpc_server, job=job).bso.close(v1.END_REASON_PREEMPTED)
     with Client(grpc_server.address) as client:
-        client.set_batch_size_state(job["job_id"], size, v1.BATCH_SIZE_STATUS_PINNED)
+        client.set_pinned_batch_size(job["job_id"], size)
     launch = Launch(grpc_server, job=job)
     assert launch.callback.batch_size == size
     parsed = TrainingArguments(
@@ -296,7 +296,7 @@ def test_checkpoint_of_another_batch_size(grpc_server: LiveServer, tmp_path: Pat
     first, last = saved(grpc_server, tmp_path)
     job_id = first.bso.trial.id.job_id
     with Client(grpc_server.address) as client:
-        client.set_batch_size_state(job_id, 32, v1.BATCH_SIZE_STATUS_PINNED)
+        client.set_pinned_batch_size(job_id, 32)
     launch = Launch(grpc_server, job={"job_id": job_id})
     with pytest.raises(ResumeError, match="batch size 16"):
         launch.train(output_dir=str(tmp_path), checkpoint=last)

@@ -68,7 +68,7 @@ def test_command_of_trl(grpc_server: LiveServer, tmp_path: Path, size: int) -> N
         first.get_batch_size()
         first.close(v1.END_REASON_PREEMPTED)
     with Client(grpc_server.address) as client:
-        client.set_batch_size_state(first.trial.id.job_id, size, v1.BATCH_SIZE_STATUS_PINNED)
+        client.set_pinned_batch_size(first.trial.id.job_id, size)
     parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))
     _, args, _ = parser.parse_args_and_config([*OPTIONS.split(), "--output_dir", str(tmp_path)])
     with BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor()) as bso:

@@ -393,7 +393,7 @@ def test_checkpoint_that_an_attempt_loads(grpc_addr: str) -> None:
     first.close(v1.END_REASON_PREEMPTED)
     again = launched(grpc_addr, job_id=first.trial.id.job_id)
     with Client(grpc_addr) as client:
-        client.set_batch_size_state(first.trial.id.job_id, first.trial.id.batch_size, v1.BATCH_SIZE_STATUS_PINNED)
+        client.set_pinned_batch_size(first.trial.id.job_id, first.trial.id.batch_size)
     numbers: list[tuple[int, int]] = []
     for attempt in again.attempts():
         if not numbers:

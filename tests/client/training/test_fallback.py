@@ -118,7 +118,7 @@ def test_trial_is_delivered_by_the_next_launch(stopped: LiveServer) -> None:
     with Client(stopped.address) as client:
         first, _ = client.list_trials("test-night")
         assert epochs(client, first.id) == [1, 2]
-    assert (first.type, first.id.batch_size) == (v1.TRIAL_TYPE_IMPORTED, 8)
+    assert (first.origin, first.id.batch_size) == (v1.TRIAL_ORIGIN_IMPORTED, 8)
     assert (first.end_reason, first.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert (first.newest.time_seconds, first.newest.energy_joules, list(first.monitor.kinds)) == (
         2,

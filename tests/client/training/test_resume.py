@@ -132,9 +132,9 @@ def test_resumed_trial_beside_a_newer_exploration(grpc_addr: str) -> None:
     bso, state = preempted(grpc_addr)
     job_id = bso.trial.id.job_id
     with Client(grpc_addr) as client:
-        assert client.get_next_batch_size(job_id).trial.type == v1.TRIAL_TYPE_EXPLORATION
+        assert client.get_next_batch_size(job_id).trial.pruning_gts.role == v1.PRUNING_GTS_ROLE_EXPLORATION
     with resumed(grpc_addr, state, job_id=job_id) as again:
-        assert again.trial.snapshot.type == v1.TRIAL_TYPE_CONCURRENT
+        assert again.trial.snapshot.pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
 
 
 @pytest.mark.parametrize("reached", [True, False])

@@ -199,7 +199,7 @@ def test_trial_that_had_ended_for_good(server: LiveServer, caplog: pytest.LogCap
                 assert deliver_files(client, [path], 10.0) == (1, 0, None)
         first, second = client.list_trials(bso.trial.id.job_id)
         assert (first.end_reason, first.newest.epoch) == (v1.END_REASON_ERROR, 3)
-        assert (second.end_reason, second.type) == (v1.END_REASON_TARGET_REACHED, v1.TRIAL_TYPE_IMPORTED)
+        assert (second.end_reason, second.origin) == (v1.END_REASON_TARGET_REACHED, v1.TRIAL_ORIGIN_IMPORTED)
         assert epochs(client, second.id) == [2, 3]
     assert spooled() == []
 
@@ -325,6 +325,6 @@ def test_database_that_was_lost_before_the_launch(server: LiveServer) -> None:
     bso.close()
     with Client(server.address) as client:
         (trial,) = client.list_trials(state["job_id"])
-    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     # The three epochs of the first process and the one of the second.
     assert (trial.newest.epoch, trial.newest.time_seconds) == (2, 40.0)

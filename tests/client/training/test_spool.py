@@ -338,7 +338,7 @@ def test_server_that_lost_its_database(
         (trial,) = client.list_trials(bso.trial.id.job_id)
         assert epochs(client, trial.id) == [1, 2, 3]
         assert client.get_job(bso.trial.id.job_id).job.spec == bso.trial.job.spec
-    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     assert sum("no longer has" in message for message in caplog.messages) == 1
     assert spooled() == []
 
@@ -619,7 +619,7 @@ def killed_at_random(server: LiveServer, train: Start, kills: int, seed: int) ->
         numbers = {each.id.trial_number for each in by_request.values()}
         assert {each.newest.epoch for each in trials if each.id.trial_number not in numbers} <= {0}
     ends = Counter(v1.EndReason.Name(each.end_reason) for each in by_request.values())
-    kinds = Counter(v1.TrialType.Name(each.type) for each in by_request.values())
+    kinds = Counter(v1.TrialOrigin.Name(each.origin) for each in by_request.values())
     sys.stdout.write(f"\n{killed} kills, {len(printed)} trials, {sum(printed.values())} epochs; {ends}; {kinds}\n")
 
 
@@ -677,9 +677,9 @@ def test_cost_of_the_spool(server: LiveServer, caplog: pytest.LogCaptureFixture)
     launched_again(server.address, "test-cost")
     launch = time.perf_counter() - before
     with Client(server.address) as client:
-        delivered = sum(trial.type == v1.TRIAL_TYPE_IMPORTED for trial in client.list_trials("test-cost"))
+        delivered = sum(trial.origin == v1.TRIAL_ORIGIN_IMPORTED for trial in client.list_trials("test-cost"))
         sys.stdout.write(f"launch with 100 spooled trials: {launch:.2f} s, {delivered} delivered\n")
         while deliver_files(client, spool.paths(), 60.0).delivered:
             pass
-        imported = [trial for trial in client.list_trials("test-cost") if trial.type == v1.TRIAL_TYPE_IMPORTED]
+        imported = [trial for trial in client.list_trials("test-cost") if trial.origin == v1.TRIAL_ORIGIN_IMPORTED]
         assert (len(imported), {trial.newest.epoch for trial in imported}, spooled()) == (100, {10}, [])

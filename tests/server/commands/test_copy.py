@@ -176,7 +176,7 @@ def test_a_server_on_the_copy_decides_the_same(file: Path, postgres_url: str, tm
             trial = live.trainer.GetNextBatchSize(request).trial
         except grpc.RpcError as error:
             return error.code()
-        return trial.id, trial.type
+        return trial.id, trial.origin, trial.pruning_gts
 
     with server_on(url_of(file), tmp_path / "old") as old, server_on(postgres_url, tmp_path / "new") as new:
         jobs = [row.job.spec.job_id for row in old.admin.ListJobs(v1.ListJobsRequest(page_size=1000)).jobs]

@@ -75,10 +75,9 @@ def test_changes_by_a_person_are_logged(watched: WatchedServer) -> None:
     job = Trainer(watched.trainer)
     trial = job.next()
     admin, metadata = watched.admin, (("x-request-id", "ops 1"),)
-    banned, pinned = v1.BATCH_SIZE_STATUS_BANNED, v1.BATCH_SIZE_STATUS_PINNED
-    admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=64, status=banned))
-    admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=64, status=banned))
-    admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=8, status=pinned))
+    for _ in range(2):
+        admin.SetBatchSizeBanned(v1.SetBatchSizeBannedRequest(job_id=job.job_id, batch_size=64, banned=True))
+    admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job.job_id, batch_size=8))
     admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
     admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=True))

@@ -46,20 +46,20 @@ def test_retries_and_repeated_reports_count_once(watched: WatchedServer) -> None
         job.report(trial, cost, metric=0.1, epoch=epoch, time=time)
     with refused():
         job.report(trial, 70.0, epoch=3, time=4.0)
-    assert watched.figure("wattwise_trials_dispatched_total", stage="pruning") == 1
+    assert watched.figure("wattwise_trials_dispatched_total", origin="search") == 1
     assert watched.figure("wattwise_energy_joules_total") == 80.0
     assert watched.figure("wattwise_training_seconds_total") == 2.5
     assert watched.figure("wattwise_cost_joules_total") == 0.5 * 80 + 0.5 * 100 * 2.5
     assert watched.figure("wattwise_running_trials") == 1
     job.report(trial, 90.0, epoch=3, time=4.0)
     job.report(trial, 90.0, epoch=3, time=4.0)
-    assert watched.figure("wattwise_trials_ended_total", stage="pruning", reason="target_reached") == 1
-    assert watched.figure("wattwise_energy_joules_total", stage="pruning") == 90.0
+    assert watched.figure("wattwise_trials_ended_total", origin="search", reason="target_reached") == 1
+    assert watched.figure("wattwise_energy_joules_total", origin="search") == 90.0
     assert watched.figure("wattwise_running_trials") == 0
 
 
-def test_trials_are_counted_by_stage_and_end(watched: WatchedServer) -> None:
-    """Dispatches and ends of both stages, and jobs created and deleted; a confirmed registration counts nothing."""
+def test_trials_are_counted_by_origin_and_end(watched: WatchedServer) -> None:
+    """Dispatches and ends by origin, and jobs created and deleted; a confirmed registration counts nothing."""
     pruning, bandit = Trainer(watched.trainer), Trainer(watched.trainer, num_pruning_rounds=0, max_epochs=1)
     watched.trainer.RegisterJob(v1.RegisterJobRequest(job=bandit.spec))
     bandit.run(10.0, converges=False)
@@ -67,12 +67,11 @@ def test_trials_are_counted_by_stage_and_end(watched: WatchedServer) -> None:
     pruning.next()
     assert watched.figure("wattwise_jobs") == 2
     watched.admin.DeleteJob(v1.DeleteJobRequest(job_id=pruning.job_id))
-    ended = {("mab", "max_epochs"): 1.0, ("pruning", "out_of_memory"): 1.0, ("pruning", "job_deleted"): 1.0}
-    for (stage, reason), number in ended.items():
-        assert watched.figure("wattwise_trials_ended_total", stage=stage, reason=reason) == number
+    for reason in ("max_epochs", "out_of_memory", "job_deleted"):
+        assert watched.figure("wattwise_trials_ended_total", origin="search", reason=reason) == 1
     assert watched.figure("wattwise_trials_ended_total") == 3
-    assert watched.figure("wattwise_trials_dispatched_total", stage="mab") == 1
-    assert watched.figure("wattwise_trials_dispatched_total", stage="pruning") == 2
+    assert watched.figure("wattwise_trials_dispatched_total", origin="search") == 3
+    assert watched.figure("wattwise_trials_dispatched_total", origin="requested") == 0
     assert watched.figure("wattwise_jobs") == 1
     assert watched.figure("wattwise_jobs_registered_total") == 2
     assert watched.figure("wattwise_jobs_deleted_total") == 1
@@ -185,7 +184,7 @@ def test_energy_is_counted_by_its_monitor(watched: WatchedServer) -> None:
         job = Trainer(watched.trainer)
         job.report(job.next(), 10.0, metric=0.1, monitor=monitor)
     for label, joules in {"estimate": 10.0, "nvml": 10.0, "unknown": 10.0, "nvml+rapl": 10.0, "other": 20.0}.items():
-        assert watched.figure("wattwise_energy_joules_total", stage="pruning", monitor=label) == joules
+        assert watched.figure("wattwise_energy_joules_total", origin="search", monitor=label) == joules
     assert watched.figure("wattwise_energy_joules_total") == 60.0
 
 
@@ -204,7 +203,7 @@ def test_clients_cannot_add_series(watched: WatchedServer) -> None:
     text = watched.scrape()
     assert not re.search("First|Second|test-", text)
     labels = {label for family in text_string_to_metric_families(text) for s in family.samples for label in s.labels}
-    of_calls, of_trials = {"method", "code", "direction", "le"}, {"stage", "reason", "monitor", "result", "verdict"}
+    of_calls, of_trials = {"method", "code", "direction", "le"}, {"origin", "reason", "monitor", "result", "verdict"}
     assert labels == of_calls | of_trials | {"quantity", "version", "grpc", "python"}
 
 

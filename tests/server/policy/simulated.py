@@ -14,10 +14,12 @@ from wattwise_server.domain import (
     GpuConfig,
     JobSpec,
     Measurement,
+    PruningGtsRole,
+    PruningGtsTrial,
     Search,
     Trial,
+    TrialOrigin,
     TrialStatus,
-    TrialType,
     undecided,
 )
 from wattwise_server.policy.base import Choice, Dispatched, Exhausted, Failed, Revived, Succeeded
@@ -65,12 +67,17 @@ class SimulatedJob:
         """Dispatches it."""
         choice = self.choose()
         assert isinstance(choice, Choice)
-        return self.dispatch(choice.batch_size, choice.type)
+        return self._dispatched(choice.batch_size, choice.origin, choice.policy_role)
 
-    def dispatch(self, batch_size: int, kind: TrialType = TrialType.MAB) -> Trial:
-        """Dispatches a trial of this batch size."""
+    def dispatch(self, batch_size: int, kind: TrialOrigin | PruningGtsRole = TrialOrigin.SEARCH) -> Trial:
+        """Dispatches a trial of this batch size, of an origin or with a role that the search chose."""
+        if isinstance(kind, TrialOrigin):
+            return self._dispatched(batch_size, kind, None)
+        return self._dispatched(batch_size, TrialOrigin.SEARCH, PruningGtsTrial(kind, self.search.pruning_round))
+
+    def _dispatched(self, batch_size: int, origin: TrialOrigin, role: PruningGtsTrial | None) -> Trial:
         self.trials += 1
-        trial = Trial(self.spec.job_id, self.trials, batch_size, kind, self.search.pruning_round, NOW)
+        trial = Trial(self.spec.job_id, self.trials, batch_size, origin, role, NOW)
         self.search = observe(self.policy, self.spec, self.search, Dispatched(trial))
         return trial
 

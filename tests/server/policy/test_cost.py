@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from wattwise_server.domain import EndReason, TrialType
+from wattwise_server.domain import EndReason, PruningGtsRole
 from wattwise_server.policy.cost import cost as cost_of
 from wattwise_server.policy.cost import missed_floor, with_unit
 
@@ -39,8 +39,8 @@ def test_stops_of_the_pruning_stage_do_not_raise_the_bound() -> None:
     """Only trials of the bandit count."""
     job = bandit()
     job.succeed(job.dispatch(8), 100)
-    for kind in (TrialType.EXPLORATION, TrialType.CONCURRENT, TrialType.EXPLORATION):
-        job.succeed(job.dispatch(16)._replace(type=kind), 900, EndReason.COST_BOUND, converged=False)
+    for kind in (PruningGtsRole.EXPLORATION, PruningGtsRole.CONCURRENT, PruningGtsRole.EXPLORATION):
+        job.succeed(job.dispatch(16, kind), 900, EndReason.COST_BOUND, converged=False)
     assert bounds(job)[1] == 200
 
 
@@ -85,9 +85,9 @@ def test_every_launch_delivers_once_the_cheapest_batch_size_does_not_fit(policy:
     """The best known batch size is one that may be chosen: its trials are never stopped for what cannot run."""
     job = SimulatedJob(spec(policy=policy, batch_sizes=(16, 32), num_pruning_rounds=1))
     for cost, size in ((500, 16), (100, 32)):
-        job.succeed(job.dispatch(size, TrialType.CONCURRENT), cost)
+        job.succeed(job.dispatch(size, PruningGtsRole.CONCURRENT), cost)
     for _ in range(2):
-        job.fail(job.dispatch(32, TrialType.CONCURRENT), EndReason.OUT_OF_MEMORY)
+        job.fail(job.dispatch(32, PruningGtsRole.CONCURRENT), EndReason.OUT_OF_MEMORY)
     ended = [job.run(job.next(), 50).end_reason for _ in range(20)]
     assert set(ended) == {EndReason.TARGET_REACHED}
 
@@ -95,7 +95,7 @@ def test_every_launch_delivers_once_the_cheapest_batch_size_does_not_fit(policy:
 def test_pruned_batch_size_is_not_the_best_known() -> None:
     """A late success of a pruned batch size is an observation, but no bound of those that survive."""
     job = SimulatedJob(spec(batch_sizes=(16, 32), num_pruning_rounds=1))
-    late = job.dispatch(16, TrialType.CONCURRENT)
+    late = job.dispatch(16, PruningGtsRole.CONCURRENT)
     job.succeed(job.next(), 10, converged=False)
     job.succeed(job.next(), 300)
     job.succeed(late, 100)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise_server.domain import Arm, EndReason, JobSpec, Moments, Search, Stage, TrialType
+from wattwise_server.domain import Arm, EndReason, JobSpec, Moments, PruningGtsRole, PruningGtsTrial, Search, Stage
 from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.explorer import next_exploration, settled
 from wattwise_server.policy.registry import POLICIES
@@ -50,20 +50,20 @@ def test_concurrent_trial_without_its_default_takes_the_next_of_the_walk() -> No
     search = Search(Stage.PRUNING, arms, 0, 32, exploring=1, num_trials=1)
     policy, job = POLICIES["PRUNING_GTS"], spec(batch_sizes=(8, 16, 32, 64), default_batch_size=32)
 
-    def chosen(search: Search) -> tuple[TrialType, int]:
+    def chosen(search: Search) -> tuple[PruningGtsRole | None, int]:
         choice = policy.next(job, search, 2, generator(job, 2))
         assert not isinstance(choice, Exhausted)
-        return choice.type, choice.batch_size
+        return choice.role, choice.batch_size
 
-    assert chosen(search) == (TrialType.CONCURRENT, 32)
+    assert chosen(search) == (PruningGtsRole.CONCURRENT, 32)
     banned = replace(search, round_default=16, arms=(Arm(8), Arm(16), Arm(32, banned=True), Arm(64)))
-    assert chosen(banned) == (TrialType.CONCURRENT, 16)
-    assert chosen(replace(banned, exploring=None)) == (TrialType.EXPLORATION, 16)
+    assert chosen(banned) == (PruningGtsRole.CONCURRENT, 16)
+    assert chosen(replace(banned, exploring=None)) == (PruningGtsRole.EXPLORATION, 16)
     costly = replace(Arm(8), num_converged=1, counted=Moments(1, 5.0))
     cheap = replace(Arm(64), num_converged=1, counted=Moments(1, 3.0))
     known = replace(banned, arms=(costly, Arm(16), Arm(32, banned=True), cheap), min_cost=1.0, min_cost_batch_size=32)
-    assert chosen(known) == (TrialType.CONCURRENT, 64)
-    assert chosen(replace(known, min_cost_batch_size=8)) == (TrialType.CONCURRENT, 8)
+    assert chosen(known) == (PruningGtsRole.CONCURRENT, 64)
+    assert chosen(replace(known, min_cost_batch_size=8)) == (PruningGtsRole.CONCURRENT, 8)
 
 
 decided = st.tuples(st.floats(1, 1e6), st.booleans())
@@ -95,9 +95,9 @@ def test_walk_never_revisits_what_it_pruned(job: JobSpec, data: st.DataObject) -
     for _ in range(60):
         if ended(walk):
             return
-        before = {arm.batch_size for arm in walk.search.surviving}
+        before = {arm.batch_size for arm in walk.search.available}
         assert step(walk, data) in before
-        assert not out & {arm.batch_size for arm in walk.search.surviving}
+        assert not out & {arm.batch_size for arm in walk.search.available}
         out = {arm.batch_size for arm in walk.search.arms if arm.pruned}
 
 
@@ -106,12 +106,12 @@ def test_walk_returns_to_what_fits_after_all() -> None:
     job = SimulatedJob(spec(batch_sizes=(8, 16), num_pruning_rounds=2))
     for _ in range(2):
         job.succeed(job.next(), 100)
-    fits = job.dispatch(8, TrialType.CONCURRENT)
+    fits = job.dispatch(8, PruningGtsRole.CONCURRENT)
     for size in (8, 16):
-        job.fail(job.dispatch(size, TrialType.CONCURRENT), EndReason.OUT_OF_MEMORY)
-    assert [arm.batch_size for arm in job.search.surviving] == [8]
+        job.fail(job.dispatch(size, PruningGtsRole.CONCURRENT), EndReason.OUT_OF_MEMORY)
+    assert [arm.batch_size for arm in job.search.available] == [8]
     job.succeed(fits, 100)
-    assert [arm.batch_size for arm in job.search.surviving] == [8, 16]
+    assert [arm.batch_size for arm in job.search.available] == [8, 16]
     job.succeed(job.next(), 100)
     assert job.next().batch_size == 16
 
@@ -127,9 +127,9 @@ def test_survivors_converged_in_the_last_round_or_are_set_aside(job: JobSpec, da
         size = step(walk, data)
         if last and walk.search.arm(size).num_converged > before.arm(size).num_converged:
             converged.add(size)
-    if walk.search.stage is Stage.MAB:
-        survivors = {arm.batch_size for arm in walk.search.surviving}
-        failing = {arm.batch_size for arm in walk.search.surviving if len(arm.failed_trials) >= 3}
+    if walk.search.stage is Stage.BANDIT:
+        survivors = {arm.batch_size for arm in walk.search.available}
+        failing = {arm.batch_size for arm in walk.search.available if len(arm.failed_trials) >= 3}
         excluded = {arm.batch_size for arm in walk.search.arms if arm.excluded}
         assert survivors == (converged - excluded) | failing
 
@@ -153,7 +153,7 @@ def test_concurrent_results_never_move_the_walk(job: JobSpec, data: st.DataObjec
         mine, theirs = alone.next(), crowded.next()
         assert mine.batch_size == theirs.batch_size
         extra = crowded.next()
-        assert extra.type is TrialType.CONCURRENT
+        assert extra.role is PruningGtsRole.CONCURRENT
         crowded.succeed(extra, data.draw(st.floats(1, 1e6)), converged=data.draw(st.booleans()))
         cost, converged = data.draw(st.floats(1, 1e6)), data.draw(st.booleans())
         alone.succeed(mine, cost, converged=converged)
@@ -162,13 +162,13 @@ def test_concurrent_results_never_move_the_walk(job: JobSpec, data: st.DataObjec
 
 def ended(walk: SimulatedJob) -> bool:
     """Whether the bandit has started or nothing is left."""
-    return walk.search.stage is Stage.MAB or isinstance(walk.choose(), Exhausted)
+    return walk.search.stage is Stage.BANDIT or isinstance(walk.choose(), Exhausted)
 
 
 def step(walk: SimulatedJob, data: st.DataObject, possible: st.SearchStrategy[Any] = outcomes) -> int:
     """One exploration with a possible outcome; returns its batch size."""
     trial, outcome = walk.next(), data.draw(possible)
-    assert trial.type is TrialType.EXPLORATION
+    assert trial.role is PruningGtsRole.EXPLORATION
     if isinstance(outcome, EndReason):
         walk.fail(trial, outcome)
     else:
@@ -183,7 +183,7 @@ def test_revived_exploration_gets_its_free_slot_back() -> None:
     assert job.search.arm(16).failed_trials == (1,)
     assert job.revive(lost)
     assert not job.search.arm(16).failed_trials
-    assert job.next().type is TrialType.CONCURRENT
+    assert job.next().role is PruningGtsRole.CONCURRENT
     job.succeed(lost, 100)
     assert job.next().batch_size == 8
 
@@ -206,9 +206,9 @@ def test_revived_exploration_is_not_passed_over_for_its_own_failures() -> None:
         for _ in range(6):
             job.fail(job.next(), EndReason.ERROR)
         lost = job.next()
-        assert (lost.batch_size, lost.type) == (16, TrialType.EXPLORATION)
+        assert (lost.batch_size, lost.role) == (16, PruningGtsRole.EXPLORATION)
         for _ in range(others):
-            job.dispatch(16, TrialType.CONCURRENT)
+            job.dispatch(16, PruningGtsRole.CONCURRENT)
         assert job.revive(job.fail(lost, EndReason.LOST)) is (not others)
         assert job.search.arm(16).running == 1 + others
 
@@ -230,7 +230,9 @@ def test_reason_says_where_the_walk_is(size: int, failed: tuple[int, ...], step:
     search = Search(Stage.PRUNING, tuple(arms), 1, 32, num_trials=5)
     job = spec(batch_sizes=(16, 32, 64), default_batch_size=64, num_pruning_rounds=3)
     choice = POLICIES["PRUNING_GTS"].next(job, search, 6, generator(job, 6))
-    assert choice == Choice(TrialType.EXPLORATION, size, f"pruning round 2 of 3: {step}")
+    assert choice == Choice(
+        size, f"pruning round 2 of 3: {step}", policy_role=PruningGtsTrial(PruningGtsRole.EXPLORATION, 1)
+    )
 
 
 def test_lost_exploration_of_an_earlier_round_gets_no_slot_in_a_later_one() -> None:
@@ -256,7 +258,7 @@ def test_concurrent_trials_avoid_the_cheapest_while_it_is_set_aside() -> None:
     job = SimulatedJob(spec())
     job.succeed(job.next(), 100)
     for _ in range(3):
-        job.fail(job.dispatch(16, TrialType.CONCURRENT), EndReason.ERROR)
+        job.fail(job.dispatch(16, PruningGtsRole.CONCURRENT), EndReason.ERROR)
     assert job.next().batch_size == 8
     assert job.search.min_cost_batch_size == 16
     assert job.next().batch_size == 8
@@ -271,7 +273,7 @@ def test_concurrent_trials_get_the_cheapest_converged_one_that_may_be_tried() ->
     assert exploring.batch_size == 8
     assert job.next().batch_size == 32
     for _ in range(3):
-        job.fail(job.dispatch(32, TrialType.CONCURRENT), EndReason.ERROR)
+        job.fail(job.dispatch(32, PruningGtsRole.CONCURRENT), EndReason.ERROR)
     assert job.next().batch_size == 16
 
 
@@ -289,6 +291,6 @@ def test_concurrent_trials_get_what_was_cheapest_if_the_windows_have_nothing_tha
     for cost in (120, 90):
         job.succeed(job.next(), cost)
     for size, cost in ((64, 20), (32, 50)):
-        job.succeed(job.dispatch(size, TrialType.CONCURRENT), cost, converged=False)
+        job.succeed(job.dispatch(size, PruningGtsRole.CONCURRENT), cost, converged=False)
     assert job.search.min_cost is None
     assert (job.next().batch_size, job.next().batch_size) == (16, 64)

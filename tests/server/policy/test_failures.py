@@ -10,7 +10,7 @@ import pytest
 from wattwise_server.domain import Arm, EndReason, Moments, Search, Stage
 from wattwise_server.errors import NoBatchSizeLeftError
 from wattwise_server.policy.base import Exhausted
-from wattwise_server.policy.failures import Status, advice, available, ruled_out, state, with_allowed
+from wattwise_server.policy.failures import Status, advice, choosable, ruled_out, state, with_readmitted
 from wattwise_server.policy.thompson import belief, draw
 
 from tests.server.policy.simulated import SimulatedJob, spec
@@ -23,7 +23,7 @@ def bandit(*sizes: int) -> SimulatedJob:
 
 def sizes(search: Search) -> list[int]:
     """The batch sizes that the next trial may have."""
-    return [arm.batch_size for arm in available(search, search.num_trials + 1)]
+    return [arm.batch_size for arm in choosable(search, search.num_trials + 1)]
 
 
 def fail_at(job: SimulatedJob, size: int, reason: EndReason = EndReason.ERROR, cost: float | None = None) -> None:
@@ -85,7 +85,7 @@ def test_allowed_batch_size_starts_again() -> None:
     job = bandit(8, 16)
     fail_at(job, 16, cost=70.0)
     fail_at(job, 16, EndReason.OUT_OF_MEMORY, cost=70.0)
-    search = with_allowed(job.search, 16)
+    search = with_readmitted(job.search, 16)
     assert search.arms == (Arm(8), Arm(16))
 
 
@@ -108,7 +108,7 @@ def test_smallest_batch_size_needs_no_second_trial_out_of_memory() -> None:
 def test_nearest_to_the_default_is_tried_again_first() -> None:
     """Of batch sizes whose pauses end together, none of which runs, the one nearest to the default comes first."""
     arms = (Arm(8, failed_trials=(1, 2, 3, 5)), Arm(32, failed_trials=(2, 3, 4, 5)))
-    search = Search(Stage.MAB, arms, 0, 32, num_trials=6)
+    search = Search(Stage.BANDIT, arms, 0, 32, num_trials=6)
     assert sizes(search) == [32]
     running = replace(search, arms=(arms[0], replace(arms[1], running=1)))
     assert sizes(running) == [8]
@@ -117,10 +117,10 @@ def test_nearest_to_the_default_is_tried_again_first() -> None:
 def test_pause_ends_with_its_last_trial() -> None:
     """A batch size that is set aside until trial 7 is shown and chosen again for trial 8, not before."""
     paused = Arm(16, failed_trials=(1, 2, 3, 5))
-    for num_trials, status in ((5, Status.SET_ASIDE), (6, Status.SET_ASIDE), (7, Status.ALLOWED)):
-        search = Search(Stage.MAB, (Arm(8), paused), 0, 8, num_trials=num_trials)
+    for num_trials, status in ((5, Status.SET_ASIDE), (6, Status.SET_ASIDE), (7, Status.AVAILABLE)):
+        search = Search(Stage.BANDIT, (Arm(8), paused), 0, 8, num_trials=num_trials)
         assert state(search, paused, "j").status is status
-        assert (16 in sizes(search)) is (status is Status.ALLOWED)
+        assert (16 in sizes(search)) is (status is Status.AVAILABLE)
 
 
 def test_pauses_grow_to_1024_trials() -> None:
@@ -239,7 +239,7 @@ def test_state_of_the_batch_size_that_is_tried_although_all_are_set_aside() -> N
     job = bandit(8, 16)
     for size in (16, 16, 16, 8, 8, 8, 16, 8):
         fail_at(job, size)
-    assert [state(job.search, arm, "j").status for arm in job.search.arms] == [Status.SET_ASIDE, Status.ALLOWED]
+    assert [state(job.search, arm, "j").status for arm in job.search.arms] == [Status.SET_ASIDE, Status.AVAILABLE]
     assert "the next to be tried" in state(job.search, job.search.arm(16), "j").reason
     assert job.next().batch_size == 16
 
@@ -267,13 +267,13 @@ def test_states_of_batch_sizes() -> None:
     assert [each.status for each in found.values()] == [
         Status.PRUNED,
         Status.SET_ASIDE,
-        Status.ALLOWED,
+        Status.AVAILABLE,
         Status.OUT_OF_MEMORY,
     ]
     again = "from trial 6 on, or earlier if every other one is set aside"
     assert (
         found[16].reason
-        == f"its last 3 trials failed; it may be tried again {again}; `wattwise jobs allow j 16` allows it now"
+        == f"its last 3 trials failed; it may be tried again {again}; `wattwise jobs readmit j 16` readmits it now"
     )
     walking = replace(search, stage=Stage.PRUNING)
     assert "once every other batch size has a result in this round" in state(walking, search.arm(16), "j").reason
@@ -281,7 +281,8 @@ def test_states_of_batch_sizes() -> None:
     assert state(search, replace(search.arm(32), running=1), "j").reason == "its first trial is running"
     assert "trials with batch size 64 ran out of memory" in found[64].reason
     assert (
-        found[8].reason == "pruned: it lies beyond one that missed the target; `wattwise jobs allow j 8` brings it back"
+        found[8].reason
+        == "pruned: it lies beyond one that missed the target; `wattwise jobs readmit j 8` brings it back"
     )
 
 
@@ -297,13 +298,13 @@ def test_states_of_batch_sizes() -> None:
     ],
 )
 def test_state_counts_how_trials_ended(arm: Arm, known: str) -> None:
-    """The reason of an allowed batch size says how many of its trials reached the target, missed it, and failed."""
-    assert state(Search(Stage.MAB, (Arm(8), arm), 0, 8), arm, "j") == (Status.ALLOWED, f"of its trials {known}")
+    """The reason of an available batch size says how many of its trials reached the target, missed it, and failed."""
+    assert state(Search(Stage.BANDIT, (Arm(8), arm), 0, 8), arm, "j") == (Status.AVAILABLE, f"of its trials {known}")
 
 
 def test_state_of_what_was_pruned_by_its_own_miss() -> None:
     """It says so; one that has converged before it was pruned lies beyond another that missed."""
-    search = Search(Stage.MAB, (Arm(8),), 0, 8)
+    search = Search(Stage.BANDIT, (Arm(8),), 0, 8)
     assert "it missed the target" in state(search, Arm(8, pruned=True, num_decided=1), "j").reason
     beyond = Arm(8, pruned=True, num_decided=1, num_converged=1)
     assert "it lies beyond one that missed" in state(search, beyond, "j").reason
@@ -312,7 +313,7 @@ def test_state_of_what_was_pruned_by_its_own_miss() -> None:
 def test_state_of_a_failing_batch_size_that_is_tried_again() -> None:
     """While its trial is running no other one is dispatched, and the reason says so."""
     paused = Arm(16, failed_trials=(1, 2, 3), running=1)
-    found = state(Search(Stage.MAB, (Arm(8), paused), 0, 8, num_trials=9), paused, "j")
+    found = state(Search(Stage.BANDIT, (Arm(8), paused), 0, 8, num_trials=9), paused, "j")
     assert found.status is Status.SET_ASIDE
     assert "it may be tried again after its running trial has ended;" in found.reason
 
@@ -320,9 +321,9 @@ def test_state_of_a_failing_batch_size_that_is_tried_again() -> None:
 @pytest.mark.parametrize(
     ("running", "helps"),
     [
-        (None, "`wattwise jobs allow j 64` allows it again if it fits after all"),
-        (4, "`wattwise jobs allow j 64` allows it again if it fits after all"),
-        (32, "64 is allowed again if the trial that is still running ends with a decision"),
+        (None, "`wattwise jobs readmit j 64` readmits it if it fits after all"),
+        (4, "`wattwise jobs readmit j 64` readmits it if it fits after all"),
+        (32, "64 is available again if the trial that is still running ends with a decision"),
     ],
 )
 def test_state_of_an_excluded_batch_size_says_what_brings_it_back(running: int | None, helps: str) -> None:
@@ -443,7 +444,7 @@ def test_advice_when_nothing_fits() -> None:
     job = bandit(8, 16)
     fail_at(job, 8, EndReason.OUT_OF_MEMORY)
     assert "a new job_id with smaller batch_sizes" in advice(job.search, "j")
-    assert advice(job.search, "j").partition(": ")[2] in NoBatchSizeLeftError("j", 0, ruled_out(job.search)).message
+    assert advice(job.search, "j").partition(": ")[2] in NoBatchSizeLeftError("j", ruled_out(job.search)).message
 
 
 def test_expected_cost_counts_misses_and_failures() -> None:
@@ -526,7 +527,7 @@ def test_walk_ends_its_round_without_what_is_set_aside() -> None:
         assert trial.batch_size == 8
         job.fail(trial, EndReason.ERROR)
     assert (job.search.stage, job.search.pruning_round) == (Stage.PRUNING, 1)
-    assert [arm.batch_size for arm in job.search.surviving] == [8, 16]
+    assert [arm.batch_size for arm in job.search.available] == [8, 16]
 
 
 def test_walk_does_not_wait_for_a_failing_batch_size_that_is_running() -> None:
@@ -538,7 +539,7 @@ def test_walk_does_not_wait_for_a_failing_batch_size_that_is_running() -> None:
     small = job.next()
     assert small.batch_size == 8
     job.succeed(small, 100)
-    assert job.search.stage is Stage.MAB
+    assert job.search.stage is Stage.BANDIT
     assert sizes(job.search) == [8]
 
 

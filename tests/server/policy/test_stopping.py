@@ -7,7 +7,16 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Measurement, Trial, TrialStatus, TrialType, undecided
+from wattwise_server.domain import (
+    EndReason,
+    GpuConfig,
+    JobSpec,
+    Measurement,
+    Trial,
+    TrialOrigin,
+    TrialStatus,
+    undecided,
+)
 from wattwise_server.policy.stopping import decide, decision, judge, why_unbounded, with_cost
 
 SPEC = JobSpec("job", "job", (8, 16), 8, GpuConfig(300, 1, "V100"), target_metric=0.9)
@@ -63,7 +72,7 @@ def test_order_of_the_rule(metric: float, epoch: int, bound: float | None, end: 
 
 def a_trial(**fields: Any) -> Trial:
     """A running trial."""
-    return Trial("job", 3, 16, TrialType.MAB, 0, datetime.now(timezone.utc))._replace(**fields)
+    return Trial("job", 3, 16, TrialOrigin.SEARCH, None, datetime.now(timezone.utc))._replace(**fields)
 
 
 def test_trial_has_the_cost_of_its_newest_measurement() -> None:
@@ -107,8 +116,8 @@ def test_nobody_has_ended_a_lost_trial() -> None:
 @pytest.mark.parametrize(
     ("fields", "best_known", "why"),
     [
-        ({"type": TrialType.REQUESTED}, True, "requested"),
-        ({"type": TrialType.IMPORTED}, True, "imported"),
+        ({"origin": TrialOrigin.REQUESTED}, True, "requested"),
+        ({"origin": TrialOrigin.IMPORTED}, True, "imported"),
         ({}, True, "16 is the best known"),
     ],
 )

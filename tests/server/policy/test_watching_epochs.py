@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import Change, JobSpec, Search, TrialType
+from wattwise_server.domain import Change, JobSpec, Search
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Prior, Reported
 from wattwise_server.policy.gts import Gts
@@ -36,7 +36,7 @@ class Careful:
     def next(self, spec: JobSpec, search: Search, _trial_number: int, _rng: np.random.Generator) -> Choice:
         seen = json.loads(search.notes or "[]")
         size = spec.default_batch_size if len(seen) < 5 else spec.batch_sizes[-1]
-        return Choice(TrialType.MAB, size, f"{len(seen)} epochs were seen")
+        return Choice(size, f"{len(seen)} epochs were seen")
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         if isinstance(event, Reported) and event.trial.last is not None:

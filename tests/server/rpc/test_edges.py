@@ -29,7 +29,9 @@ def test_reward_precision_is_fixed_only_under_gts(grpc_stub: Stub, grpc_channel:
     job = Trainer(grpc_stub, num_pruning_rounds=0, batch_sizes=[16], learn_reward_precision=False)
     for cost in (10.0, 20.0, 30.0):
         job.run(cost)
-    (arm,) = PeopleStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=job.job_id)).details.arms
+    (arm,) = (
+        PeopleStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=job.job_id)).details.policy_details.pruning_gts.arms
+    )
     assert arm.reward_precision == pytest.approx(1 / (200 / 3))
 
 
@@ -49,7 +51,10 @@ def test_huge_numbers_are_refused_or_counted(grpc_stub: Stub, grpc_channel: grpc
         job.run(1.0, converges=False)
     admin = PeopleStub(grpc_channel)
     known = admin.GetJob(v1.GetJobRequest(job_id=job.job_id))
-    assert (known.job.num_trials, [arm.batch_size for arm in known.details.arms]) == (7, [16])
+    assert (known.job.num_trials, [arm.batch_size for arm in known.details.policy_details.pruning_gts.arms]) == (
+        7,
+        [16],
+    )
     (listed,) = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id)).jobs
     assert (listed.job.num_trials, listed.job.min_cost) == (7, known.job.min_cost)
 

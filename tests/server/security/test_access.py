@@ -92,9 +92,9 @@ OF_READERS: dict[str, Request] = {
 }
 OF_CONTROLS: dict[str, Request] = {
     "SetTrialExcluded": lambda job_id: v1.SetTrialExcludedRequest(trial=trial(job_id), excluded=False),
-    "SetBatchSizeState": lambda job_id: v1.SetBatchSizeStateRequest(
-        job_id=job_id, batch_size=16, status=v1.BATCH_SIZE_STATUS_ALLOWED
-    ),
+    "SetBatchSizeBanned": lambda job_id: v1.SetBatchSizeBannedRequest(job_id=job_id, batch_size=16, banned=False),
+    "SetPinnedBatchSize": lambda job_id: v1.SetPinnedBatchSizeRequest(job_id=job_id),
+    "ReadmitBatchSize": lambda job_id: v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=16),
     "SetJobPaused": lambda job_id: v1.SetJobPausedRequest(job_id=job_id, paused=False),
     "RequestBaseline": lambda job_id: v1.RequestBaselineRequest(job_id=job_id, request_id=new_id()),
     "SetJobPolicy": lambda job_id: v1.SetJobPolicyRequest(job_id=job_id, policy=v1.POLICY_GTS),

@@ -29,10 +29,12 @@ from wattwise_server.domain import (
     PowerLimitState,
     PowerProfile,
     PowerSample,
+    PruningGtsRole,
+    PruningGtsTrial,
     Trial,
     TrialKey,
+    TrialOrigin,
     TrialStatus,
-    TrialType,
     TrialWarning,
     WarningReason,
 )
@@ -62,7 +64,15 @@ def with_trials(job: Job, number: int) -> Job:
 
 def a_trial(number: int, job_id: str = "j", **fields: object) -> Trial:
     """A dispatched trial."""
-    trial = Trial(job_id, number, 8, TrialType.EXPLORATION, 0, NOW, launch_id=f"request {number}")
+    trial = Trial(
+        job_id,
+        number,
+        8,
+        TrialOrigin.SEARCH,
+        PruningGtsTrial(PruningGtsRole.EXPLORATION, 0),
+        NOW,
+        launch_id=f"request {number}",
+    )
     return trial._replace(**fields)  # type: ignore[arg-type]
 
 
@@ -231,7 +241,7 @@ class StoreConformance(FigureTests):
         lost = lost._replace(dispatch_event=1, end_event=3)
         ended = lost._replace(
             status=TrialStatus.DECIDED,
-            type=TrialType.CONCURRENT,
+            policy_role=PruningGtsTrial(PruningGtsRole.CONCURRENT, 0),
             end_reason=EndReason.TARGET_REACHED,
             end_time=NOW,
             last=first._replace(epoch=3, metric=0.9),
@@ -261,10 +271,14 @@ class StoreConformance(FigureTests):
         ]
         trials = [event.trial for event in events]
         assert trials[1] is None
-        for event, kind in ((0, TrialType.EXPLORATION), (2, TrialType.EXPLORATION), (5, TrialType.CONCURRENT)):
+        for event, kind in (
+            (0, PruningGtsRole.EXPLORATION),
+            (2, PruningGtsRole.EXPLORATION),
+            (5, PruningGtsRole.CONCURRENT),
+        ):
             trial = trials[event]
             assert trial is not None
-            assert trial.type is kind
+            assert trial.role is kind
         assert [trial and trial.observation for trial in trials] == [None, None, None, None, None, 1]
         dispatched, failed = trials[0], trials[2]
         assert dispatched is not None
@@ -568,7 +582,7 @@ class StoreConformance(FigureTests):
             listed = await store.jobs(JobList("a"), 0, 10)
             assert [each.job.spec.job_id for each in listed] == ["a", "a-1", "a%", "a\U0010ffff-2", "a_"]
             assert listed[0].job.spec == a_job("a").spec
-            assert listed[0].surviving == a_job("a").spec.batch_sizes[1:]
+            assert listed[0].available == a_job("a").spec.batch_sizes[1:]
             assert [each.position for each in await store.jobs(JobList("a"), listed[1].position, 2)] == [
                 each.position for each in listed[2:4]
             ]
@@ -591,7 +605,7 @@ class StoreConformance(FigureTests):
                 tx.save_trial(a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.ERROR))
                 tx.save_trial(a_trial(3, status=TrialStatus.INTERRUPTED, end_reason=EndReason.LOST))
                 tx.save_trial(
-                    a_trial(4, status=TrialStatus.INTERRUPTED, type=TrialType.IMPORTED, end_reason=EndReason.LOST)
+                    a_trial(4, status=TrialStatus.INTERRUPTED, origin=TrialOrigin.IMPORTED, end_reason=EndReason.LOST)
                 )
                 tx.save_trial(a_trial(2))
                 tx.add_measurement(a_trial(2, last=Measurement(1, 1, 1, 1, NOW)))

@@ -20,9 +20,11 @@ from wattwise_server.domain import (
     Launch,
     Measurement,
     PowerSample,
+    PruningGtsRole,
+    PruningGtsTrial,
     Trial,
+    TrialOrigin,
     TrialStatus,
-    TrialType,
     TrialWarning,
     Usage,
     WarningReason,
@@ -73,8 +75,8 @@ def ended_trial(
         "j",
         number,
         batch_size,
-        TrialType.MAB,
-        0,
+        TrialOrigin.SEARCH,
+        None,
         minutes(number),
         f"request {number}",
         status=TrialStatus.DECIDED if decided else TrialStatus.FAILED,
@@ -110,7 +112,7 @@ def running_trial(
 ) -> Trial:
     """A trial that runs since the minute of its number, or since a start."""
     start = start_time or minutes(number)
-    return Trial("j", number, batch_size, TrialType.MAB, 0, start, f"request {number}", last=last)
+    return Trial("j", number, batch_size, TrialOrigin.SEARCH, None, start, f"request {number}", last=last)
 
 
 def only(groups: Sequence[TrialGroup], **wanted: object) -> TrialGroup:
@@ -212,7 +214,7 @@ class FigureTests:
         """An imported trial that started before the registration is apart, and so is one whose start is unknown."""
         starts = (BEGIN - MINUTE, None, BEGIN + MINUTE)
         trials = [
-            ended_trial(number, type=TrialType.IMPORTED, start_time=start) for number, start in enumerate(starts, 1)
+            ended_trial(number, origin=TrialOrigin.IMPORTED, start_time=start) for number, start in enumerate(starts, 1)
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=3), *trials)
@@ -242,14 +244,17 @@ class FigureTests:
     async def test_buckets_have_the_median_and_the_range(self, opener: Opener) -> None:
         """Each range has its trials by batch size; of an even number of them the median is between the middle ones.
 
-        Those that explored are counted by their type. What a claim compares may begin within a range.
+        Those that explored are counted by their role. What a claim compares may begin within a range.
         """
         costs = {1: 10.0, 2: 30.0, 3: 20.0, 4: 50.0, 5: 40.0}
-        types = dict.fromkeys((1, 2), TrialType.EXPLORATION) | {3: TrialType.CONCURRENT}
-        trials = [
-            ended_trial(number, cost=cost, type=types.get(number, TrialType.MAB)) for number, cost in costs.items()
-        ]
-        trials.append(ended_trial(6, 16, cost=60.0, end=EndReason.ERROR, type=TrialType.EXPLORATION))
+        explored, concurrent = (PruningGtsTrial(PruningGtsRole[name], 0) for name in ("EXPLORATION", "CONCURRENT"))
+        roles = dict.fromkeys((1, 2), explored) | {3: concurrent}
+        trials = [ended_trial(number, cost=cost, policy_role=roles.get(number)) for number, cost in costs.items()]
+        trials.append(
+            ended_trial(
+                6, 16, cost=60.0, end=EndReason.ERROR, policy_role=PruningGtsTrial(PruningGtsRole.EXPLORATION, 0)
+            )
+        )
         trials.append(ended_trial(7, 16, cost=None, end=EndReason.LOST))
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7), *trials)
@@ -486,7 +491,7 @@ class FigureTests:
     async def test_failures_before_a_reset_need_no_attention(self, opener: Opener, num_more: int) -> None:
         """Only the newest three ends since the reset count, whether few trials or many came since."""
         crashed = [ended_trial(number, end=EndReason.ERROR) for number in (1, 2, 3)]
-        old = {"type": TrialType.IMPORTED, "end": EndReason.ERROR, "end_time": minutes(-1)}
+        old = {"origin": TrialOrigin.IMPORTED, "end": EndReason.ERROR, "end_time": minutes(-1)}
         since = [ended_trial(number, **old) for number in range(4, 5 + num_more)]  # type: ignore[arg-type]
         last = since[-1].number
         reset = figured_job("j", num_trials=last, reset_after=3)
@@ -511,7 +516,7 @@ class FigureTests:
 
     async def test_an_import_hides_no_activity(self, opener: Opener) -> None:
         """A job was last active when its running trial was dispatched, whatever has been imported since."""
-        old = ended_trial(2, type=TrialType.IMPORTED, start_time=minutes(-99), end_time=minutes(-98))
+        old = ended_trial(2, origin=TrialOrigin.IMPORTED, start_time=minutes(-99), end_time=minutes(-98))
         async with opener() as store:
             await save(store, figured_job("later", num_trials=1), ended_trial(1, end_time=minutes(3)))
             await save(store, figured_job("j", num_trials=2), running_trial(1, start_time=minutes(5)), old)
@@ -538,8 +543,8 @@ class FigureTests:
             ended_trial(3),
             ended_trial(4, end=EndReason.MAX_EPOCHS),
             ended_trial(5, excluded=True),
-            ended_trial(6, type=TrialType.IMPORTED, start_time=BEGIN - MINUTE),
-            ended_trial(7, type=TrialType.IMPORTED),
+            ended_trial(6, origin=TrialOrigin.IMPORTED, start_time=BEGIN - MINUTE),
+            ended_trial(7, origin=TrialOrigin.IMPORTED),
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
@@ -555,7 +560,7 @@ class FigureTests:
             ended_trial(3, end_time=minutes(3), end=EndReason.MAX_EPOCHS),
             ended_trial(4, end_time=minutes(24 * 60)),
             ended_trial(5, excluded=True),
-            ended_trial(6, type=TrialType.IMPORTED, start_time=BEGIN - MINUTE),
+            ended_trial(6, origin=TrialOrigin.IMPORTED, start_time=BEGIN - MINUTE),
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=6, reset_after=1), *trials)

@@ -57,7 +57,7 @@ def test_running_trial_continues_after_a_kill(server: LiveServer) -> None:
         job.report(trial, 9.0, metric=0.1, epoch=4)
     assert refusal.reason == "ERROR_REASON_INVALID_RESULT"
     assert job.next("request").id.trial_number == 1
-    assert job.next("other").type == v1.TRIAL_TYPE_CONCURRENT
+    assert job.next("other").pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
     assert job.report(trial, 20.0, epoch=4).converged
 
 

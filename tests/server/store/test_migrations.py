@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.domain import EndReason, Moments, Observation, PowerLimitState, PowerSample, TrialType
+from wattwise_server.domain import EndReason, Moments, Observation, PowerLimitState, PowerSample, PruningGtsRole
 from wattwise_server.errors import StartError
 from wattwise_server.policy.base import Choice, Succeeded
 from wattwise_server.policy.cost import cost_bound
@@ -25,7 +25,7 @@ _JOB = """
         higher_is_better_metric, max_epochs, num_pruning_rounds, window_size, mab_prior_mean, mab_prior_precision,
         mab_num_explorations, policy, learn_reward_precision, reward_precision, max_power_watts, number_of_gpus,
         gpu_model, trial_lease_seconds, create_time, stage, pruning_round, round_default, num_trials, num_observations)
-    VALUES ('j', 'j', 16, 0.5, 2, 0.9, 1, 10, 1, 0, 0, 0, 2, 'GTS', 1, 0, 100, 1, 'GPU', 300, 0, 'MAB', 0, 16, 0, 0)
+    VALUES ('j', 'j', 16, 0.5, 2, 0.9, 1, 10, 1, 0, 0, 0, 2, 'GTS', 1, 0, 100, 1, 'GPU', 300, 0, 'BANDIT', 0, 16, 0, 0)
 """
 _ARM = """
     INSERT INTO arms VALUES (1, ?, 0, NULL, 1, 2, 3, 4, 0.5, 6.5, 0, 0, 0, 4, 0.5, 6.5, ?, ?, ?, ?, ?)
@@ -62,8 +62,8 @@ async def test_what_an_older_version_did_not_know_is_unknown(tmp_path: Path) -> 
         connection.execute(f"INSERT INTO arms ({', '.join(columns)}) VALUES ({', '.join(values[n] for n in columns)})")  # noqa: S608
         connection.execute("INSERT INTO power_limits VALUES (1, 16, 225.5, 1.5, 2.5, 40, NULL)")
         connection.execute(
-            "INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, start_time, "
-            "converged, target_reached) VALUES (1, 1, 16, 'MAB', 0, 'RUNNING', 0, 0, 0)"
+            "INSERT INTO trials (job_key, trial_number, batch_size, origin, status, start_time, "
+            "converged, target_reached) VALUES (1, 1, 16, 'SEARCH', 'RUNNING', 0, 0, 0)"
         )
         connection.execute("INSERT INTO measurements VALUES (1, 1, 1, 1.5, 2.5, 0.5, 0)")
         connection.execute("UPDATE jobs SET num_trials = 1")
@@ -93,8 +93,8 @@ async def test_failures_in_a_row_become_numbers_of_trials(tmp_path: Path) -> Non
             (6, "RUNNING", None, None, 0),
         ):
             connection.execute(
-                "INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, end_reason, "
-                "start_time, cost, converged, target_reached) VALUES (1, ?, 16, 'MAB', 0, ?, ?, 0, ?, ?, 0)",
+                "INSERT INTO trials (job_key, trial_number, batch_size, origin, status, end_reason, "
+                "start_time, cost, converged, target_reached) VALUES (1, ?, 16, 'SEARCH', ?, ?, 0, ?, ?, 0)",
                 (number, status, reason, cost, converged),
             )
         connection.execute("UPDATE jobs SET num_trials = 6")
@@ -109,9 +109,9 @@ async def test_failures_in_a_row_become_numbers_of_trials(tmp_path: Path) -> Non
 
 
 _TRIAL = """
-    INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, end_reason, start_time, cost,
-        converged, target_reached, observation)
-    VALUES (1, ?, ?, 'EXPLORATION', 0, ?, ?, 0, ?, ?, 0, ?)
+    INSERT INTO trials (job_key, trial_number, batch_size, origin, policy_role, pruning_round, status, end_reason,
+        start_time, cost, converged, target_reached, observation)
+    VALUES (1, ?, ?, 'SEARCH', 'EXPLORATION', 0, ?, ?, 0, ?, ?, 0, ?)
 """
 
 
@@ -144,7 +144,7 @@ async def test_running_search_continues_after_version_8(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'w.db'}", steady_clock()) as store, store.transaction("j") as tx:
         assert tx.job is not None
         spec, search, policy = tx.job.spec, tx.job.search, POLICIES["PRUNING_GTS"]
-        assert [arm.batch_size for arm in search.surviving] == [8, 16]
+        assert [arm.batch_size for arm in search.available] == [8, 16]
         assert [state(search, arm, "j").status for arm in search.arms[2:]] == [Status.OUT_OF_MEMORY, Status.PRUNED]
         assert (search.min_cost, search.min_cost_batch_size) == (120.0, 16)
         known = search.arm(16)
@@ -152,7 +152,7 @@ async def test_running_search_continues_after_version_8(tmp_path: Path) -> None:
         assert (known.reached, known.missed, known.cheapest) == (Moments(1, 120.0), Moments(1, 70.0), 120.0)
         choice = policy.next(spec, search, 6, np.random.default_rng(1))
         assert isinstance(choice, Choice)
-        assert (choice.type, choice.batch_size) == (TrialType.CONCURRENT, 16)
+        assert (choice.role, choice.batch_size) == (PruningGtsRole.CONCURRENT, 16)
         (exploring,) = tx.running()
         ended = exploring._replace(cost=110.0, converged=True, end_reason=EndReason.TARGET_REACHED)
         search = observe(policy, spec, search, Succeeded(ended))
@@ -195,8 +195,8 @@ async def test_events_of_earlier_versions_are_numbered_by_their_times(tmp_path: 
         for number, start, end in ((1, 10, 40), (2, 20, 20), (3, 40, None)):
             status = "RUNNING" if end is None else "FAILED"
             connection.execute(
-                "INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, end_reason, "
-                "start_time, end_time, converged, target_reached) VALUES (1, ?, 16, 'MAB', 0, ?, 'ERROR', ?, ?, 0, 0)",
+                "INSERT INTO trials (job_key, trial_number, batch_size, origin, status, end_reason, "
+                "start_time, end_time, converged, target_reached) VALUES (1, ?, 16, 'SEARCH', ?, 'ERROR', ?, ?, 0, 0)",
                 (number, status, start, end),
             )
         connection.execute(

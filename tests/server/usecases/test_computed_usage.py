@@ -118,8 +118,8 @@ def test_first_computed_sums_may_be_less_than_the_measured_ones(watched: Watched
     trial = trainer.next()
     report(trainer, trial, 100.0)
     assert report(trainer, trial, 200.0, epoch=2, computed=usage(60.0)).cost == 60.0
-    assert watched.figure("wattwise_cost_joules_total", stage="pruning") == 100.0
-    assert watched.figure("wattwise_energy_joules_total", stage="pruning") == 200.0
+    assert watched.figure("wattwise_cost_joules_total", origin="search") == 100.0
+    assert watched.figure("wattwise_energy_joules_total", origin="search") == 200.0
 
 
 def test_import_takes_computed_usage(server: LiveServer) -> None:

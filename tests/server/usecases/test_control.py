@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import pytest
 from wattwise import v1
 from wattwise.rpc.client import new_id
+from wattwise_server.domain import EndReason
 from wattwise_server.observability.events import Event, JobChanged, Notification
 from wattwise_server.usecases.control import Control
 
@@ -37,19 +38,41 @@ def admin(grpc_channel: grpc.Channel) -> PeopleStub:
     return PeopleStub(grpc_channel)
 
 
-def set_state(
-    admin: PeopleStub, job: Trainer, batch_size: int, status: v1.BatchSizeStatus.ValueType
-) -> v1.SetBatchSizeStateResponse:
-    """Allow, ban or pin a batch size."""
-    request = v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=batch_size, status=status)
-    return admin.SetBatchSizeState(request)
+Known: TypeAlias = (
+    v1.GetJobResponse
+    | v1.SetBatchSizeBannedResponse
+    | v1.SetPinnedBatchSizeResponse
+    | v1.ReadmitBatchSizeResponse
+    | v1.ResetJobResponse
+)
 
 
-def statuses(known: v1.GetJobResponse | v1.SetBatchSizeStateResponse | v1.ResetJobResponse) -> dict[int, str]:
-    """The status of every batch size that is not simply allowed."""
-    named = {each.batch_size: v1.BatchSizeStatus.Name(each.status) for each in known.details.batch_size_states}
-    short = {size: name.removeprefix("BATCH_SIZE_STATUS_") for size, name in named.items()}
-    return {size: name for size, name in short.items() if name != "ALLOWED"}
+def ban(admin: PeopleStub, job: Trainer, batch_size: int, *, banned: bool = True) -> v1.SetBatchSizeBannedResponse:
+    """Ban a batch size, or lift its ban."""
+    request = v1.SetBatchSizeBannedRequest(job_id=job.job_id, batch_size=batch_size, banned=banned)
+    return admin.SetBatchSizeBanned(request)
+
+
+def pin(admin: PeopleStub, job: Trainer, batch_size: int | None) -> v1.SetPinnedBatchSizeResponse:
+    """Pin a batch size, or unpin it."""
+    return admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job.job_id, batch_size=batch_size))
+
+
+def readmit(admin: PeopleStub, job: Trainer, batch_size: int) -> v1.ReadmitBatchSizeResponse:
+    """Readmit a batch size."""
+    return admin.ReadmitBatchSize(v1.ReadmitBatchSizeRequest(job_id=job.job_id, batch_size=batch_size))
+
+
+def statuses(known: Known) -> dict[int, str]:
+    """The status of every batch size that is not simply available, and whether it is pinned and banned."""
+    found = {}
+    for each in known.details.batch_size_states:
+        status = v1.BatchSizeStatus.Name(each.status).removeprefix("BATCH_SIZE_STATUS_")
+        people = ["PINNED"] * each.pinned + ["BANNED"] * each.banned
+        words = [*people, *([] if status == "AVAILABLE" else [status])]
+        if words:
+            found[each.batch_size] = " ".join(words)
+    return found
 
 
 def spend(job: Trainer, cost: float) -> v1.Trial:
@@ -99,7 +122,7 @@ def test_reset_is_on_the_wire(grpc_stub: v1.BatchSizeOptimizerStub, admin: Peopl
         spend(job, 10.0)
 
 
-def test_allowed_batch_size_says_what_is_known_of_memory(
+def test_readmitted_batch_size_says_what_is_known_of_memory(
     grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub
 ) -> None:
     """Smaller ones come back too, and larger ones unless one of them ran out of memory itself."""
@@ -107,35 +130,35 @@ def test_allowed_batch_size_says_what_is_known_of_memory(
     for _ in range(3):
         job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
     state = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
-    assert list(state.surviving_batch_sizes) == [8]
-    assert list(set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_ALLOWED).job.surviving_batch_sizes) == [8, 16, 32]
-    reason = set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_ALLOWED).details.batch_size_states[3].reason
+    assert list(state.available_batch_sizes) == [8]
+    assert list(readmit(admin, job, 32).job.available_batch_sizes) == [8, 16, 32]
+    reason = readmit(admin, job, 64).details.batch_size_states[3].reason
     assert "tried" not in reason
 
 
-def test_allowed_batch_size_comes_back(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
-    """Allowing a batch size that was out of memory, set aside or banned makes it one that may be chosen."""
+def test_readmitted_batch_size_comes_back(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
+    """Readmitting a batch size that was out of memory or set aside makes it available; a ban stays."""
     job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, batch_sizes=[16, 32, 64], default_batch_size=64)
     job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
     for _ in range(3):
         job.end(job.next(), v1.END_REASON_ERROR)
-    state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
-    assert statuses(state) == {16: "BANNED", 64: "OUT_OF_MEMORY"}
+    assert statuses(ban(admin, job, 16)) == {16: "BANNED", 64: "OUT_OF_MEMORY"}
     for size in (64, 32, 16):
-        state = set_state(admin, job, size, v1.BATCH_SIZE_STATUS_ALLOWED)
-    assert not statuses(state)
+        state = readmit(admin, job, size)
+    assert statuses(state) == {16: "BANNED"}
+    assert not statuses(ban(admin, job, 16, banned=False))
     assert [each.num_failed for each in state.details.batch_size_states] == [0, 0, 0]
 
 
-def test_allowed_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
-    """A pruned batch size that is allowed again is explored again."""
+def test_readmitted_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
+    """A pruned batch size that is readmitted is explored again."""
     job = Trainer(grpc_stub, num_pruning_rounds=1)
     job.run(100.0)
     job.run(100.0, converges=False)
     assert statuses(admin.GetJob(v1.GetJobRequest(job_id=job.job_id))) == {8: "PRUNED"}
-    assert not statuses(set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_ALLOWED))
+    assert not statuses(readmit(admin, job, 8))
     trial = job.next()
-    assert (trial.id.batch_size, trial.type) == (8, v1.TRIAL_TYPE_EXPLORATION)
+    assert (trial.id.batch_size, trial.pruning_gts.role) == (8, v1.PRUNING_GTS_ROLE_EXPLORATION)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -146,68 +169,81 @@ def test_banned_batch_size_is_never_chosen(
     job = Trainer(grpc_stub, policy=policy, num_pruning_rounds=1)
     first = spend(job, 1.0)
     assert first.id.batch_size == 16
-    state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
+    state = ban(admin, job, 16)
     assert statuses(state) == {16: "BANNED"}
     assert not state.job.HasField("min_cost")
     job.next()
     for _ in range(12):
         assert spend(job, 50.0).id.batch_size != 16
-    with refusing("INVALID_REQUEST", "default_batch_size"):
+    with refusing("NOT_POSSIBLE_NOW"):
         admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
-    state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED)
+    state = ban(admin, job, 16, banned=False)
     assert (state.job.min_cost, state.job.min_cost_batch_size) == (1.0, 16)
 
 
 def test_last_batch_size_cannot_be_banned(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """A job always keeps one that may be chosen."""
     job = Trainer(grpc_stub, batch_sizes=[16, 32], default_batch_size=16)
-    set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
-    with refusing("INVALID_REQUEST", "batch_size"):
-        set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_BANNED)
+    ban(admin, job, 16)
+    with refusing("NOT_POSSIBLE_NOW"):
+        ban(admin, job, 32)
     assert job.next().id.batch_size == 32
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "status", "field"),
-    [
-        (17, v1.BATCH_SIZE_STATUS_BANNED, "batch_size"),
-        (0, v1.BATCH_SIZE_STATUS_ALLOWED, "batch_size"),
-        (16, v1.BATCH_SIZE_STATUS_PRUNED, "status"),
-        (16, v1.BATCH_SIZE_STATUS_UNSPECIFIED, "status"),
-    ],
-)
-def test_invalid_states_are_refused(
-    grpc_stub: v1.BatchSizeOptimizerStub,
-    admin: PeopleStub,
-    batch_size: int,
-    status: v1.BatchSizeStatus.ValueType,
-    field: str,
+@pytest.mark.parametrize("batch_size", [17, 0])
+def test_unknown_batch_size_is_refused(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, batch_size: int
 ) -> None:
-    """A batch size that the job does not have, and a status that no person can set."""
+    """A batch size that the job does not have can be neither banned nor pinned nor readmitted."""
     job = Trainer(grpc_stub)
-    with refusing("INVALID_REQUEST", field):
-        set_state(admin, job, batch_size, status)
+    for call in (ban, pin, readmit):
+        with refusing("INVALID_REQUEST", "batch_size"):
+            call(admin, job, batch_size)
+
+
+def test_ban_says_what_it_sets(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
+    """A request without `banned` is refused, since it may come from a client that forgot it."""
+    job = Trainer(grpc_stub)
+    with refusing("INVALID_REQUEST", "banned"):
+        admin.SetBatchSizeBanned(v1.SetBatchSizeBannedRequest(job_id=job.job_id, batch_size=8))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_pinned_batch_size_is_what_every_launch_gets(
     grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
 ) -> None:
-    """Until it is allowed again; a banned one that is pinned is no longer banned, and a ban ends the pin."""
+    """Until it is unpinned, whether it is banned or not; a pin changes no ban, and a ban no pin."""
     job = Trainer(grpc_stub, policy=policy)
-    set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_BANNED)
-    assert statuses(set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_PINNED)) == {64: "PINNED"}
+    ban(admin, job, 64)
+    assert statuses(pin(admin, job, 64)) == {64: "PINNED BANNED"}
     for _ in range(3):
         trial = job.next()
-        assert (trial.id.batch_size, trial.type) == (64, v1.TRIAL_TYPE_REQUESTED)
+        assert (trial.id.batch_size, trial.origin) == (64, v1.TRIAL_ORIGIN_REQUESTED)
         job.report(trial, 500.0)
-    assert statuses(set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)) == {8: "PINNED"}
-    assert statuses(set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_PINNED)) == {64: "PINNED"}
-    assert not statuses(set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_ALLOWED))
+    assert statuses(pin(admin, job, 8)) == {8: "PINNED", 64: "BANNED"}
+    assert statuses(pin(admin, job, None)) == {64: "BANNED"}
+    assert not statuses(ban(admin, job, 64, banned=False))
     trial = job.next()
-    assert trial.id.batch_size != 64 or trial.type != v1.TRIAL_TYPE_REQUESTED
-    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
-    assert statuses(set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_BANNED)) == {8: "BANNED"}
+    assert trial.id.batch_size != 64 or trial.origin != v1.TRIAL_ORIGIN_REQUESTED
+    pin(admin, job, 8)
+    assert statuses(ban(admin, job, 8)) == {8: "PINNED BANNED"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_unpinning_forgives_nothing(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
+) -> None:
+    """What ran out of memory or kept failing is ruled out when its pin ends; only readmitting it forgives."""
+    job = Trainer(grpc_stub, policy=policy)
+    for size, reason in ((64, v1.END_REASON_OUT_OF_MEMORY), (32, v1.END_REASON_ERROR)):
+        pin(admin, job, size)
+        for _ in range(3):
+            job.end(job.next(), reason)
+    state = pin(admin, job, None)
+    assert statuses(state) == {32: "SET_ASIDE", 64: "OUT_OF_MEMORY"}
+    assert [each.num_failed for each in state.details.batch_size_states] == [0, 0, 3, 3]
+    assert statuses(readmit(admin, job, 64)) == {32: "SET_ASIDE"}
+    assert not statuses(readmit(admin, job, 32))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -216,15 +252,15 @@ def test_requested_trial_is_never_stopped_at_the_bound(
 ) -> None:
     """A pinned batch size and a baseline deliver, however far they are above the cheapest known cost."""
     job = Trainer(grpc_stub, policy=policy, batch_sizes=[8, 16, 32], disable_early_stopping=False)
-    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
+    pin(admin, job, 8)
     for _ in range(3):
         spend(job, 10.0)
-    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_PINNED)
+    pin(admin, job, 32)
     pinned = job.next()
     decision = job.report(pinned, 500.0, metric=0.1)
     assert (decision.stop_train, decision.HasField("cost_bound")) == (False, False)
     assert job.report(pinned, 900.0, epoch=2).converged
-    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_ALLOWED)
+    pin(admin, job, None)
     admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     baseline = job.next()
     assert baseline.id.batch_size == 16
@@ -240,11 +276,11 @@ def test_paused_job_without_its_default_gets_the_nearest(
     request = v1.GetNextBatchSizeRequest(job_id=job.job_id)
     admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
     assert grpc_stub.GetNextBatchSize(request).reason.startswith("the default;")
-    set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
+    ban(admin, job, 16)
     answers = [grpc_stub.GetNextBatchSize(request) for _ in range(3)]
-    assert [(each.trial.id.batch_size, each.trial.type) for each in answers] == [(8, v1.TRIAL_TYPE_REQUESTED)] * 3
+    assert [(each.trial.id.batch_size, each.trial.origin) for each in answers] == [(8, v1.TRIAL_ORIGIN_REQUESTED)] * 3
     assert "the nearest to the default, 16" in answers[0].reason
-    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_PINNED)
+    pin(admin, job, 32)
     assert grpc_stub.GetNextBatchSize(request).reason == "pinned"
 
 
@@ -256,12 +292,12 @@ def test_paused_job_tries_nothing(
     job = Trainer(grpc_stub, policy=policy)
     assert admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True)).job.paused
     assert [spend(job, 100.0).id.batch_size for _ in range(3)] == [16, 16, 16]
-    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_PINNED)
+    pin(admin, job, 32)
     assert spend(job, 20.0).id.batch_size == 32
-    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_ALLOWED)
+    pin(admin, job, None)
     assert [spend(job, 20.0).id.batch_size for _ in range(3)] == [32, 32, 32]
     assert not admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=False)).job.paused
-    assert job.next().type != v1.TRIAL_TYPE_REQUESTED
+    assert job.next().origin != v1.TRIAL_ORIGIN_REQUESTED
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -270,18 +306,18 @@ def test_baseline_is_one_launch_of_the_default(
 ) -> None:
     """The next launch gets it, once, however often it was requested."""
     job = Trainer(grpc_stub, policy=policy, num_pruning_rounds=1)
-    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
+    pin(admin, job, 8)
     spend(job, 10.0)
-    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_ALLOWED)
+    pin(admin, job, None)
     spend(job, 15.0)
     for _ in range(2):
         assert admin.RequestBaseline(
             v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id())
         ).job.baseline_requested
     baseline = spend(job, 15.0)
-    assert (baseline.id.batch_size, baseline.type) == (16, v1.TRIAL_TYPE_REQUESTED)
+    assert (baseline.id.batch_size, baseline.origin) == (16, v1.TRIAL_ORIGIN_REQUESTED)
     assert not admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.baseline_requested
-    assert job.next().type != v1.TRIAL_TYPE_REQUESTED
+    assert job.next().origin != v1.TRIAL_ORIGIN_REQUESTED
 
 
 def test_late_retries_change_nothing(server: LiveServer) -> None:
@@ -330,9 +366,9 @@ def test_baseline_is_withdrawn(grpc_stub: v1.BatchSizeOptimizerStub, admin: Peop
     job = Trainer(grpc_stub)
     baseline = v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id())
     admin.RequestBaseline(baseline)
-    assert set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_BANNED).job.baseline_requested
-    assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED).job.baseline_requested
-    assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED).job.baseline_requested
+    assert ban(admin, job, 8).job.baseline_requested
+    assert not ban(admin, job, 16).job.baseline_requested
+    assert not ban(admin, job, 16, banned=False).job.baseline_requested
     baseline.request_id = new_id()
     assert admin.RequestBaseline(baseline).job.baseline_requested
     assert not admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id())).job.baseline_requested
@@ -345,19 +381,19 @@ def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: Pe
     every = v1.RequestBaselineRequest(job_id=job.job_id, every=3, request_id=new_id())
     shown = admin.RequestBaseline(every).job
     assert (shown.baseline_every, shown.baseline_requested) == (3, False)
-    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
+    pin(admin, job, 8)
     sizes = [spend(job, 5.0).id.batch_size for _ in range(2)]
-    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_ALLOWED)
+    pin(admin, job, None)
     trials = [spend(job, 5.0) for _ in range(6)]
     sizes += [trial.id.batch_size for trial in trials]
-    requested = [trial.id.trial_number for trial in trials if trial.type == v1.TRIAL_TYPE_REQUESTED]
+    requested = [trial.id.trial_number for trial in trials if trial.origin == v1.TRIAL_ORIGIN_REQUESTED]
     assert (sizes[:2], requested) == ([8, 8], [6, 9])
     assert {trial.id.batch_size for trial in trials if trial.id.trial_number in requested} == {16}
     events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=[v1.EVENT_KIND_BASELINE_REQUESTED])).events
     assert [event.message for event in events] == ["baselines scheduled: batch size 16: one launch in 3"]
     every.every, every.request_id = 0, new_id()
     assert admin.RequestBaseline(every).job.baseline_every == 0
-    assert spend(job, 5.0).type != v1.TRIAL_TYPE_REQUESTED
+    assert spend(job, 5.0).origin != v1.TRIAL_ORIGIN_REQUESTED
     for wrong in (1, -3):
         every.every = wrong
         with refused() as refusal:
@@ -404,7 +440,7 @@ def test_changed_policy_is_confirmed_with_either(grpc_stub: v1.BatchSizeOptimize
     spend(job, 100.0)
     changed = admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_KNOWLEDGE_GRADIENT)).job
     assert changed.spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT
-    assert changed.stage == v1.STAGE_MAB
+    assert changed.policy_state.WhichOneof("state") == "knowledge_gradient"
     assert changed.min_cost == 100.0
     for policy in (v1.POLICY_PRUNING_GTS, v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_UNSPECIFIED):
         job.spec.policy = policy
@@ -435,7 +471,7 @@ def test_trial_before_a_reset_cannot_be_included(grpc_stub: v1.BatchSizeOptimize
     trial = spend(job, 10.0)
     admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id()))
     for excluded in (True, False):
-        with refusing("INVALID_REQUEST", "trial.trial_number"):
+        with refusing("NOT_POSSIBLE_NOW"):
             admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=excluded))
 
 
@@ -455,9 +491,11 @@ def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStu
         lambda admin: admin.SetTrialExcluded(
             v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id="unknown"), excluded=False)
         ),
-        lambda admin: admin.SetBatchSizeState(
-            v1.SetBatchSizeStateRequest(job_id="unknown", batch_size=8, status=v1.BATCH_SIZE_STATUS_BANNED)
+        lambda admin: admin.SetBatchSizeBanned(
+            v1.SetBatchSizeBannedRequest(job_id="unknown", batch_size=8, banned=True)
         ),
+        lambda admin: admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id="unknown")),
+        lambda admin: admin.ReadmitBatchSize(v1.ReadmitBatchSizeRequest(job_id="unknown", batch_size=8)),
         lambda admin: admin.SetJobPaused(v1.SetJobPausedRequest(job_id="unknown", paused=True)),
         lambda admin: admin.RequestBaseline(v1.RequestBaselineRequest(job_id="unknown", request_id=new_id())),
         lambda admin: admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id="unknown", policy=v1.POLICY_GTS)),
@@ -474,8 +512,8 @@ def test_control_survives_a_kill(server: LiveServer) -> None:
     """Bans, pins, pauses, excluded trials, the policy and a reset are durable once answered."""
     job = Trainer(server.trainer)
     bogus = spend(job, 1.0)
-    set_state(server.admin, job, 64, v1.BATCH_SIZE_STATUS_BANNED)
-    set_state(server.admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
+    ban(server.admin, job, 64)
+    pin(server.admin, job, 8)
     server.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=bogus.id, excluded=True))
     server.admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
     server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
@@ -524,12 +562,14 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
     await site.open()
     await site.optimizer.register(draft())
     trial, _ = await site.optimizer.next_trial("j", "")
+    await site.optimizer.end_trial(trial.key, EndReason.ERROR)
     control = Control(site.store, lambda: site.now, changes)
     calls: dict[tuple[str, int | None, int | None], Any] = {
-        ("batch size banned", 8, None): lambda: control.ban("j", 8),
-        ("batch size allowed", 8, None): lambda: control.allow("j", 8),
+        ("batch size banned", 8, None): lambda: control.set_banned("j", 8, banned=True),
+        ("batch size unbanned", 8, None): lambda: control.set_banned("j", 8, banned=False),
         ("batch size pinned", 32, None): lambda: control.pin("j", 32),
-        ("batch size allowed", 32, None): lambda: control.allow("j", 32),
+        ("batch size unpinned", 32, None): lambda: control.unpin("j"),
+        ("batch size readmitted", 16, None): lambda: control.readmit("j", 16),
         ("paused", None, None): lambda: control.set_paused("j", paused=True),
         ("resumed", None, None): lambda: control.set_paused("j", paused=False),
         ("baseline requested", 16, None): lambda: control.request_baseline("j", new_id()),

@@ -65,7 +65,7 @@ def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
     )
     trial = answer.trial
     assert (answer.created, trial.id.trial_number, trial.id.batch_size) == (True, 2, 16)
-    assert (trial.type, trial.status) == (v1.TRIAL_TYPE_IMPORTED, v1.TRIAL_STATUS_DECIDED)
+    assert (trial.origin, trial.status) == (v1.TRIAL_ORIGIN_IMPORTED, v1.TRIAL_STATUS_DECIDED)
     assert (trial.end_reason, trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert (trial.newest.time_seconds, trial.newest.energy_joules, trial.cost, trial.newest.epoch) == (
         3.0,
@@ -302,7 +302,7 @@ def test_rest_of_a_running_trial_decides_it(server: LiveServer) -> None:
     trainer.report(trial, 10.0, metric=0.1, time=1.5)
     answer = imported(trainer, "launch", measurements=epochs(0.3, 0.4, 0.95), end_reason=v1.END_REASON_LOST)
     assert not answer.created
-    assert (answer.trial.id, answer.trial.type) == (trial.id, v1.TRIAL_TYPE_EXPLORATION)
+    assert (answer.trial.id, answer.trial.pruning_gts.role) == (trial.id, v1.PRUNING_GTS_ROLE_EXPLORATION)
     assert (answer.trial.end_reason, answer.trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert [m.metric for m in stored(server, trial)] == [0.1, 0.4, 0.95]
     assert imported(trainer, "launch", measurements=epochs(0.3)).trial == answer.trial
@@ -400,7 +400,7 @@ def test_new_job_chooses_from_its_history(server: LiveServer, policy: v1.Policy.
     answer = trainer.stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id))
     if policy == v1.POLICY_PRUNING_GTS:
         # The walk is the paper's; while it explores, the others get the cheapest.
-        assert (answer.trial.id.batch_size, answer.trial.type) == (16, v1.TRIAL_TYPE_EXPLORATION)
+        assert (answer.trial.id.batch_size, answer.trial.pruning_gts.role) == (16, v1.PRUNING_GTS_ROLE_EXPLORATION)
         assert trainer.next().id.batch_size == 32
     else:
         assert answer.trial.id.batch_size == 32
@@ -429,16 +429,16 @@ def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
     assert (line["job"], line["trial"], line["batch_size"], line["epochs"]) == (trainer.job_id, 1, 16, 3)
     assert [line["converged"] for line in watched.events("trial decided")] == [True]
     assert not watched.events("trial dispatched")
-    assert watched.figure("wattwise_trials_dispatched_total", stage="imported") == 1
-    assert watched.figure("wattwise_trials_ended_total", stage="imported", reason="target_reached") == 1
-    assert watched.figure("wattwise_cost_joules_total", stage="imported") == 0.5 * 30 + 0.5 * 100 * 3
+    assert watched.figure("wattwise_trials_dispatched_total", origin="imported") == 1
+    assert watched.figure("wattwise_trials_ended_total", origin="imported", reason="target_reached") == 1
+    assert watched.figure("wattwise_cost_joules_total", origin="imported") == 0.5 * 30 + 0.5 * 100 * 3
     running = trainer.next("launch")
     trainer.report(running, 10.0, metric=0.1, time=2.0)
     trainer.report(running, 15.0, metric=0.1, time=2.25, epoch=2)
     imported(trainer, "launch", measurements=epochs(0.95, first=3))
-    assert watched.figure("wattwise_energy_joules_total", stage="pruning") == 30.0
-    assert watched.figure("wattwise_training_seconds_total", stage="pruning") == 3.0
-    assert watched.figure("wattwise_cost_joules_total", stage="pruning") == 0.5 * 30 + 0.5 * 100 * 3
+    assert watched.figure("wattwise_energy_joules_total", origin="search") == 30.0
+    assert watched.figure("wattwise_training_seconds_total", origin="search") == 3.0
+    assert watched.figure("wattwise_cost_joules_total", origin="search") == 0.5 * 30 + 0.5 * 100 * 3
     assert watched.figure("wattwise_running_trials") == 0
 
 

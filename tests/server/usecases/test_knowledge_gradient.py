@@ -80,14 +80,14 @@ def test_every_batch_size_has_an_expected_cost(server: LiveServer) -> None:
         train(job, trial)
     known = server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id))
     shown = known.details
-    assert list(known.job.surviving_batch_sizes) == [8, 16, 32]
+    assert list(known.job.available_batch_sizes) == [8, 16, 32]
     assert [state.batch_size for state in shown.batch_size_states] == [8, 16, 32, 64]
     for state in shown.batch_size_states:
         assert 1000 < state.expected_cost < 20_000
         assert 0 < state.expected_cost_deviation < 20_000
         assert 0 <= state.failure_rate < 1
     assert shown.batch_size_states[3].status == v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY
-    assert [arm.batch_size for arm in shown.arms] == [8, 16, 32]
+    assert [arm.batch_size for arm in shown.policy_details.knowledge_gradient.arms] == [8, 16, 32]
 
 
 def test_decision_has_the_bound(server: LiveServer) -> None:

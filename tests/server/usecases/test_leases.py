@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
-from wattwise_server.domain import EndReason, TrialKey, TrialType
+from wattwise_server.domain import EndReason, PruningGtsRole, TrialKey
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
@@ -53,7 +53,7 @@ def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
     assert lost.end_reason == v1.END_REASON_LOST
     assert not lost.HasField("lease_expire_time")
     again = job.next()
-    assert (again.type, again.id.batch_size) == (v1.TRIAL_TYPE_EXPLORATION, 16)
+    assert (again.pruning_gts.role, again.id.batch_size) == (v1.PRUNING_GTS_ROLE_EXPLORATION, 16)
 
 
 def test_slot_is_free_the_moment_the_lease_runs_out(server: LiveServer) -> None:
@@ -62,7 +62,7 @@ def test_slot_is_free_the_moment_the_lease_runs_out(server: LiveServer) -> None:
     first = job.next()
     ends = first.lease_expire_time.ToDatetime(timezone.utc)
     wait_until(lambda: datetime.now(timezone.utc) > ends)
-    assert job.next().type == v1.TRIAL_TYPE_EXPLORATION
+    assert job.next().pruning_gts.role == v1.PRUNING_GTS_ROLE_EXPLORATION
 
 
 def test_trainer_killed_with_sigkill_frees_its_slot(server: LiveServer) -> None:
@@ -79,9 +79,9 @@ def test_trainer_killed_with_sigkill_frees_its_slot(server: LiveServer) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == "1\n"
-        assert job.next().type == v1.TRIAL_TYPE_CONCURRENT
+        assert job.next().pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
         trainer.kill()
-    wait_until(lambda: job.next().type == v1.TRIAL_TYPE_EXPLORATION)
+    wait_until(lambda: job.next().pruning_gts.role == v1.PRUNING_GTS_ROLE_EXPLORATION)
 
 
 def test_heartbeats_and_reports_keep_a_trial_alive(server: LiveServer) -> None:
@@ -116,9 +116,9 @@ def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
     lose(server, trial)
     assert not job.report(trial, 5.0, metric=0.1).stop_train
     back = get(server, trial)
-    assert (back.status, back.type) == (v1.TRIAL_STATUS_RUNNING, v1.TRIAL_TYPE_EXPLORATION)
+    assert (back.status, back.pruning_gts.role) == (v1.TRIAL_STATUS_RUNNING, v1.PRUNING_GTS_ROLE_EXPLORATION)
     assert back.end_reason == v1.END_REASON_UNSPECIFIED
-    assert job.next().type == v1.TRIAL_TYPE_CONCURRENT
+    assert job.next().pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
     assert job.report(trial, 10.0, epoch=2).converged
     assert job.next().id.batch_size == 8
 
@@ -130,7 +130,7 @@ def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(serve
     lose(server, late)
     explorer = job.next()
     assert not job.heartbeat(late).stop_train
-    assert get(server, late).type == v1.TRIAL_TYPE_CONCURRENT
+    assert get(server, late).pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
     assert job.report(late, 10.0).converged
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.min_cost == 10.0
     assert job.report(explorer, 11.0).converged
@@ -212,7 +212,7 @@ async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
     assert (back.running, back.start_time) == (True, started)
     assert back.lease_expire_time == site.now + timedelta(hours=1)
     second, _ = await site.optimizer.next_trial("j", "other")
-    assert (back.type, second.type) == (TrialType.EXPLORATION, TrialType.CONCURRENT)
+    assert (back.role, second.role) == (PruningGtsRole.EXPLORATION, PruningGtsRole.CONCURRENT)
     await site.close()
 
 
@@ -226,7 +226,7 @@ async def test_resumed_exploration_takes_the_slot_of_one_that_is_gone(tmp_path: 
     await site.optimizer.next_trial("j", "other")
     site.now += timedelta(hours=2)
     back, _ = await site.optimizer.next_trial("j", "launch", resume=True)
-    assert (back.number, back.type) == (1, TrialType.EXPLORATION)
+    assert (back.number, back.role) == (1, PruningGtsRole.EXPLORATION)
     await site.close()
 
 

@@ -22,12 +22,12 @@ from wattwise_server.domain import (
     Job,
     Measurement,
     PowerSample,
+    PruningGtsRole,
     Search,
     Trial,
     TrialKey,
-    TrialType,
 )
-from wattwise_server.errors import NoBatchSizeLeftError
+from wattwise_server.errors import NoBatchSizeLeftError, NotPossibleNowError
 from wattwise_server.policy.knowledge_gradient.evidence import read
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
@@ -152,7 +152,16 @@ async def drive(site: Site, seed: int, launches: int) -> None:
             await site.import_trial(f"i{seed}.{number}", rng.choice((8, 16, 64)), rng.choice((0.95, 0.1)))
         else:
             size = rng.choice((8, 16, 64, 128))
-            await (site.control.allow("j", size) if rng.random() < 0.5 else site.control.ban("j", size))
+            with contextlib.suppress(NotPossibleNowError):
+                await change_batch_size(site.control, size, rng)
+
+
+async def change_batch_size(control: Control, size: int, rng: random.Random) -> None:
+    """A person bans a batch size, lifts its ban or readmits it."""
+    if rng.random() < 0.6:
+        await control.set_banned("j", size, banned=rng.random() < 0.5)
+    else:
+        await control.readmit("j", size)
 
 
 POLICIES = ["KNOWLEDGE_GRADIENT", "PRUNING_GTS", "GTS"]
@@ -182,9 +191,9 @@ def test_rebuild_without_changes_reproduces_the_search(tmp_path: Path, policy: s
     "change",
     [
         lambda control: control.set_paused("j", paused=True),
-        lambda control: control.ban("j", 64),
+        lambda control: control.set_banned("j", 64, banned=True),
         lambda control: control.pin("j", 16),
-        lambda control: control.allow("j", 8),
+        lambda control: control.readmit("j", 8),
         lambda control: control.request_baseline("j", new_id()),
         lambda control: control.set_policy("j", "GTS"),
     ],
@@ -443,7 +452,7 @@ def test_excluded_running_trial_does_not_count_when_it_ends(tmp_path: Path) -> N
             _, job = await site.control.set_trial_excluded(exploring.key, excluded=True)
             assert job.search.exploring is None
             assert not any(arm.running for arm in job.search.arms)
-            assert (await site.next()).type is TrialType.EXPLORATION
+            assert (await site.next()).role is PruningGtsRole.EXPLORATION
             before = (await site.job()).search
             await site.finish(exploring, 1.0)
             assert (await site.job()).search == before

@@ -62,10 +62,10 @@ def test_defaults_are_filled_in(grpc_stub: Stub, grpc_channel: grpc.Channel) -> 
         trial_lease_seconds=300,
     )
     assert spec == expected
-    assert (response.job.stage, response.job.pruning_round, response.job.num_trials) == (v1.STAGE_MAB, 0, 0)
+    assert (response.job.policy_state.WhichOneof("state"), response.job.num_trials) == ("knowledge_gradient", 0)
     assert not response.job.HasField("min_cost")
     known = v1.JobReaderStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=spec.job_id))
-    assert [arm.num_observations for arm in known.details.arms] == [0, 0]
+    assert [arm.num_observations for arm in known.details.policy_details.knowledge_gradient.arms] == [0, 0]
 
 
 def test_job_keeps_its_policy_when_the_default_changes(server: LiveServer) -> None:

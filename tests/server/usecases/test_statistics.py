@@ -54,10 +54,7 @@ class People(Trainer):
 
     def pin(self, batch_size: int) -> None:
         """Further launches get this batch size."""
-        status = v1.BATCH_SIZE_STATUS_PINNED
-        self.admin.SetBatchSizeState(
-            v1.SetBatchSizeStateRequest(job_id=self.job_id, batch_size=batch_size, status=status)
-        )
+        self.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=self.job_id, batch_size=batch_size))
 
 
 def claimed(savings: v1.Savings, figure: str) -> set[str]:
@@ -208,8 +205,7 @@ def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
         assert (savings.num_baseline_trials, savings.cost.default_mean) == (runs, 477.0)
         assert not savings.cost.HasField("saved")
         assert not savings.cost.HasField("at_least")
-    status = v1.BATCH_SIZE_STATUS_PINNED
-    priced.admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=8, status=status))
+    priced.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job.job_id, batch_size=8))
     savings = figures(priced, job.job_id).savings
     assert (savings.batch_size_in_use, savings.num_in_use_trials, savings.cost.in_use) == (8, 12, 10.0)
     assert savings.cost.with_default == 477.0
@@ -460,9 +456,9 @@ def test_preview_is_what_the_next_launch_gets(server: LiveServer) -> None:
     (choice,) = preview.choices
     assert (choice.probability, preview.num_samples) == (1.0, 1)
     answer = server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=certain.job_id))
-    assert (answer.trial.id.batch_size, answer.trial.type, answer.reason) == (
+    assert (answer.trial.id.batch_size, answer.trial.origin, answer.reason) == (
         choice.batch_size,
-        choice.type,
+        choice.origin,
         choice.reason,
     )
     bandit = Trainer(server.trainer, num_pruning_rounds=0, mab_num_explorations=1, mab_seed=None)

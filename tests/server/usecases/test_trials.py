@@ -120,7 +120,7 @@ def test_fifty_trainers_of_one_job(server: LiveServer) -> None:
     listed = list_trials(server, job.job_id)
     assert [trial.id.trial_number for trial in listed] == list(range(1, 151))
     assert {trial.status for trial in listed} == {v1.TRIAL_STATUS_DECIDED}
-    explored = [trial for trial in listed if trial.type == v1.TRIAL_TYPE_EXPLORATION]
+    explored = [trial for trial in listed if trial.pruning_gts.role == v1.PRUNING_GTS_ROLE_EXPLORATION]
     for before, after in itertools.pairwise(explored):
         assert before.end_time.ToNanoseconds() <= after.start_time.ToNanoseconds()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from wattwise import v1
 from wattwise.rpc.client import new_id
-from wattwise_server.domain import Job, Measurement, MonitorKinds, Trial, TrialType, TrialWarning, WarningReason
+from wattwise_server.domain import Job, Measurement, MonitorKinds, Trial, TrialOrigin, TrialWarning, WarningReason
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.usecases.job_spec import resolve
 from wattwise_server.usecases.trial_warnings import without_contradicted
@@ -355,7 +355,7 @@ def test_report_without_a_new_warning_is_one_row(watched: WatchedServer) -> None
     ("reason", "fields", "kept"),
     [
         (WarningReason.NO_ENERGY, {}, False),
-        (WarningReason.NO_ENERGY, {"type": TrialType.IMPORTED}, True),
+        (WarningReason.NO_ENERGY, {"origin": TrialOrigin.IMPORTED}, True),
         (WarningReason.NO_ENERGY, {"excluded": True}, True),
         (WarningReason.NO_ENERGY, {"last": None}, True),
         (WarningReason.NO_ENERGY, {"number": 2}, True),
@@ -382,7 +382,7 @@ def test_launch_that_contradicts_a_warning(reason: WarningReason, fields: dict[s
     changed = dict(fields)
     last = Measurement(changed.pop("epoch", 3), 1.0, 1.0, 0.1, BEGIN)
     own = tuple(TrialWarning(each, "result.measurement.metric", "", 3) for each in changed.pop("warnings", ()))
-    ended = Trial("j", 3, 16, TrialType.MAB, 0, BEGIN, last=last, warnings=own)
+    ended = Trial("j", 3, 16, TrialOrigin.SEARCH, None, BEGIN, last=last, warnings=own)
     assert without_contradicted(job, ended._replace(**changed)).warnings == (warning,) * kept
 
 

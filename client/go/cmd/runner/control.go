@@ -57,12 +57,28 @@ func (s *steps) exclude(ctx context.Context, args fields) (proto.Message, error)
 	return s.client.SetTrialExcluded(ctx, trial, args["excluded"] == true)
 }
 
-func (s *steps) setBatchSize(ctx context.Context, args fields) (proto.Message, error) {
-	request := &v1.SetBatchSizeStateRequest{}
+func (s *steps) ban(ctx context.Context, args fields) (proto.Message, error) {
+	request := &v1.SetBatchSizeBannedRequest{}
 	if err := s.fillForJob(request, args); err != nil {
 		return nil, err
 	}
-	return s.client.SetBatchSizeState(ctx, request.JobId, int(request.BatchSize), request.Status)
+	return s.client.SetBatchSizeBanned(ctx, request.JobId, int(request.BatchSize), request.GetBanned())
+}
+
+func (s *steps) pin(ctx context.Context, args fields) (proto.Message, error) {
+	request := &v1.SetPinnedBatchSizeRequest{}
+	if err := s.fillForJob(request, args); err != nil {
+		return nil, err
+	}
+	return s.client.SetPinnedBatchSize(ctx, request.JobId, request.BatchSize)
+}
+
+func (s *steps) readmit(ctx context.Context, args fields) (proto.Message, error) {
+	request := &v1.ReadmitBatchSizeRequest{}
+	if err := s.fillForJob(request, args); err != nil {
+		return nil, err
+	}
+	return s.client.ReadmitBatchSize(ctx, request.JobId, int(request.BatchSize))
 }
 
 func (s *steps) pause(ctx context.Context, args fields) (proto.Message, error) {

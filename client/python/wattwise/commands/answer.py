@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.humanize import joules, money, percent
-from wattwise.commands.tables import baseline_waits, mark_of, with_status
+from wattwise.commands.tables import banned, baseline_waits, choosable, mark_of
 
 Kind = Literal["saving", "loss", "exploring", "uncertain", "none"]
 
@@ -267,7 +267,7 @@ def _so_far(savings: v1.Savings, saving: v1.SavingsEstimate) -> str:
 def _settle(job: v1.Job, details: v1.JobDetails, savings: v1.Savings, quantity: Quantity) -> str:
     saving = quantity.saving
     if (
-        not job.surviving_batch_sizes
+        not job.available_batch_sizes
         or kind_of(job, saving) in ("saving", "loss")
         or _keeps_default(job)
         or saving.verdict in (v1.SAVINGS_VERDICT_NO_DELIVERY, v1.SAVINGS_VERDICT_NOT_MEASURED)
@@ -311,14 +311,14 @@ def _request(job: v1.Job, details: v1.JobDetails) -> str:
     """How to request a baseline, or what is known of the request."""
     job_id, default = shlex.quote(job.spec.job_id), job.spec.default_batch_size
     command = f"wattwise jobs baseline {job_id}"
-    choosable = (v1.BATCH_SIZE_STATUS_ALLOWED, v1.BATCH_SIZE_STATUS_PINNED)
     requested = f"`{command}` requests one, `{command} --every 20` one in 20 launches"
     if job.baseline_every:
         requested = f"one launch in {job.baseline_every} is one"
     elif job.baseline_requested:
         requested = "one is requested already"
-    elif not any(default in with_status(details, status) for status in choosable):
-        return f"`wattwise jobs allow {job_id} {default}` allows it first"
+    elif default not in (*choosable(details), job.pinned_batch_size):
+        action = "unban" if default in banned(details) else "readmit"
+        return f"it may not be chosen: `wattwise jobs {action} {job_id} {default}` first"
     waits = baseline_waits(job, details)
     return f"{requested}, but it waits {waits}" if waits else requested
 
@@ -334,7 +334,7 @@ def _used(job: v1.Job, quantity: Quantity) -> str:
     paused = "; the search is paused" if job.paused else ""
     if job.HasField("pinned_batch_size"):
         return f"{size} is used now, because it is pinned{paused}."
-    if not job.surviving_batch_sizes:
+    if not job.available_batch_sizes:
         return "No batch size is used now, since none is left to try."
     if job.HasField("best_known_batch_size"):
         cost = ", as far as known"
@@ -355,7 +355,7 @@ def _upcoming(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
     (choice,) = choices
     if choice.batch_size == job.batch_size_in_use:
         return f"The next launch gets {choice.batch_size}, too."
-    if choice.type == v1.TRIAL_TYPE_REQUESTED:
+    if choice.origin == v1.TRIAL_ORIGIN_REQUESTED:
         return f"The next launch gets {choice.batch_size}, as requested."
     return f"The next launch tries {choice.batch_size}."
 

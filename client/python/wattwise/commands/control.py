@@ -57,19 +57,27 @@ def add_include_trial(parser: argparse.ArgumentParser) -> None:
     add_exclude_trial(parser, excluded=False)
 
 
-def add_ban(parser: argparse.ArgumentParser) -> None:
+def add_ban(parser: argparse.ArgumentParser, *, banned: bool = True) -> None:
     """Declares `ban`."""
-    _add_status(parser, v1.BATCH_SIZE_STATUS_BANNED)
+    _add(parser, _set_banned, banned=banned)
+    add_batch_size(parser)
 
 
-def add_allow(parser: argparse.ArgumentParser) -> None:
-    """Declares `allow`."""
-    _add_status(parser, v1.BATCH_SIZE_STATUS_ALLOWED)
+def add_unban(parser: argparse.ArgumentParser) -> None:
+    """Declares `unban`."""
+    add_ban(parser, banned=False)
+
+
+def add_readmit(parser: argparse.ArgumentParser) -> None:
+    """Declares `readmit`."""
+    _add(parser, _readmit)
+    add_batch_size(parser)
 
 
 def add_pin(parser: argparse.ArgumentParser) -> None:
     """Declares `pin`."""
-    _add_status(parser, v1.BATCH_SIZE_STATUS_PINNED)
+    _add(parser, _pin)
+    add_batch_size(parser)
 
 
 def add_unpin(parser: argparse.ArgumentParser) -> None:
@@ -111,16 +119,15 @@ def _add(parser: argparse.ArgumentParser, handler: Handler, **defaults: object) 
     add_id(parser)
 
 
-def _add_status(parser: argparse.ArgumentParser, status: v1.BatchSizeStatus.ValueType) -> None:
-    _add(parser, _set_state, status=status)
-    add_batch_size(parser)
-
-
+_BatchSizeAnswer: TypeAlias = (
+    v1.SetBatchSizeBannedResponse | v1.SetPinnedBatchSizeResponse | v1.ReadmitBatchSizeResponse
+)
+"""An answer about a batch size."""
 _Answer: TypeAlias = (
     v1.GetJobResponse
     | v1.ResetJobResponse
     | v1.SetTrialExcludedResponse
-    | v1.SetBatchSizeStateResponse
+    | _BatchSizeAnswer
     | v1.SetJobPausedResponse
     | v1.RequestBaselineResponse
     | v1.SetJobPolicyResponse
@@ -203,19 +210,30 @@ def _set_excluded(client: Client, args: argparse.Namespace) -> int:
     return _answer(args, answer, text)
 
 
-def _set_state(client: Client, args: argparse.Namespace) -> int:
+def _set_banned(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id)
-    answer = client.set_batch_size_state(args.job_id, args.batch_size, args.status)
+    answer = client.set_batch_size_banned(args.job_id, args.batch_size, banned=args.banned)
+    return _state_answer(args, before, answer, args.batch_size)
+
+
+def _readmit(client: Client, args: argparse.Namespace) -> int:
+    before = client.get_job(args.job_id)
+    answer = client.readmit_batch_size(args.job_id, args.batch_size)
+    return _state_answer(args, before, answer, args.batch_size)
+
+
+def _pin(client: Client, args: argparse.Namespace) -> int:
+    before = client.get_job(args.job_id)
+    answer = client.set_pinned_batch_size(args.job_id, args.batch_size)
     return _state_answer(args, before, answer, args.batch_size)
 
 
 def _unpin(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id)
-    pinned = before.job.pinned_batch_size
-    if not pinned:
-        return _answer(args, before, f"No batch size of {args.job_id} is pinned: nothing has changed.")
-    answer = client.set_batch_size_state(args.job_id, pinned, v1.BATCH_SIZE_STATUS_ALLOWED)
-    return _state_answer(args, before, answer, pinned)
+    answer = client.set_pinned_batch_size(args.job_id, None)
+    if not before.job.HasField("pinned_batch_size"):
+        return _answer(args, answer, f"No batch size of {args.job_id} is pinned: nothing has changed.")
+    return _state_answer(args, before, answer, before.job.pinned_batch_size)
 
 
 def _set_paused(client: Client, args: argparse.Namespace) -> int:
@@ -282,36 +300,27 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
 
 
 def _state_answer(
-    args: argparse.Namespace, before: v1.GetJobResponse, answer: v1.SetBatchSizeStateResponse, batch_size: int
+    args: argparse.Namespace, before: v1.GetJobResponse, answer: _BatchSizeAnswer, batch_size: int
 ) -> int:
     known = {state.batch_size: state for state in before.details.batch_size_states}
     (state,) = (state for state in answer.details.batch_size_states if state.batch_size == batch_size)
     if state == known[batch_size]:
-        text = f"Batch size {batch_size} of {args.job_id} is {status_name(state)} already: nothing has changed."
+        text = f"Batch size {batch_size} of {args.job_id} is {status_name(state)}: nothing has changed."
         return _answer(args, answer, text)
-    was_pinned = known[batch_size].status == v1.BATCH_SIZE_STATUS_PINNED
-    text = f"Batch size {batch_size} of {args.job_id} {_state_text(state, was_pinned=was_pinned)}."
+    text = f"Batch size {batch_size} of {args.job_id} {_state_text(known[batch_size], state)}."
     back = [
         other.batch_size
         for other in answer.details.batch_size_states
         if other.batch_size != batch_size
         and (known[other.batch_size].status, other.status)
-        == (v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY, v1.BATCH_SIZE_STATUS_ALLOWED)
+        == (v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY, v1.BATCH_SIZE_STATUS_AVAILABLE)
     ]
     if back:
         text += f" So may {sizes(back)}: what is known of memory no longer rules them out."
-    if state.status == v1.BATCH_SIZE_STATUS_PINNED:
-        text += _replaced(before.job, known[batch_size])
+    pinned = before.job.pinned_batch_size
+    if pinned and answer.job.pinned_batch_size not in (0, pinned):
+        text += f" Batch size {pinned} is no longer pinned."
     return _answer(args, answer, text + _withdrawn(before.job, answer.job))
-
-
-def _replaced(before: v1.Job, state: v1.BatchSizeState) -> str:
-    """What pinning a batch size with this state has ended."""
-    other = before.pinned_batch_size
-    text = f" Batch size {other} is no longer pinned." if other else ""
-    if state.status in (v1.BATCH_SIZE_STATUS_BANNED, v1.BATCH_SIZE_STATUS_PRUNED, v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY):
-        text += f" It is no longer {status_name(state)}, also once it is unpinned."
-    return text
 
 
 def _withdrawn(before: v1.Job, job: v1.Job) -> str:
@@ -320,12 +329,17 @@ def _withdrawn(before: v1.Job, job: v1.Job) -> str:
     return f" The baseline that was requested, with batch size {job.spec.default_batch_size}, is withdrawn."
 
 
-def _state_text(state: v1.BatchSizeState, *, was_pinned: bool) -> str:
+def _state_text(before: v1.BatchSizeState, state: v1.BatchSizeState) -> str:
     """What is true of a batch size now, and what is known of it."""
-    if state.status == v1.BATCH_SIZE_STATUS_ALLOWED:
-        return f"{'is no longer pinned' if was_pinned else 'may be chosen again'}; {state.reason}"
-    name = status_name(state)
-    return f"is {state.reason if state.reason.startswith(name) else f'{name}; {state.reason}'}"
+    if before.pinned and not state.pinned:
+        return f"is no longer pinned; {state.reason}"
+    if before.banned and not state.banned:
+        return f"is no longer banned; {state.reason}"
+    if state.pinned or state.banned:
+        return f"is {state.reason}"
+    if state.status == v1.BATCH_SIZE_STATUS_AVAILABLE:
+        return f"may be chosen again; {state.reason}"
+    return f"is {status_name(state)}; {state.reason}"
 
 
 def _answer(args: argparse.Namespace, answer: _Answer, text: str) -> int:

@@ -248,6 +248,10 @@ def _status(row: JobTrial) -> str | None:
     return "running" if status == v1.TRIAL_STATUS_RUNNING else _enum(v1.TrialStatus, status)
 
 
+def _of_pruning_gts(value: Callable[[v1.PruningGtsTrial], object]) -> Field:
+    return lambda row: value(row.trial.pruning_gts) if row.trial.HasField("pruning_gts") else None
+
+
 def _limit(setting: v1.PowerSetting) -> float | None:
     return setting.limit_watts_per_gpu if setting.HasField("limit_watts_per_gpu") else None
 
@@ -256,7 +260,7 @@ FIELDS: Mapping[str, Field] = {
     "job": lambda row: row.job.spec.job_id,
     "trial": lambda row: row.trial.id.trial_number,
     "batch_size": lambda row: row.trial.id.batch_size,
-    "type": lambda row: _enum(v1.TrialType, row.trial.type),
+    "origin": lambda row: _enum(v1.TrialOrigin, row.trial.origin),
     "status": _status,
     "end_reason": lambda row: _enum(v1.EndReason, row.trial.end_reason),
     "target_reached": lambda row: row.trial.target_reached,
@@ -278,7 +282,8 @@ FIELDS: Mapping[str, Field] = {
     "end_time": _time("end_time"),
     "last_report_time": _report_time,
     "recurrence": lambda row: row.trial.recurrence or None,
-    "pruning_round": lambda row: row.trial.pruning_round if row.job.spec.num_pruning_rounds else None,
+    "role": _of_pruning_gts(lambda of: _enum(v1.PruningGtsRole, of.role)),
+    "pruning_round": _of_pruning_gts(lambda of: of.pruning_round),
     "excluded": lambda row: row.trial.excluded,
     "before_reset": lambda row: row.trial.id.trial_number <= row.job.reset_after,
     "reason": lambda row: row.trial.reason or None,

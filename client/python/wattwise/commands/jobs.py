@@ -45,15 +45,14 @@ ACTIONS: Mapping[str, Entry] = {
         "wattwise.commands.control:add_include_trial",
         "count a trial again that was excluded; the search is rebuilt with it",
     ),
-    "ban": Entry("wattwise.commands.control:add_ban", "never choose a batch size, until it is allowed again"),
-    "allow": Entry(
-        "wattwise.commands.control:add_allow",
-        "allow a batch size again that was banned, pinned, pruned, set aside or out of memory",
+    "ban": Entry("wattwise.commands.control:add_ban", "never choose a batch size, until it is unbanned"),
+    "unban": Entry("wattwise.commands.control:add_unban", "lift the ban of a batch size"),
+    "readmit": Entry(
+        "wattwise.commands.control:add_readmit",
+        "let the search choose a batch size again that was pruned, set aside or out of memory",
     ),
     "pin": Entry("wattwise.commands.control:add_pin", "give every launch this batch size, until it is unpinned"),
-    "unpin": Entry(
-        "wattwise.commands.control:add_unpin", "let the search choose again; allows the batch size that is pinned"
-    ),
+    "unpin": Entry("wattwise.commands.control:add_unpin", "let the search choose again instead of the pinned one"),
     "pause": Entry(
         "wattwise.commands.control:add_pause",
         "pause a job's search: launches get the best known batch size, and nothing is tried",
@@ -82,7 +81,7 @@ _EXAMPLES = """examples:
   wattwise jobs savings mnist-nightly
   wattwise jobs watch mnist-nightly
   wattwise jobs export mnist-nightly --output trials.csv
-  wattwise jobs allow mnist-nightly 512
+  wattwise jobs readmit mnist-nightly 512
   wattwise jobs import mnist-nightly trials.csv --dry-run
 """
 

@@ -299,7 +299,7 @@ def _spending(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tup
 def _deliveries(statistics: v1.JobStatistics) -> str:
     deliveries, groups = statistics.num_deliveries, statistics.trials
     # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
-    if any(each.type == v1.TRIAL_TYPE_IMPORTED for each in groups):
+    if any(each.origin == v1.TRIAL_ORIGIN_IMPORTED for each in groups):
         return f"{number_of(deliveries, 'trial')} since the job was registered reached the target"
     return f"{deliveries} of {number_of(sum(each.num_trials for each in groups), 'trial')} reached the target"
 

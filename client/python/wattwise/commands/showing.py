@@ -30,7 +30,7 @@ from wattwise.commands.tables import (
     print_job,
     result,
     step_time,
-    trial_type,
+    trial_origin,
     watts_per_gpu,
 )
 from wattwise.monitor.kind import monitor_text
@@ -135,7 +135,7 @@ def _facts(job: v1.Job, trial: v1.Trial) -> Iterator[tuple[str, str]]:
     yield "trial", f"{trial.id.trial_number} of {spec.job_id}"
     yield "result", result(JobTrial(job, trial))
     yield "batch size", f"{size}, the default" if size == spec.default_batch_size else str(size)
-    if (kind := trial_type(spec, trial)) != "-":
+    if (kind := trial_origin(trial)) != "-":
         yield "type", kind
     yield "why this one", trial.reason or "not recorded: it was imported, or dispatched by an older server"
     if trial.decision_message:

@@ -94,7 +94,7 @@ def print_job(
     more = _wide_columns(details, mark, figures.money is not None) if wide else ()
     print_table((*_batch_size_columns(mark), *more), rows, TableOptions(wide=wide))
     for state in details.batch_size_states:
-        if state.status != v1.BATCH_SIZE_STATUS_ALLOWED:
+        if state.pinned or not may_be_chosen(state):
             print_text(f"{state.batch_size}: {state.reason}", 2)
 
 
@@ -120,7 +120,7 @@ class _BatchSize(NamedTuple):
 
 def _batch_sizes(details: v1.JobDetails, figures: Figures) -> list[_BatchSize]:
     states = {each.batch_size: each for each in details.batch_size_states}
-    arms = {each.batch_size: each for each in details.arms}
+    arms = {each.batch_size: each for each in arms_of(details)}
     limits = {each.batch_size: each for each in details.power_limits}
     return [
         _BatchSize(
@@ -149,7 +149,7 @@ def _batch_size_columns(mark: str) -> Sequence[Column[_BatchSize]]:
 
 def _wide_columns(details: v1.JobDetails, mark: str, with_money: bool) -> Iterator[Column[_BatchSize]]:
     """What the expected costs rest on, and what else is known by batch size."""
-    if details.arms:
+    if arms_of(details):
         yield numbers("observations", lambda row: row.arm.num_observations)
         yield Column(f"expected cost of a delivery{mark}", lambda row: _mean_cost(row.arm), right=True)
         yield Column(f"std dev of that{mark}", lambda row: spread(row.arm.param_precision), right=True)
@@ -163,6 +163,17 @@ def _wide_columns(details: v1.JobDetails, mark: str, with_money: bool) -> Iterat
         yield numbers("energy of a step", lambda row: step_energy(row.limit), joules)
     if with_money:
         yield Column("mean money of a delivery", lambda row: row.money, right=True)
+
+
+def arms_of(details: v1.JobDetails) -> Sequence[v1.Arm]:
+    """The beliefs of the job's policy; empty for a policy that this client does not know."""
+    of_policy = details.policy_details
+    known: Mapping[str | None, Sequence[v1.Arm]] = {
+        "pruning_gts": of_policy.pruning_gts.arms,
+        "gts": of_policy.gts.arms,
+        "knowledge_gradient": of_policy.knowledge_gradient.arms,
+    }
+    return known.get(of_policy.WhichOneof("details"), ())
 
 
 def _mean_cost(arm: v1.Arm) -> str:
@@ -224,13 +235,26 @@ def result(row: JobTrial) -> str:
 
 
 def status_name(state: v1.BatchSizeState) -> str:
-    """The status of a batch size in words, such as "set aside"."""
-    return enum_name(v1.BatchSizeStatus, state.status)
+    """The status of a batch size in words, such as "set aside" or "banned, out of memory"."""
+    people = [word for word, is_so in (("pinned", state.pinned), ("banned", state.banned)) if is_so]
+    if people and state.status == v1.BATCH_SIZE_STATUS_AVAILABLE:
+        return ", ".join(people)
+    return ", ".join((*people, enum_name(v1.BatchSizeStatus, state.status)))
 
 
-def with_status(details: v1.JobDetails, status: v1.BatchSizeStatus.ValueType) -> list[int]:
-    """The batch sizes with a status."""
-    return [state.batch_size for state in details.batch_size_states if state.status == status]
+def may_be_chosen(state: v1.BatchSizeState) -> bool:
+    """Whether the search may choose a batch size."""
+    return state.status == v1.BATCH_SIZE_STATUS_AVAILABLE and not state.banned
+
+
+def choosable(details: v1.JobDetails) -> list[int]:
+    """The batch sizes that the search may choose."""
+    return [state.batch_size for state in details.batch_size_states if may_be_chosen(state)]
+
+
+def banned(details: v1.JobDetails) -> list[int]:
+    """The batch sizes that a person has banned."""
+    return [state.batch_size for state in details.batch_size_states if state.banned]
 
 
 def next_launch(job: v1.Job, details: v1.JobDetails) -> str:
@@ -240,15 +264,17 @@ def next_launch(job: v1.Job, details: v1.JobDetails) -> str:
         return f"batch size {job.pinned_batch_size}, like every launch until it is unpinned; no cost bound"
     if stuck(job):
         return "none: no batch size is left to try"
-    allowed = with_status(details, v1.BATCH_SIZE_STATUS_ALLOWED)
+    available = choosable(details)
     if job.paused:
         known = job.HasField("min_cost") or any(state.num_converged for state in details.batch_size_states)
-        near = f"batch size {default}, the default" if default in allowed else "the batch size nearest to the default"
+        near = f"batch size {default}, the default" if default in available else "the batch size nearest to the default"
         best = "the best known batch size" if known else f"{near}, since nothing is known yet"
         return f"{best}; no cost bound"
     if job.baseline_requested and not baseline_waits(job, details):
         return f"batch size {default}, as a baseline; no cost bound"
-    return f"{'one of the batch sizes' if len(allowed) > 1 else 'batch size'} {sizes(allowed)}, as the search chooses"
+    return (
+        f"{'one of the batch sizes' if len(available) > 1 else 'batch size'} {sizes(available)}, as the search chooses"
+    )
 
 
 def baseline_waits(job: v1.Job, details: v1.JobDetails) -> str:
@@ -258,7 +284,7 @@ def baseline_waits(job: v1.Job, details: v1.JobDetails) -> str:
     if job.paused:
         return "until the search is resumed"
     default = job.spec.default_batch_size
-    return "" if default in with_status(details, v1.BATCH_SIZE_STATUS_ALLOWED) else f"until {default} may be chosen"
+    return "" if default in choosable(details) else f"until {default} may be chosen"
 
 
 def mark_of(job: v1.Job) -> str:
@@ -272,7 +298,7 @@ def policy(spec: v1.JobSpec) -> str:
 
 
 def has_stages(spec: v1.JobSpec) -> bool:
-    """Whether the policy has stages, and trials of several types. Other policies have one, whose name says nothing."""
+    """Whether the policy has stages, and trials of several roles."""
     return spec.policy == v1.POLICY_PRUNING_GTS
 
 
@@ -280,15 +306,16 @@ def stage(job: v1.Job) -> str:
     """The stage, such as "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"; "-" for a policy without."""
     if not has_stages(job.spec):
         return "stuck" if stuck(job) else "-"
-    if job.stage != v1.STAGE_PRUNING:
+    state = job.policy_state.pruning_gts
+    if state.stage != v1.PRUNING_GTS_STAGE_PRUNING:
         return "stuck in the bandit" if stuck(job) else "bandit"
-    where = f"round {job.pruning_round + 1} of {job.spec.num_pruning_rounds}"
+    where = f"round {state.pruning_round + 1} of {job.spec.num_pruning_rounds}"
     return f"stuck in {where}" if stuck(job) else f"pruning, {where}"
 
 
 def stuck(job: v1.Job) -> bool:
     """Whether no batch size is left to try."""
-    return not job.surviving_batch_sizes
+    return not job.available_batch_sizes
 
 
 def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
@@ -324,8 +351,8 @@ def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
         yield "pinned", str(job.pinned_batch_size)
     if job.paused:
         yield "paused", "once nothing is pinned" if pinned else "nothing is tried"
-    if banned := with_status(details, v1.BATCH_SIZE_STATUS_BANNED):
-        yield "banned", sizes(banned)
+    if sizes_banned := banned(details):
+        yield "banned", sizes(sizes_banned)
     if job.reset_after:
         when = f"{moment(job.reset_time)}, " if job.HasField("reset_time") else ""
         yield "reset", f"{when}after trial {job.reset_after}: {_numbered(job.reset_after)} not count"
@@ -340,7 +367,7 @@ def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
     for change in details.changes:
         if change.message not in warned:
             yield "changed", change.message
-    yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)}): launches may get these"
+    yield "available", f"{sizes(job.available_batch_sizes)} (of {sizes(spec.batch_sizes)}): launches may get these"
     sign = "at least" if spec.higher_is_better_metric else "at most"
     yield "target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
@@ -386,9 +413,9 @@ def _unusual(trials: Iterable[v1.Trial]) -> Iterable[tuple[str, str]]:
     for trial in trials:
         if trial.excluded:
             numbers["excluded trials"].append(trial.id.trial_number)
-        if trial.type == v1.TRIAL_TYPE_REQUESTED:
+        if trial.origin == v1.TRIAL_ORIGIN_REQUESTED:
             numbers["requested trials"].append(trial.id.trial_number)
-        if trial.type == v1.TRIAL_TYPE_IMPORTED:
+        if trial.origin == v1.TRIAL_ORIGIN_IMPORTED:
             numbers["imported trials"].append(trial.id.trial_number)
     for name, found in numbers.items():
         if found:
@@ -413,10 +440,12 @@ def _warnings(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
         yield "warning", f"{where}{warning.message}"
 
 
-def trial_type(spec: v1.JobSpec, trial: v1.Trial) -> str:
-    """The type of a trial; that of one which the search chose says nothing without stages."""
-    chosen = trial.type not in (v1.TRIAL_TYPE_REQUESTED, v1.TRIAL_TYPE_IMPORTED)
-    return "-" if chosen and not has_stages(spec) else enum_name(v1.TrialType, trial.type)
+def trial_origin(trial: v1.Trial) -> str:
+    """Who chose a trial's batch size, and what the trial is for if its policy says so: "search, exploration"."""
+    origin = enum_name(v1.TrialOrigin, trial.origin)
+    if not trial.HasField("pruning_gts"):
+        return origin
+    return f"{origin}, {enum_name(v1.PruningGtsRole, trial.pruning_gts.role)}"
 
 
 def monitors(job: v1.Job) -> str:
@@ -509,7 +538,7 @@ JOB_COLUMNS: Sequence[Column[v1.JobListing]] = (
     Column("job", lambda row: row.job.spec.job_id),
     Column("state", listed_state, priority=1),
     numbers("used now", lambda row: batch_size_in_use(row.job), priority=2),
-    Column("survivors", lambda row: sizes(row.job.surviving_batch_sizes), priority=6),
+    Column("available", lambda row: sizes(row.job.available_batch_sizes), priority=6),
     numbers("trials", lambda row: row.job.num_trials, priority=3),
     numbers("expected cost", lambda row: _best_known_cost(row.job), joules, priority=2),
     Column("monitor", lambda row: monitors(row.job), priority=5),
@@ -537,7 +566,7 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     numbers("trial", lambda row: row.trial.id.trial_number),
     numbers("batch size", lambda row: row.trial.id.batch_size, priority=1),
     Column("result", result, priority=1),
-    Column("type", lambda row: trial_type(row.job.spec, row.trial), priority=9),
+    Column("origin", lambda row: trial_origin(row.trial), priority=9),
     Column("status", _status, priority=12),
     Column("ended by", lambda row: end_reason(row.trial.end_reason) if row.trial.end_reason else "", priority=13),
     Column("target", lambda row: target(row.job.spec, row.trial), priority=14),

@@ -30,7 +30,9 @@ OfJob = TypeVar(
     "OfJob",
     v1.GetJobResponse,
     v1.ResetJobResponse,
-    v1.SetBatchSizeStateResponse,
+    v1.ReadmitBatchSizeResponse,
+    v1.SetBatchSizeBannedResponse,
+    v1.SetPinnedBatchSizeResponse,
     v1.SetJobPausedResponse,
     v1.RequestBaselineResponse,
     v1.SetJobPolicyResponse,
@@ -548,23 +550,58 @@ class Client:
         request = v1.SetTrialExcludedRequest(trial=trial, excluded=excluded)
         return self._call(lambda link: link.control.SetTrialExcluded, request, timeout)
 
-    def set_batch_size_state(
-        self, job_id: str, batch_size: int, status: v1.BatchSizeStatus.ValueType, *, timeout: float | None = None
-    ) -> v1.SetBatchSizeStateResponse:
-        """Allows, bans or pins a batch size.
+    def set_batch_size_banned(
+        self, job_id: str, batch_size: int, *, banned: bool, timeout: float | None = None
+    ) -> v1.SetBatchSizeBannedResponse:
+        """Bans a batch size, so that the search does not choose it, or lifts its ban.
 
         Args:
             job_id: the job.
             batch_size: one of its batch sizes.
-            status: `BATCH_SIZE_STATUS_ALLOWED`, which also forgives failures and misses, `_BANNED` or `_PINNED`.
+            banned: whether it is banned.
             timeout: seconds; None is the client's.
 
         Raises:
-            InvalidRequestError: if the job has no such batch size, for another status, or if none would be left.
+            InvalidRequestError: if the job has no such batch size.
+            JobNotFoundError: if the job is not registered.
+            NotPossibleNowError: if no batch size would be left.
+        """
+        request = v1.SetBatchSizeBannedRequest(job_id=job_id, batch_size=batch_size, banned=banned)
+        return self._about(lambda link: link.control.SetBatchSizeBanned, request, timeout)
+
+    def set_pinned_batch_size(
+        self, job_id: str, batch_size: int | None, *, timeout: float | None = None
+    ) -> v1.SetPinnedBatchSizeResponse:
+        """Pins a batch size, so that every launch gets it, or unpins it.
+
+        Args:
+            job_id: the job.
+            batch_size: one of its batch sizes; None: none is pinned.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            InvalidRequestError: if the job has no such batch size.
             JobNotFoundError: if the job is not registered.
         """
-        request = v1.SetBatchSizeStateRequest(job_id=job_id, batch_size=batch_size, status=status)
-        return self._about(lambda link: link.control.SetBatchSizeState, request, timeout)
+        request = v1.SetPinnedBatchSizeRequest(job_id=job_id, batch_size=batch_size)
+        return self._about(lambda link: link.control.SetPinnedBatchSize, request, timeout)
+
+    def readmit_batch_size(
+        self, job_id: str, batch_size: int, *, timeout: float | None = None
+    ) -> v1.ReadmitBatchSizeResponse:
+        """Readmits a batch size to the search: its failures, its memory and its pruning no longer count.
+
+        Args:
+            job_id: the job.
+            batch_size: one of its batch sizes.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            InvalidRequestError: if the job has no such batch size.
+            JobNotFoundError: if the job is not registered.
+        """
+        request = v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=batch_size)
+        return self._about(lambda link: link.control.ReadmitBatchSize, request, timeout)
 
     def set_job_paused(self, job_id: str, *, paused: bool, timeout: float | None = None) -> v1.SetJobPausedResponse:
         """Pauses the job's search, so that launches get the best known batch size, or resumes it.

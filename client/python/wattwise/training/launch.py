@@ -354,7 +354,7 @@ class ServerLaunch:
         # The server may have dispatched a trial with another batch size, which the delivery ends.
         self._launch_id = fallback_request(self._launch_id)
         trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size, launch_id=self._launch_id)
-        trial = v1.Trial(id=trial_id, type=v1.TRIAL_TYPE_IMPORTED, status=v1.TRIAL_STATUS_RUNNING)
+        trial = v1.Trial(id=trial_id, origin=v1.TRIAL_ORIGIN_IMPORTED, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(time.time_ns())
         return StartedTrial(TrialInfo(trial, job, f"the fallback batch size: {cause}", self._launch_id, kind))
 
@@ -397,8 +397,8 @@ class ServerLaunch:
         if record is not None and record.ended_by_trainer(job.spec):
             raise saved.ended(record.end_reason)
         self._unasked = True
-        trial_type = v1.TRIAL_TYPE_UNSPECIFIED if saved.trial_number else v1.TRIAL_TYPE_IMPORTED
-        trial = v1.Trial(id=saved.trial_id, type=trial_type, status=v1.TRIAL_STATUS_RUNNING)
+        origin = v1.TRIAL_ORIGIN_UNSPECIFIED if saved.trial_number else v1.TRIAL_ORIGIN_IMPORTED
+        trial = v1.Trial(id=saved.trial_id, origin=origin, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(saved.start_time_nanoseconds)
         return StartedTrial(TrialInfo(trial, job, reason, saved.launch_id, kind), saved.progress)
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ewattwise/v1/error_reason.proto\x12\x0bwattwise.v1*\xc2\x04\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12!\n\x1d\x45RROR_REASON_INVALID_JOB_SPEC\x10\x01\x12\x1c\n\x18\x45RROR_REASON_JOB_DIFFERS\x10\x02\x12\x1e\n\x1a\x45RROR_REASON_JOB_NOT_FOUND\x10\x03\x12 \n\x1c\x45RROR_REASON_TRIAL_NOT_FOUND\x10\x04\x12#\n\x1f\x45RROR_REASON_NO_BATCH_SIZE_LEFT\x10\x05\x12\x1f\n\x1b\x45RROR_REASON_INVALID_RESULT\x10\x06\x12 \n\x1c\x45RROR_REASON_INVALID_REQUEST\x10\x07\x12$\n ERROR_REASON_STORAGE_UNAVAILABLE\x10\x08\x12\x1e\n\x1a\x45RROR_REASON_SHUTTING_DOWN\x10\t\x12\x19\n\x15\x45RROR_REASON_INTERNAL\x10\n\x12 \n\x1c\x45RROR_REASON_UNAUTHENTICATED\x10\x0b\x12\"\n\x1e\x45RROR_REASON_PERMISSION_DENIED\x10\x0c\x12\x1e\n\x1a\x45RROR_REASON_TOO_MANY_JOBS\x10\r\x12!\n\x1d\x45RROR_REASON_TOO_MANY_STREAMS\x10\x0e\x12 \n\x1c\x45RROR_REASON_TOO_MANY_TRIALS\x10\x0f\x12\x1e\n\x1a\x45RROR_REASON_TRIAL_DELETED\x10\x10\x42\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ewattwise/v1/error_reason.proto\x12\x0bwattwise.v1*\xe5\x04\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12!\n\x1d\x45RROR_REASON_INVALID_JOB_SPEC\x10\x01\x12\x1c\n\x18\x45RROR_REASON_JOB_DIFFERS\x10\x02\x12\x1e\n\x1a\x45RROR_REASON_JOB_NOT_FOUND\x10\x03\x12 \n\x1c\x45RROR_REASON_TRIAL_NOT_FOUND\x10\x04\x12#\n\x1f\x45RROR_REASON_NO_BATCH_SIZE_LEFT\x10\x05\x12\x1f\n\x1b\x45RROR_REASON_INVALID_RESULT\x10\x06\x12 \n\x1c\x45RROR_REASON_INVALID_REQUEST\x10\x07\x12$\n ERROR_REASON_STORAGE_UNAVAILABLE\x10\x08\x12\x1e\n\x1a\x45RROR_REASON_SHUTTING_DOWN\x10\t\x12\x19\n\x15\x45RROR_REASON_INTERNAL\x10\n\x12 \n\x1c\x45RROR_REASON_UNAUTHENTICATED\x10\x0b\x12\"\n\x1e\x45RROR_REASON_PERMISSION_DENIED\x10\x0c\x12\x1e\n\x1a\x45RROR_REASON_TOO_MANY_JOBS\x10\r\x12!\n\x1d\x45RROR_REASON_TOO_MANY_STREAMS\x10\x0e\x12 \n\x1c\x45RROR_REASON_TOO_MANY_TRIALS\x10\x0f\x12\x1e\n\x1a\x45RROR_REASON_TRIAL_DELETED\x10\x10\x12!\n\x1d\x45RROR_REASON_NOT_POSSIBLE_NOW\x10\x11\x42\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'P\001Z\013wattwise/v1'
   _globals['_ERRORREASON']._serialized_start=48
-  _globals['_ERRORREASON']._serialized_end=626
+  _globals['_ERRORREASON']._serialized_end=661
 # @@protoc_insertion_point(module_scope)

@@ -47,12 +47,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
         {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
     """
     ERROR_REASON_NO_BATCH_SIZE_LEFT: _ErrorReason.ValueType  # 5
-    """FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobControl brings
-    a batch size back: ResetJob, or SetBatchSizeState.
-    The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
+    """FAILED_PRECONDITION: no batch size is left to try, because each has missed the target, failed, run out of memory or been
+    banned, or lies beyond one that has. The message says what to change, and which call brings a batch size back: ResetJob,
+    ReadmitBatchSize or SetBatchSizeBanned. The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
 
-        {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
-         "untried": "8, 128"}
+        {"job_id": "mnist-nightly", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
+         "banned": "256", "untried": "8, 128"}
     """
     ERROR_REASON_INVALID_RESULT: _ErrorReason.ValueType  # 6
     """INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
@@ -109,6 +109,13 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
 
         {"job_id": "mnist-nightly"}
     """
+    ERROR_REASON_NOT_POSSIBLE_NOW: _ErrorReason.ValueType  # 17
+    """FAILED_PRECONDITION: a valid call is not possible in the job's present state: a ban of the last available batch size, a
+    baseline while the default batch size may not be chosen, or a trial from before a reset that is to count again. The message
+    says what to change first; nothing was changed, and a retry alone does not help.
+
+        {"job_id": "mnist-nightly"}
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
@@ -141,12 +148,12 @@ deleted with its job, ERROR_REASON_TRIAL_DELETED says so.
     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
 """
 ERROR_REASON_NO_BATCH_SIZE_LEFT: ErrorReason.ValueType  # 5
-"""FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobControl brings
-a batch size back: ResetJob, or SetBatchSizeState.
-The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
+"""FAILED_PRECONDITION: no batch size is left to try, because each has missed the target, failed, run out of memory or been
+banned, or lies beyond one that has. The message says what to change, and which call brings a batch size back: ResetJob,
+ReadmitBatchSize or SetBatchSizeBanned. The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
 
-    {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
-     "untried": "8, 128"}
+    {"job_id": "mnist-nightly", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
+     "banned": "256", "untried": "8, 128"}
 """
 ERROR_REASON_INVALID_RESULT: ErrorReason.ValueType  # 6
 """INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
@@ -200,6 +207,13 @@ ERROR_REASON_TRIAL_DELETED: ErrorReason.ValueType  # 16
 END_REASON_JOB_DELETED, and do not import the trial or register the job again. The server remembers the trials that
 it dispatched for a year after their deletion; after that, it answers ERROR_REASON_TRIAL_NOT_FOUND or
 ERROR_REASON_JOB_NOT_FOUND.
+
+    {"job_id": "mnist-nightly"}
+"""
+ERROR_REASON_NOT_POSSIBLE_NOW: ErrorReason.ValueType  # 17
+"""FAILED_PRECONDITION: a valid call is not possible in the job's present state: a ban of the last available batch size, a
+baseline while the default batch size may not be chosen, or a trial from before a reset that is to count again. The message
+says what to change first; nothing was changed, and a retry alone does not help.
 
     {"job_id": "mnist-nightly"}
 """

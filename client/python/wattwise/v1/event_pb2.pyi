@@ -42,29 +42,33 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """A person requested a trial of the default batch size."""
     EVENT_KIND_BATCH_SIZE_PINNED: _EventKind.ValueType  # 8
     """A person pinned a batch size."""
-    EVENT_KIND_BATCH_SIZE_BANNED: _EventKind.ValueType  # 9
+    EVENT_KIND_BATCH_SIZE_UNPINNED: _EventKind.ValueType  # 9
+    """A person unpinned a batch size."""
+    EVENT_KIND_BATCH_SIZE_BANNED: _EventKind.ValueType  # 10
     """A person banned a batch size."""
-    EVENT_KIND_BATCH_SIZE_ALLOWED: _EventKind.ValueType  # 10
-    """A person allowed a batch size."""
-    EVENT_KIND_TRIAL_EXCLUDED: _EventKind.ValueType  # 11
+    EVENT_KIND_BATCH_SIZE_UNBANNED: _EventKind.ValueType  # 11
+    """A person lifted the ban of a batch size."""
+    EVENT_KIND_BATCH_SIZE_READMITTED: _EventKind.ValueType  # 12
+    """A person readmitted a batch size: what ruled it out no longer counts."""
+    EVENT_KIND_TRIAL_EXCLUDED: _EventKind.ValueType  # 13
     """A person excluded a trial."""
-    EVENT_KIND_TRIAL_INCLUDED: _EventKind.ValueType  # 12
+    EVENT_KIND_TRIAL_INCLUDED: _EventKind.ValueType  # 14
     """A person included a trial again."""
-    EVENT_KIND_TRIAL_FAILED: _EventKind.ValueType  # 13
+    EVENT_KIND_TRIAL_FAILED: _EventKind.ValueType  # 15
     """A trial failed: it crashed, was lost, preempted or ran out of memory, or completed without a decision."""
-    EVENT_KIND_TRIAL_REVIVED: _EventKind.ValueType  # 14
+    EVENT_KIND_TRIAL_REVIVED: _EventKind.ValueType  # 16
     """A lost or preempted trial went on."""
-    EVENT_KIND_TRIAL_IMPORTED: _EventKind.ValueType  # 15
+    EVENT_KIND_TRIAL_IMPORTED: _EventKind.ValueType  # 17
     """A trial that ran without the server was imported."""
-    EVENT_KIND_TRIAL_WARNED: _EventKind.ValueType  # 16
+    EVENT_KIND_TRIAL_WARNED: _EventKind.ValueType  # 18
     """Something looks wrong about a trial."""
-    EVENT_KIND_BATCH_SIZE_STATUS_CHANGED: _EventKind.ValueType  # 17
+    EVENT_KIND_BATCH_SIZE_STATUS_CHANGED: _EventKind.ValueType  # 19
     """The search ruled out a batch size, set it aside, or may choose it again."""
-    EVENT_KIND_BEST_KNOWN_CHANGED: _EventKind.ValueType  # 18
+    EVENT_KIND_BEST_KNOWN_CHANGED: _EventKind.ValueType  # 20
     """Another batch size has the lowest cost."""
-    EVENT_KIND_POWER_PROFILED: _EventKind.ValueType  # 19
+    EVENT_KIND_POWER_PROFILED: _EventKind.ValueType  # 21
     """A trial profiled the power limits of its batch size."""
-    EVENT_KIND_CHANGE_DETECTED: _EventKind.ValueType  # 20
+    EVENT_KIND_CHANGE_DETECTED: _EventKind.ValueType  # 22
     """The policy detected that the job's behaviour has changed, when the trial of the event ended; see DetectedChange. Its
     batch size is the one whose trials show it most clearly.
     """
@@ -90,29 +94,33 @@ EVENT_KIND_BASELINE_REQUESTED: EventKind.ValueType  # 7
 """A person requested a trial of the default batch size."""
 EVENT_KIND_BATCH_SIZE_PINNED: EventKind.ValueType  # 8
 """A person pinned a batch size."""
-EVENT_KIND_BATCH_SIZE_BANNED: EventKind.ValueType  # 9
+EVENT_KIND_BATCH_SIZE_UNPINNED: EventKind.ValueType  # 9
+"""A person unpinned a batch size."""
+EVENT_KIND_BATCH_SIZE_BANNED: EventKind.ValueType  # 10
 """A person banned a batch size."""
-EVENT_KIND_BATCH_SIZE_ALLOWED: EventKind.ValueType  # 10
-"""A person allowed a batch size."""
-EVENT_KIND_TRIAL_EXCLUDED: EventKind.ValueType  # 11
+EVENT_KIND_BATCH_SIZE_UNBANNED: EventKind.ValueType  # 11
+"""A person lifted the ban of a batch size."""
+EVENT_KIND_BATCH_SIZE_READMITTED: EventKind.ValueType  # 12
+"""A person readmitted a batch size: what ruled it out no longer counts."""
+EVENT_KIND_TRIAL_EXCLUDED: EventKind.ValueType  # 13
 """A person excluded a trial."""
-EVENT_KIND_TRIAL_INCLUDED: EventKind.ValueType  # 12
+EVENT_KIND_TRIAL_INCLUDED: EventKind.ValueType  # 14
 """A person included a trial again."""
-EVENT_KIND_TRIAL_FAILED: EventKind.ValueType  # 13
+EVENT_KIND_TRIAL_FAILED: EventKind.ValueType  # 15
 """A trial failed: it crashed, was lost, preempted or ran out of memory, or completed without a decision."""
-EVENT_KIND_TRIAL_REVIVED: EventKind.ValueType  # 14
+EVENT_KIND_TRIAL_REVIVED: EventKind.ValueType  # 16
 """A lost or preempted trial went on."""
-EVENT_KIND_TRIAL_IMPORTED: EventKind.ValueType  # 15
+EVENT_KIND_TRIAL_IMPORTED: EventKind.ValueType  # 17
 """A trial that ran without the server was imported."""
-EVENT_KIND_TRIAL_WARNED: EventKind.ValueType  # 16
+EVENT_KIND_TRIAL_WARNED: EventKind.ValueType  # 18
 """Something looks wrong about a trial."""
-EVENT_KIND_BATCH_SIZE_STATUS_CHANGED: EventKind.ValueType  # 17
+EVENT_KIND_BATCH_SIZE_STATUS_CHANGED: EventKind.ValueType  # 19
 """The search ruled out a batch size, set it aside, or may choose it again."""
-EVENT_KIND_BEST_KNOWN_CHANGED: EventKind.ValueType  # 18
+EVENT_KIND_BEST_KNOWN_CHANGED: EventKind.ValueType  # 20
 """Another batch size has the lowest cost."""
-EVENT_KIND_POWER_PROFILED: EventKind.ValueType  # 19
+EVENT_KIND_POWER_PROFILED: EventKind.ValueType  # 21
 """A trial profiled the power limits of its batch size."""
-EVENT_KIND_CHANGE_DETECTED: EventKind.ValueType  # 20
+EVENT_KIND_CHANGE_DETECTED: EventKind.ValueType  # 22
 """The policy detected that the job's behaviour has changed, when the trial of the event ended; see DetectedChange. Its
 batch size is the one whose trials show it most clearly.
 """

@@ -197,43 +197,40 @@ class SetTrialExcludedResponse(_message.Message):
 Global___SetTrialExcludedResponse: _TypeAlias = SetTrialExcludedResponse  # noqa: Y015
 
 @_typing.final
-class SetBatchSizeStateRequest(_message.Message):
-    """Request of SetBatchSizeState."""
+class SetBatchSizeBannedRequest(_message.Message):
+    """Request of SetBatchSizeBanned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    STATUS_FIELD_NUMBER: _builtins.int
+    BANNED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job; an empty id is refused as unknown."""
     batch_size: _builtins.int
-    """One of the job's batch sizes. Required: 0 is refused."""
-    status: _job_pb2.BatchSizeStatus.ValueType
-    """BATCH_SIZE_STATUS_ALLOWED: it may be chosen, also if it was pruned, set aside or out of memory, whose causes no longer
-    count; it is no longer banned or pinned. Memory: smaller batch sizes are then taken to fit, too, and larger ones may be
-    chosen again unless one of them, or one in between, ran out of memory itself.
-    BATCH_SIZE_STATUS_BANNED: it is not chosen; the last one that may be chosen cannot be banned.
-    BATCH_SIZE_STATUS_PINNED: every launch gets it. Any other status is refused.
-    """
+    """Required. One of the job's batch sizes; 0 is refused."""
+    banned: _builtins.bool
+    """Required. True: the batch size is banned. False: it is not. Unset is refused."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         batch_size: _builtins.int = ...,
-        status: _job_pb2.BatchSizeStatus.ValueType = ...,
+        banned: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_banned", b"_banned", "banned", b"banned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_banned", b"_banned", "banned", b"banned", "batch_size", b"batch_size", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__banned: _TypeAlias = _typing.Literal["banned"]  # noqa: Y015
+    _WhichOneofArgType__banned: _TypeAlias = _typing.Literal["_banned", b"_banned"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__banned) -> _WhichOneofReturnType__banned | None: ...
 
-Global___SetBatchSizeStateRequest: _TypeAlias = SetBatchSizeStateRequest  # noqa: Y015
+Global___SetBatchSizeBannedRequest: _TypeAlias = SetBatchSizeBannedRequest  # noqa: Y015
 
 @_typing.final
-class SetBatchSizeStateResponse(_message.Message):
-    """Response of SetBatchSizeState."""
+class SetBatchSizeBannedResponse(_message.Message):
+    """Response of SetBatchSizeBanned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -259,7 +256,121 @@ class SetBatchSizeStateResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetBatchSizeStateResponse: _TypeAlias = SetBatchSizeStateResponse  # noqa: Y015
+Global___SetBatchSizeBannedResponse: _TypeAlias = SetBatchSizeBannedResponse  # noqa: Y015
+
+@_typing.final
+class SetPinnedBatchSizeRequest(_message.Message):
+    """Request of SetPinnedBatchSize."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Required. The job; an empty id is refused as unknown."""
+    batch_size: _builtins.int
+    """One of the job's batch sizes, which is pinned; 0 is refused. Unset: no batch size is pinned."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        batch_size: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "batch_size", b"batch_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "batch_size", b"batch_size", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch_size: _TypeAlias = _typing.Literal["batch_size"]  # noqa: Y015
+    _WhichOneofArgType__batch_size: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_size) -> _WhichOneofReturnType__batch_size | None: ...
+
+Global___SetPinnedBatchSizeRequest: _TypeAlias = SetPinnedBatchSizeRequest  # noqa: Y015
+
+@_typing.final
+class SetPinnedBatchSizeResponse(_message.Message):
+    """Response of SetPinnedBatchSize."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
+        """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPinnedBatchSizeResponse: _TypeAlias = SetPinnedBatchSizeResponse  # noqa: Y015
+
+@_typing.final
+class ReadmitBatchSizeRequest(_message.Message):
+    """Request of ReadmitBatchSize."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Required. The job; an empty id is refused as unknown."""
+    batch_size: _builtins.int
+    """Required. One of the job's batch sizes; 0 is refused."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        batch_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadmitBatchSizeRequest: _TypeAlias = ReadmitBatchSizeRequest  # noqa: Y015
+
+@_typing.final
+class ReadmitBatchSizeResponse(_message.Message):
+    """Response of ReadmitBatchSize."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
+        """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadmitBatchSizeResponse: _TypeAlias = ReadmitBatchSizeResponse  # noqa: Y015
 
 @_typing.final
 class SetJobPausedRequest(_message.Message):

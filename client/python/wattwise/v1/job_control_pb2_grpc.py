@@ -51,10 +51,20 @@ class JobControlStub(object):
                 request_serializer=wattwise_dot_v1_dot_job__control__pb2.SetTrialExcludedRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetTrialExcludedResponse.FromString,
                 _registered_method=True)
-        self.SetBatchSizeState = channel.unary_unary(
-                '/wattwise.v1.JobControl/SetBatchSizeState',
-                request_serializer=wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeStateRequest.SerializeToString,
-                response_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeStateResponse.FromString,
+        self.SetBatchSizeBanned = channel.unary_unary(
+                '/wattwise.v1.JobControl/SetBatchSizeBanned',
+                request_serializer=wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeBannedRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeBannedResponse.FromString,
+                _registered_method=True)
+        self.SetPinnedBatchSize = channel.unary_unary(
+                '/wattwise.v1.JobControl/SetPinnedBatchSize',
+                request_serializer=wattwise_dot_v1_dot_job__control__pb2.SetPinnedBatchSizeRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetPinnedBatchSizeResponse.FromString,
+                _registered_method=True)
+        self.ReadmitBatchSize = channel.unary_unary(
+                '/wattwise.v1.JobControl/ReadmitBatchSize',
+                request_serializer=wattwise_dot_v1_dot_job__control__pb2.ReadmitBatchSizeRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__control__pb2.ReadmitBatchSizeResponse.FromString,
                 _registered_method=True)
         self.SetJobPaused = channel.unary_unary(
                 '/wattwise.v1.JobControl/SetJobPaused',
@@ -98,15 +108,39 @@ class JobControlServicer(object):
 
     def SetTrialExcluded(self, request, context):
         """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-        profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+        profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SetBatchSizeState(self, request, context):
-        """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-        a pinned batch size have no cost bound.
+    def SetBatchSizeBanned(self, request, context):
+        """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
+        batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
+        batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
+        so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+        NOT_POSSIBLE_NOW for a ban of the last available batch size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPinnedBatchSize(self, request, context):
+        """Pins a batch size in place of any other, or unpins it. Called by people and tools. Writes the pin alone: every launch gets
+        the pinned batch size, whatever its status and even if it is banned, and its trials have no cost bound. Once it is
+        unpinned, its status and ban are what they would be without the pin. A retry, like any call that asks for what is already
+        so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadmitBatchSize(self, request, context):
+        """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
+        trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
+        too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
+        stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
+        no such batch size.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,7 +158,8 @@ class JobControlServicer(object):
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
         a retry with the same request_id changes nothing.
         While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-        Banning the default batch size withdraws it, and so does a reset.
+        Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
+        pruned or out of memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,10 +192,20 @@ def add_JobControlServicer_to_server(servicer, server):
                     request_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetTrialExcludedRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_job__control__pb2.SetTrialExcludedResponse.SerializeToString,
             ),
-            'SetBatchSizeState': grpc.unary_unary_rpc_method_handler(
-                    servicer.SetBatchSizeState,
-                    request_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeStateRequest.FromString,
-                    response_serializer=wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeStateResponse.SerializeToString,
+            'SetBatchSizeBanned': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetBatchSizeBanned,
+                    request_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeBannedRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeBannedResponse.SerializeToString,
+            ),
+            'SetPinnedBatchSize': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPinnedBatchSize,
+                    request_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetPinnedBatchSizeRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__control__pb2.SetPinnedBatchSizeResponse.SerializeToString,
+            ),
+            'ReadmitBatchSize': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadmitBatchSize,
+                    request_deserializer=wattwise_dot_v1_dot_job__control__pb2.ReadmitBatchSizeRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__control__pb2.ReadmitBatchSizeResponse.SerializeToString,
             ),
             'SetJobPaused': grpc.unary_unary_rpc_method_handler(
                     servicer.SetJobPaused,
@@ -272,7 +317,7 @@ class JobControl(object):
             _registered_method=True)
 
     @staticmethod
-    def SetBatchSizeState(request,
+    def SetBatchSizeBanned(request,
             target,
             options=(),
             channel_credentials=None,
@@ -285,9 +330,63 @@ class JobControl(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/wattwise.v1.JobControl/SetBatchSizeState',
-            wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeStateRequest.SerializeToString,
-            wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeStateResponse.FromString,
+            '/wattwise.v1.JobControl/SetBatchSizeBanned',
+            wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeBannedRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__control__pb2.SetBatchSizeBannedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPinnedBatchSize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobControl/SetPinnedBatchSize',
+            wattwise_dot_v1_dot_job__control__pb2.SetPinnedBatchSizeRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__control__pb2.SetPinnedBatchSizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadmitBatchSize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobControl/ReadmitBatchSize',
+            wattwise_dot_v1_dot_job__control__pb2.ReadmitBatchSizeRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__control__pb2.ReadmitBatchSizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,11 +47,27 @@ class JobControlStub:
     """
     SetTrialExcluded: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-    profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+    profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
     """
-    SetBatchSizeState: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeStateRequest, _job_control_pb2.SetBatchSizeStateResponse]
-    """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-    a pinned batch size have no cost bound.
+    SetBatchSizeBanned: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]
+    """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
+    batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
+    batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
+    so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+    NOT_POSSIBLE_NOW for a ban of the last available batch size.
+    """
+    SetPinnedBatchSize: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetPinnedBatchSizeRequest, _job_control_pb2.SetPinnedBatchSizeResponse]
+    """Pins a batch size in place of any other, or unpins it. Called by people and tools. Writes the pin alone: every launch gets
+    the pinned batch size, whatever its status and even if it is banned, and its trials have no cost bound. Once it is
+    unpinned, its status and ban are what they would be without the pin. A retry, like any call that asks for what is already
+    so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size.
+    """
+    ReadmitBatchSize: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.ReadmitBatchSizeRequest, _job_control_pb2.ReadmitBatchSizeResponse]
+    """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
+    trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
+    too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
+    stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
+    no such batch size.
     """
     SetJobPaused: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
@@ -61,7 +77,8 @@ class JobControlStub:
     """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
     a retry with the same request_id changes nothing.
     While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-    Banning the default batch size withdraws it, and so does a reset.
+    Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
+    pruned or out of memory.
     """
     SetJobPolicy: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]
     """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
@@ -88,11 +105,27 @@ class JobControlAsyncStub(JobControlStub):
     """
     SetTrialExcluded: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]  # type: ignore[assignment]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-    profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+    profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
     """
-    SetBatchSizeState: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeStateRequest, _job_control_pb2.SetBatchSizeStateResponse]  # type: ignore[assignment]
-    """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-    a pinned batch size have no cost bound.
+    SetBatchSizeBanned: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]  # type: ignore[assignment]
+    """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
+    batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
+    batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
+    so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+    NOT_POSSIBLE_NOW for a ban of the last available batch size.
+    """
+    SetPinnedBatchSize: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetPinnedBatchSizeRequest, _job_control_pb2.SetPinnedBatchSizeResponse]  # type: ignore[assignment]
+    """Pins a batch size in place of any other, or unpins it. Called by people and tools. Writes the pin alone: every launch gets
+    the pinned batch size, whatever its status and even if it is banned, and its trials have no cost bound. Once it is
+    unpinned, its status and ban are what they would be without the pin. A retry, like any call that asks for what is already
+    so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size.
+    """
+    ReadmitBatchSize: _aio.UnaryUnaryMultiCallable[_job_control_pb2.ReadmitBatchSizeRequest, _job_control_pb2.ReadmitBatchSizeResponse]  # type: ignore[assignment]
+    """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
+    trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
+    too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
+    stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
+    no such batch size.
     """
     SetJobPaused: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]  # type: ignore[assignment]
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
@@ -102,7 +135,8 @@ class JobControlAsyncStub(JobControlStub):
     """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
     a retry with the same request_id changes nothing.
     While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-    Banning the default batch size withdraws it, and so does a reset.
+    Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
+    pruned or out of memory.
     """
     SetJobPolicy: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]  # type: ignore[assignment]
     """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
@@ -144,17 +178,45 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetTrialExcludedResponse, _abc.Awaitable[_job_control_pb2.SetTrialExcludedResponse]]:
         """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-        profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+        profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
         """
 
     @_abc_1.abstractmethod
-    def SetBatchSizeState(
+    def SetBatchSizeBanned(
         self,
-        request: _job_control_pb2.SetBatchSizeStateRequest,
+        request: _job_control_pb2.SetBatchSizeBannedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_job_control_pb2.SetBatchSizeStateResponse, _abc.Awaitable[_job_control_pb2.SetBatchSizeStateResponse]]:
-        """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-        a pinned batch size have no cost bound.
+    ) -> _typing.Union[_job_control_pb2.SetBatchSizeBannedResponse, _abc.Awaitable[_job_control_pb2.SetBatchSizeBannedResponse]]:
+        """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
+        batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
+        batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
+        so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+        NOT_POSSIBLE_NOW for a ban of the last available batch size.
+        """
+
+    @_abc_1.abstractmethod
+    def SetPinnedBatchSize(
+        self,
+        request: _job_control_pb2.SetPinnedBatchSizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_control_pb2.SetPinnedBatchSizeResponse, _abc.Awaitable[_job_control_pb2.SetPinnedBatchSizeResponse]]:
+        """Pins a batch size in place of any other, or unpins it. Called by people and tools. Writes the pin alone: every launch gets
+        the pinned batch size, whatever its status and even if it is banned, and its trials have no cost bound. Once it is
+        unpinned, its status and ban are what they would be without the pin. A retry, like any call that asks for what is already
+        so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadmitBatchSize(
+        self,
+        request: _job_control_pb2.ReadmitBatchSizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_control_pb2.ReadmitBatchSizeResponse, _abc.Awaitable[_job_control_pb2.ReadmitBatchSizeResponse]]:
+        """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
+        trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
+        too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
+        stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
+        no such batch size.
         """
 
     @_abc_1.abstractmethod
@@ -176,7 +238,8 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
         a retry with the same request_id changes nothing.
         While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-        Banning the default batch size withdraws it, and so does a reset.
+        Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
+        pruned or out of memory.
         """
 
     @_abc_1.abstractmethod

@@ -30,7 +30,7 @@ class _PolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Policy.ValueTy
     POLICY_UNSPECIFIED: _Policy.ValueType  # 0
     """The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists."""
     POLICY_PRUNING_GTS: _Policy.ValueType  # 1
-    """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
+    """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the remaining ones (NSDI 2023, "Zeus")."""
     POLICY_GTS: _Policy.ValueType  # 2
     """Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size."""
     POLICY_KNOWLEDGE_GRADIENT: _Policy.ValueType  # 3
@@ -44,7 +44,7 @@ class Policy(_Policy, metaclass=_PolicyEnumTypeWrapper):
 POLICY_UNSPECIFIED: Policy.ValueType  # 0
 """The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists."""
 POLICY_PRUNING_GTS: Policy.ValueType  # 1
-"""Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
+"""Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the remaining ones (NSDI 2023, "Zeus")."""
 POLICY_GTS: Policy.ValueType  # 2
 """Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size."""
 POLICY_KNOWLEDGE_GRADIENT: Policy.ValueType  # 3
@@ -52,34 +52,6 @@ POLICY_KNOWLEDGE_GRADIENT: Policy.ValueType  # 3
 least.
 """
 Global___Policy: _TypeAlias = Policy  # noqa: Y015
-
-class _Stage:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _StageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stage.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    STAGE_UNSPECIFIED: _Stage.ValueType  # 0
-    """Never sent by the server."""
-    STAGE_PRUNING: _Stage.ValueType  # 1
-    """The batch sizes are tried one after another, and those that do not converge are pruned."""
-    STAGE_MAB: _Stage.ValueType  # 2
-    """Under POLICY_PRUNING_GTS: the pruning rounds are complete, and the surviving batch sizes are the arms of a
-    multi-armed bandit. A job of any other policy is always in this stage.
-    """
-
-class Stage(_Stage, metaclass=_StageEnumTypeWrapper):
-    """The stage of a job's search. Only POLICY_PRUNING_GTS has more than one."""
-
-STAGE_UNSPECIFIED: Stage.ValueType  # 0
-"""Never sent by the server."""
-STAGE_PRUNING: Stage.ValueType  # 1
-"""The batch sizes are tried one after another, and those that do not converge are pruned."""
-STAGE_MAB: Stage.ValueType  # 2
-"""Under POLICY_PRUNING_GTS: the pruning rounds are complete, and the surviving batch sizes are the arms of a
-multi-armed bandit. A job of any other policy is always in this stage.
-"""
-Global___Stage: _TypeAlias = Stage  # noqa: Y015
 
 class _BatchSizeStatus:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -89,44 +61,40 @@ class _BatchSizeStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Batch
     DESCRIPTOR: _descriptor.EnumDescriptor
     BATCH_SIZE_STATUS_UNSPECIFIED: _BatchSizeStatus.ValueType  # 0
     """Never sent by the server."""
-    BATCH_SIZE_STATUS_ALLOWED: _BatchSizeStatus.ValueType  # 1
-    """It may be chosen."""
+    BATCH_SIZE_STATUS_AVAILABLE: _BatchSizeStatus.ValueType  # 1
+    """The search may choose it."""
     BATCH_SIZE_STATUS_PRUNED: _BatchSizeStatus.ValueType  # 2
-    """It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again."""
+    """It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again
+    unless ReadmitBatchSize readmits it.
+    """
     BATCH_SIZE_STATUS_OUT_OF_MEMORY: _BatchSizeStatus.ValueType  # 3
-    """It does not fit into memory. It is not chosen again, unless a trial that is still running shows that it fits, by
-    ending with a decision.
+    """It does not fit into memory. It is not chosen again, unless ReadmitBatchSize readmits it or a trial that is still running
+    shows that it fits, by ending with a decision.
     """
     BATCH_SIZE_STATUS_SET_ASIDE: _BatchSizeStatus.ValueType  # 4
     """Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
-    pause; a decided trial ends it.
+    pause; a decided trial ends it, and so does ReadmitBatchSize.
     """
-    BATCH_SIZE_STATUS_BANNED: _BatchSizeStatus.ValueType  # 5
-    """A person banned it. It is not chosen until a person allows it again."""
-    BATCH_SIZE_STATUS_PINNED: _BatchSizeStatus.ValueType  # 6
-    """A person pinned it. Every launch gets it, and no other is chosen, until a person allows it again."""
 
 class BatchSizeStatus(_BatchSizeStatus, metaclass=_BatchSizeStatusEnumTypeWrapper):
-    """Whether a batch size may be chosen."""
+    """What the search knows about choosing a batch size. Calls of people, which are BatchSizeState.banned and pinned, are separate."""
 
 BATCH_SIZE_STATUS_UNSPECIFIED: BatchSizeStatus.ValueType  # 0
 """Never sent by the server."""
-BATCH_SIZE_STATUS_ALLOWED: BatchSizeStatus.ValueType  # 1
-"""It may be chosen."""
+BATCH_SIZE_STATUS_AVAILABLE: BatchSizeStatus.ValueType  # 1
+"""The search may choose it."""
 BATCH_SIZE_STATUS_PRUNED: BatchSizeStatus.ValueType  # 2
-"""It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again."""
+"""It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again
+unless ReadmitBatchSize readmits it.
+"""
 BATCH_SIZE_STATUS_OUT_OF_MEMORY: BatchSizeStatus.ValueType  # 3
-"""It does not fit into memory. It is not chosen again, unless a trial that is still running shows that it fits, by
-ending with a decision.
+"""It does not fit into memory. It is not chosen again, unless ReadmitBatchSize readmits it or a trial that is still running
+shows that it fits, by ending with a decision.
 """
 BATCH_SIZE_STATUS_SET_ASIDE: BatchSizeStatus.ValueType  # 4
 """Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
-pause; a decided trial ends it.
+pause; a decided trial ends it, and so does ReadmitBatchSize.
 """
-BATCH_SIZE_STATUS_BANNED: BatchSizeStatus.ValueType  # 5
-"""A person banned it. It is not chosen until a person allows it again."""
-BATCH_SIZE_STATUS_PINNED: BatchSizeStatus.ValueType  # 6
-"""A person pinned it. Every launch gets it, and no other is chosen, until a person allows it again."""
 Global___BatchSizeStatus: _TypeAlias = BatchSizeStatus  # noqa: Y015
 
 class _ChangedQuantity:
@@ -152,6 +120,30 @@ CHANGED_QUANTITY_EPOCHS: ChangedQuantity.ValueType  # 1
 CHANGED_QUANTITY_EPOCH_COST: ChangedQuantity.ValueType  # 2
 """The cost of an epoch."""
 Global___ChangedQuantity: _TypeAlias = ChangedQuantity  # noqa: Y015
+
+class _PruningGtsStage:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PruningGtsStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PruningGtsStage.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRUNING_GTS_STAGE_UNSPECIFIED: _PruningGtsStage.ValueType  # 0
+    """Never sent by the server."""
+    PRUNING_GTS_STAGE_PRUNING: _PruningGtsStage.ValueType  # 1
+    """The batch sizes are tried one after another, and those that do not converge are pruned."""
+    PRUNING_GTS_STAGE_BANDIT: _PruningGtsStage.ValueType  # 2
+    """The pruning rounds are complete, and the available batch sizes are the arms of a multi-armed bandit."""
+
+class PruningGtsStage(_PruningGtsStage, metaclass=_PruningGtsStageEnumTypeWrapper):
+    """The stage of a search under POLICY_PRUNING_GTS."""
+
+PRUNING_GTS_STAGE_UNSPECIFIED: PruningGtsStage.ValueType  # 0
+"""Never sent by the server."""
+PRUNING_GTS_STAGE_PRUNING: PruningGtsStage.ValueType  # 1
+"""The batch sizes are tried one after another, and those that do not converge are pruned."""
+PRUNING_GTS_STAGE_BANDIT: PruningGtsStage.ValueType  # 2
+"""The pruning rounds are complete, and the available batch sizes are the arms of a multi-armed bandit."""
+Global___PruningGtsStage: _TypeAlias = PruningGtsStage  # noqa: Y015
 
 @_typing.final
 class GpuConfig(_message.Message):
@@ -377,7 +369,7 @@ Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
 
 @_typing.final
 class Arm(_message.Message):
-    """The belief about one batch size, under any policy. The reward is the negative cost, in joules."""
+    """The belief of a policy about one batch size. The reward is the negative cost, in joules."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -421,6 +413,8 @@ class BatchSizeState(_message.Message):
 
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    BANNED_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     EXPECTED_COST_FIELD_NUMBER: _builtins.int
     EXPECTED_COST_DEVIATION_FIELD_NUMBER: _builtins.int
@@ -429,12 +423,18 @@ class BatchSizeState(_message.Message):
     NUM_MISSED_FIELD_NUMBER: _builtins.int
     NUM_FAILED_FIELD_NUMBER: _builtins.int
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
-    ROUND_COST_FIELD_NUMBER: _builtins.int
-    EXPLORING_FIELD_NUMBER: _builtins.int
     batch_size: _builtins.int
     """The batch size. Always set."""
     status: Global___BatchSizeStatus.ValueType
-    """Whether it may be chosen. Always set."""
+    """Output only. What the search knows about choosing it. Always set."""
+    banned: _builtins.bool
+    """Whether a person has banned it, with SetBatchSizeBanned: the search does not choose it, whatever its status. Unset means
+    false.
+    """
+    pinned: _builtins.bool
+    """Whether a person has pinned it, with SetPinnedBatchSize: every launch gets it, whatever its status and even if it is
+    banned. Unset means false.
+    """
     reason: _builtins.str
     """One sentence: why it is not chosen and what would change that, or what is known about it. Never empty."""
     expected_cost: _builtins.float
@@ -459,17 +459,13 @@ class BatchSizeState(_message.Message):
     """
     num_running: _builtins.int
     """Number of its running trials. 0: none."""
-    round_cost: _builtins.float
-    """Cost of its exploration in the current pruning round, in joules. Unset: it has no result in this round, or there are no
-    pruning rounds.
-    """
-    exploring: _builtins.bool
-    """Whether the trial that explores for the pruning round has this batch size."""
     def __init__(
         self,
         *,
         batch_size: _builtins.int = ...,
         status: Global___BatchSizeStatus.ValueType = ...,
+        banned: _builtins.bool = ...,
+        pinned: _builtins.bool = ...,
         reason: _builtins.str = ...,
         expected_cost: _builtins.float | None = ...,
         expected_cost_deviation: _builtins.float | None = ...,
@@ -478,12 +474,10 @@ class BatchSizeState(_message.Message):
         num_missed: _builtins.int = ...,
         num_failed: _builtins.int = ...,
         num_running: _builtins.int = ...,
-        round_cost: _builtins.float | None = ...,
-        exploring: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "_round_cost", b"_round_cost", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate", "round_cost", b"round_cost"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "_round_cost", b"_round_cost", "batch_size", b"batch_size", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "exploring", b"exploring", "failure_rate", b"failure_rate", "num_converged", b"num_converged", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "reason", b"reason", "round_cost", b"round_cost", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "banned", b"banned", "batch_size", b"batch_size", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate", "num_converged", b"num_converged", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "pinned", b"pinned", "reason", b"reason", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_cost: _TypeAlias = _typing.Literal["expected_cost"]  # noqa: Y015
     _WhichOneofArgType__expected_cost: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost"]  # noqa: Y015
@@ -491,16 +485,12 @@ class BatchSizeState(_message.Message):
     _WhichOneofArgType__expected_cost_deviation: _TypeAlias = _typing.Literal["_expected_cost_deviation", b"_expected_cost_deviation"]  # noqa: Y015
     _WhichOneofReturnType__failure_rate: _TypeAlias = _typing.Literal["failure_rate"]  # noqa: Y015
     _WhichOneofArgType__failure_rate: _TypeAlias = _typing.Literal["_failure_rate", b"_failure_rate"]  # noqa: Y015
-    _WhichOneofReturnType__round_cost: _TypeAlias = _typing.Literal["round_cost"]  # noqa: Y015
-    _WhichOneofArgType__round_cost: _TypeAlias = _typing.Literal["_round_cost", b"_round_cost"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_cost) -> _WhichOneofReturnType__expected_cost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_cost_deviation) -> _WhichOneofReturnType__expected_cost_deviation | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__failure_rate) -> _WhichOneofReturnType__failure_rate | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__round_cost) -> _WhichOneofReturnType__round_cost | None: ...
 
 Global___BatchSizeState: _TypeAlias = BatchSizeState  # noqa: Y015
 
@@ -599,15 +589,114 @@ class DetectedChange(_message.Message):
 Global___DetectedChange: _TypeAlias = DetectedChange  # noqa: Y015
 
 @_typing.final
+class PruningGtsState(_message.Message):
+    """The state of a job of POLICY_PRUNING_GTS."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: _builtins.int
+    PRUNING_ROUND_FIELD_NUMBER: _builtins.int
+    stage: Global___PruningGtsStage.ValueType
+    """The stage. Always set."""
+    pruning_round: _builtins.int
+    """The current pruning round, from 0; num_pruning_rounds when all rounds are complete."""
+    def __init__(
+        self,
+        *,
+        stage: Global___PruningGtsStage.ValueType = ...,
+        pruning_round: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pruning_round", b"pruning_round", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruningGtsState: _TypeAlias = PruningGtsState  # noqa: Y015
+
+@_typing.final
+class GtsState(_message.Message):
+    """The state of a job of POLICY_GTS, which has none besides its details."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GtsState: _TypeAlias = GtsState  # noqa: Y015
+
+@_typing.final
+class KnowledgeGradientState(_message.Message):
+    """The state of a job of POLICY_KNOWLEDGE_GRADIENT, which has none besides its details."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnowledgeGradientState: _TypeAlias = KnowledgeGradientState  # noqa: Y015
+
+@_typing.final
+class PolicyState(_message.Message):
+    """What only the job's policy knows; PolicyDetails has more. Readers that know no policy use BatchSizeState.expected_cost,
+    Job.available_batch_sizes and Trial.reason instead.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRUNING_GTS_FIELD_NUMBER: _builtins.int
+    GTS_FIELD_NUMBER: _builtins.int
+    KNOWLEDGE_GRADIENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pruning_gts(self) -> Global___PruningGtsState:
+        """Of POLICY_PRUNING_GTS."""
+
+    @_builtins.property
+    def gts(self) -> Global___GtsState:
+        """Of POLICY_GTS."""
+
+    @_builtins.property
+    def knowledge_gradient(self) -> Global___KnowledgeGradientState:
+        """Of POLICY_KNOWLEDGE_GRADIENT."""
+
+    def __init__(
+        self,
+        *,
+        pruning_gts: Global___PruningGtsState | None = ...,
+        gts: Global___GtsState | None = ...,
+        knowledge_gradient: Global___KnowledgeGradientState | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "pruning_gts", b"pruning_gts", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "pruning_gts", b"pruning_gts", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_state: _TypeAlias = _typing.Literal["pruning_gts", "gts", "knowledge_gradient"]  # noqa: Y015
+    _WhichOneofArgType_state: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_state) -> _WhichOneofReturnType_state | None: ...
+
+Global___PolicyState: _TypeAlias = PolicyState  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """The state of a job, the same in every answer. What takes longer to compute is in JobDetails and JobSummary."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SPEC_FIELD_NUMBER: _builtins.int
-    STAGE_FIELD_NUMBER: _builtins.int
-    PRUNING_ROUND_FIELD_NUMBER: _builtins.int
-    SURVIVING_BATCH_SIZES_FIELD_NUMBER: _builtins.int
+    POLICY_STATE_FIELD_NUMBER: _builtins.int
+    AVAILABLE_BATCH_SIZES_FIELD_NUMBER: _builtins.int
     MIN_COST_FIELD_NUMBER: _builtins.int
     MIN_COST_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
@@ -624,14 +713,8 @@ class Job(_message.Message):
     BEST_KNOWN_COST_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_IN_USE_FIELD_NUMBER: _builtins.int
     BASELINE_EVERY_FIELD_NUMBER: _builtins.int
-    stage: Global___Stage.ValueType
-    """The stage of the search. Always set; STAGE_MAB for policies without pruning."""
-    pruning_round: _builtins.int
-    """The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for policies
-    without pruning.
-    """
     min_cost: _builtins.float
-    """Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
+    """Cost of the cheapest converged trial of the available batch sizes, in joules; with window_size, of those in the
     windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
     nothing does not count, nor a doubtful one; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. Unset if there is none.
     """
@@ -646,7 +729,7 @@ class Job(_message.Message):
     reset_after: _builtins.int
     """Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none."""
     pinned_batch_size: _builtins.int
-    """The batch size that every launch gets because SetBatchSizeState has pinned it. Unset: none."""
+    """The batch size that every launch gets because SetPinnedBatchSize has pinned it. Unset: none."""
     best_known_batch_size: _builtins.int
     """The batch size with the least expected cost of those that have converged and may be chosen. Unset: none has converged."""
     best_known_cost: _builtins.float
@@ -662,9 +745,13 @@ class Job(_message.Message):
         """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
 
     @_builtins.property
-    def surviving_batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The batch sizes that are neither pruned, nor too large for the memory, nor banned, in ascending order. Empty: none is
-        left to try.
+    def policy_state(self) -> Global___PolicyState:
+        """What only the job's policy knows. Always set."""
+
+    @_builtins.property
+    def available_batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The batch sizes that are neither pruned, nor out of memory, nor banned, in ascending order; those that are set aside are
+        among them. Empty: none is left to try.
         """
 
     @_builtins.property
@@ -697,9 +784,8 @@ class Job(_message.Message):
         self,
         *,
         spec: Global___JobSpec | None = ...,
-        stage: Global___Stage.ValueType = ...,
-        pruning_round: _builtins.int = ...,
-        surviving_batch_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        policy_state: Global___PolicyState | None = ...,
+        available_batch_sizes: _abc.Iterable[_builtins.int] | None = ...,
         min_cost: _builtins.float | None = ...,
         min_cost_batch_size: _builtins.int | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
@@ -717,9 +803,9 @@ class Job(_message.Message):
         batch_size_in_use: _builtins.int = ...,
         baseline_every: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "reset_time", b"reset_time", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_time", b"reset_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "baseline_every", b"baseline_every", "baseline_requested", b"baseline_requested", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "available_batch_sizes", b"available_batch_sizes", "baseline_every", b"baseline_every", "baseline_requested", b"baseline_requested", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_known_batch_size: _TypeAlias = _typing.Literal["best_known_batch_size"]  # noqa: Y015
     _WhichOneofArgType__best_known_batch_size: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size"]  # noqa: Y015
@@ -745,12 +831,162 @@ class Job(_message.Message):
 Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
+class PruningGtsBatchSize(_message.Message):
+    """One batch size in the current pruning round of POLICY_PRUNING_GTS."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    ROUND_COST_FIELD_NUMBER: _builtins.int
+    EXPLORING_FIELD_NUMBER: _builtins.int
+    batch_size: _builtins.int
+    """The batch size. Always set."""
+    round_cost: _builtins.float
+    """Cost of its exploration in the current round, in joules. Unset: it has no result in this round."""
+    exploring: _builtins.bool
+    """Whether the trial that explores for the round has this batch size. Unset means false."""
+    def __init__(
+        self,
+        *,
+        batch_size: _builtins.int = ...,
+        round_cost: _builtins.float | None = ...,
+        exploring: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_round_cost", b"_round_cost", "round_cost", b"round_cost"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_round_cost", b"_round_cost", "batch_size", b"batch_size", "exploring", b"exploring", "round_cost", b"round_cost"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__round_cost: _TypeAlias = _typing.Literal["round_cost"]  # noqa: Y015
+    _WhichOneofArgType__round_cost: _TypeAlias = _typing.Literal["_round_cost", b"_round_cost"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__round_cost) -> _WhichOneofReturnType__round_cost | None: ...
+
+Global___PruningGtsBatchSize: _TypeAlias = PruningGtsBatchSize  # noqa: Y015
+
+@_typing.final
+class PruningGtsDetails(_message.Message):
+    """The details of a job of POLICY_PRUNING_GTS."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_SIZES_FIELD_NUMBER: _builtins.int
+    ARMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def batch_sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PruningGtsBatchSize]:
+        """The batch sizes in the current round, in ascending order. Empty: the pruning is complete."""
+
+    @_builtins.property
+    def arms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Arm]:
+        """One arm per available batch size, in ascending order. Empty: the pruning is not complete."""
+
+    def __init__(
+        self,
+        *,
+        batch_sizes: _abc.Iterable[Global___PruningGtsBatchSize] | None = ...,
+        arms: _abc.Iterable[Global___Arm] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arms", b"arms", "batch_sizes", b"batch_sizes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruningGtsDetails: _TypeAlias = PruningGtsDetails  # noqa: Y015
+
+@_typing.final
+class GtsDetails(_message.Message):
+    """The details of a job of POLICY_GTS."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def arms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Arm]:
+        """One arm per available batch size, in ascending order. Empty: none is available."""
+
+    def __init__(
+        self,
+        *,
+        arms: _abc.Iterable[Global___Arm] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arms", b"arms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GtsDetails: _TypeAlias = GtsDetails  # noqa: Y015
+
+@_typing.final
+class KnowledgeGradientDetails(_message.Message):
+    """The details of a job of POLICY_KNOWLEDGE_GRADIENT."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def arms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Arm]:
+        """The belief about the cost of a trial that reaches the target, of every available batch size in ascending order. Empty: none
+        is available.
+        """
+
+    def __init__(
+        self,
+        *,
+        arms: _abc.Iterable[Global___Arm] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arms", b"arms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnowledgeGradientDetails: _TypeAlias = KnowledgeGradientDetails  # noqa: Y015
+
+@_typing.final
+class PolicyDetails(_message.Message):
+    """What only the job's policy knows about the batch sizes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRUNING_GTS_FIELD_NUMBER: _builtins.int
+    GTS_FIELD_NUMBER: _builtins.int
+    KNOWLEDGE_GRADIENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pruning_gts(self) -> Global___PruningGtsDetails:
+        """Of POLICY_PRUNING_GTS."""
+
+    @_builtins.property
+    def gts(self) -> Global___GtsDetails:
+        """Of POLICY_GTS."""
+
+    @_builtins.property
+    def knowledge_gradient(self) -> Global___KnowledgeGradientDetails:
+        """Of POLICY_KNOWLEDGE_GRADIENT."""
+
+    def __init__(
+        self,
+        *,
+        pruning_gts: Global___PruningGtsDetails | None = ...,
+        gts: Global___GtsDetails | None = ...,
+        knowledge_gradient: Global___KnowledgeGradientDetails | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "pruning_gts", b"pruning_gts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "pruning_gts", b"pruning_gts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_details: _TypeAlias = _typing.Literal["pruning_gts", "gts", "knowledge_gradient"]  # noqa: Y015
+    _WhichOneofArgType_details: _TypeAlias = _typing.Literal["details", b"details"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_details) -> _WhichOneofReturnType_details | None: ...
+
+Global___PolicyDetails: _TypeAlias = PolicyDetails  # noqa: Y015
+
+@_typing.final
 class JobDetails(_message.Message):
     """What a job knows about its batch sizes, and what people should know about it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ARMS_FIELD_NUMBER: _builtins.int
+    POLICY_DETAILS_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_STATES_FIELD_NUMBER: _builtins.int
     POWER_LIMITS_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
@@ -761,8 +997,8 @@ class JobDetails(_message.Message):
     may deliver one.
     """
     @_builtins.property
-    def arms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Arm]:
-        """One arm per surviving batch size. Empty: the pruning is not complete."""
+    def policy_details(self) -> Global___PolicyDetails:
+        """What only the job's policy knows about them. Always set."""
 
     @_builtins.property
     def batch_size_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchSizeState]:
@@ -779,15 +1015,15 @@ class JobDetails(_message.Message):
     def __init__(
         self,
         *,
-        arms: _abc.Iterable[Global___Arm] | None = ...,
+        policy_details: Global___PolicyDetails | None = ...,
         batch_size_states: _abc.Iterable[Global___BatchSizeState] | None = ...,
         power_limits: _abc.Iterable[Global___PowerLimit] | None = ...,
         changes: _abc.Iterable[Global___DetectedChange] | None = ...,
         advice: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy_details", b"policy_details"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "arms", b"arms", "batch_size_states", b"batch_size_states", "changes", b"changes", "power_limits", b"power_limits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "batch_size_states", b"batch_size_states", "changes", b"changes", "policy_details", b"policy_details", "power_limits", b"power_limits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

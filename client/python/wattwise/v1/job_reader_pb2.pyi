@@ -830,14 +830,14 @@ class PreviewedChoice(_message.Message):
 
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     PROBABILITY_FIELD_NUMBER: _builtins.int
-    TYPE_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     batch_size: _builtins.int
     """The batch size."""
     probability: _builtins.float
     """Its share among the samples, above 0 and at most 1."""
-    type: _trial_pb2.TrialType.ValueType
-    """The type that the trial would have."""
+    origin: _trial_pb2.TrialOrigin.ValueType
+    """The origin that the trial would have. Always set."""
     reason: _builtins.str
     """One sentence that explains the choice, of the first sample that has it. Never empty."""
     def __init__(
@@ -845,12 +845,12 @@ class PreviewedChoice(_message.Message):
         *,
         batch_size: _builtins.int = ...,
         probability: _builtins.float = ...,
-        type: _trial_pb2.TrialType.ValueType = ...,
+        origin: _trial_pb2.TrialOrigin.ValueType = ...,
         reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "probability", b"probability", "reason", b"reason", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "origin", b"origin", "probability", b"probability", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

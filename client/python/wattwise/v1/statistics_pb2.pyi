@@ -189,12 +189,12 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class TrialStatistics(_message.Message):
-    """Some trials of a job: those of one batch size and type."""
+    """Some trials of a job: those of one batch size and origin."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    TYPE_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     NUM_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
@@ -208,8 +208,8 @@ class TrialStatistics(_message.Message):
     MOST_EPOCHS_FIELD_NUMBER: _builtins.int
     batch_size: _builtins.int
     """The batch size. Always set."""
-    type: _trial_pb2.TrialType.ValueType
-    """The type. Always set."""
+    origin: _trial_pb2.TrialOrigin.ValueType
+    """The origin. Always set."""
     num_trials: _builtins.int
     """Number of trials, running ones included."""
     num_running: _builtins.int
@@ -242,7 +242,7 @@ class TrialStatistics(_message.Message):
         self,
         *,
         batch_size: _builtins.int = ...,
-        type: _trial_pb2.TrialType.ValueType = ...,
+        origin: _trial_pb2.TrialOrigin.ValueType = ...,
         num_trials: _builtins.int = ...,
         num_running: _builtins.int = ...,
         num_deliveries: _builtins.int = ...,
@@ -257,7 +257,7 @@ class TrialStatistics(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "num_trials", b"num_trials", "spent", b"spent", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "num_trials", b"num_trials", "origin", b"origin", "spent", b"spent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__least_epochs: _TypeAlias = _typing.Literal["least_epochs"]  # noqa: Y015
     _WhichOneofArgType__least_epochs: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs"]  # noqa: Y015
@@ -587,7 +587,7 @@ class TrialBucket(_message.Message):
     most_cost: _builtins.float
     """The highest cost among them, in joules. Always set."""
     num_explorations: _builtins.int
-    """Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION."""
+    """Number of them that explored: those of PRUNING_GTS_ROLE_EXPLORATION."""
     newest_trial: _builtins.int
     """Number of the newest of them. Always set."""
     mean_epochs: _builtins.float

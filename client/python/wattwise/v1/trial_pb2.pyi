@@ -21,45 +21,65 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _TrialType:
+class _TrialOrigin:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _TrialTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialType.ValueType], _builtins.type):
+class _TrialOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialOrigin.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    TRIAL_TYPE_UNSPECIFIED: _TrialType.ValueType  # 0
+    TRIAL_ORIGIN_UNSPECIFIED: _TrialOrigin.ValueType  # 0
     """Never sent by the server."""
-    TRIAL_TYPE_EXPLORATION: _TrialType.ValueType  # 1
-    """By POLICY_PRUNING_GTS in its pruning stage, to explore the next batch size."""
-    TRIAL_TYPE_CONCURRENT: _TrialType.ValueType  # 2
-    """By POLICY_PRUNING_GTS while an exploration was running. Its result does not affect the pruning."""
-    TRIAL_TYPE_MAB: _TrialType.ValueType  # 3
-    """By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running."""
-    TRIAL_TYPE_REQUESTED: _TrialType.ValueType  # 4
-    """By a person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its
-    result counts like that of a concurrent trial.
+    TRIAL_ORIGIN_SEARCH: _TrialOrigin.ValueType  # 1
+    """The job's policy."""
+    TRIAL_ORIGIN_REQUESTED: _TrialOrigin.ValueType  # 2
+    """A person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its result
+    counts.
     """
-    TRIAL_TYPE_IMPORTED: _TrialType.ValueType  # 5
-    """Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial."""
+    TRIAL_ORIGIN_IMPORTED: _TrialOrigin.ValueType  # 3
+    """Nobody: it ran without the server and was imported. Its result counts."""
 
-class TrialType(_TrialType, metaclass=_TrialTypeEnumTypeWrapper):
-    """Why a trial was dispatched."""
+class TrialOrigin(_TrialOrigin, metaclass=_TrialOriginEnumTypeWrapper):
+    """Who chose the batch size of a trial."""
 
-TRIAL_TYPE_UNSPECIFIED: TrialType.ValueType  # 0
+TRIAL_ORIGIN_UNSPECIFIED: TrialOrigin.ValueType  # 0
 """Never sent by the server."""
-TRIAL_TYPE_EXPLORATION: TrialType.ValueType  # 1
-"""By POLICY_PRUNING_GTS in its pruning stage, to explore the next batch size."""
-TRIAL_TYPE_CONCURRENT: TrialType.ValueType  # 2
-"""By POLICY_PRUNING_GTS while an exploration was running. Its result does not affect the pruning."""
-TRIAL_TYPE_MAB: TrialType.ValueType  # 3
-"""By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running."""
-TRIAL_TYPE_REQUESTED: TrialType.ValueType  # 4
-"""By a person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its
-result counts like that of a concurrent trial.
+TRIAL_ORIGIN_SEARCH: TrialOrigin.ValueType  # 1
+"""The job's policy."""
+TRIAL_ORIGIN_REQUESTED: TrialOrigin.ValueType  # 2
+"""A person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its result
+counts.
 """
-TRIAL_TYPE_IMPORTED: TrialType.ValueType  # 5
-"""Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial."""
-Global___TrialType: _TypeAlias = TrialType  # noqa: Y015
+TRIAL_ORIGIN_IMPORTED: TrialOrigin.ValueType  # 3
+"""Nobody: it ran without the server and was imported. Its result counts."""
+Global___TrialOrigin: _TypeAlias = TrialOrigin  # noqa: Y015
+
+class _PruningGtsRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PruningGtsRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PruningGtsRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRUNING_GTS_ROLE_UNSPECIFIED: _PruningGtsRole.ValueType  # 0
+    """Never sent by the server."""
+    PRUNING_GTS_ROLE_EXPLORATION: _PruningGtsRole.ValueType  # 1
+    """It explores the next batch size of the pruning round."""
+    PRUNING_GTS_ROLE_CONCURRENT: _PruningGtsRole.ValueType  # 2
+    """It runs while another trial explores. Its result does not affect the pruning."""
+    PRUNING_GTS_ROLE_BANDIT: _PruningGtsRole.ValueType  # 3
+    """The bandit chose its batch size, after the pruning rounds."""
+
+class PruningGtsRole(_PruningGtsRole, metaclass=_PruningGtsRoleEnumTypeWrapper):
+    """What a trial is for under POLICY_PRUNING_GTS."""
+
+PRUNING_GTS_ROLE_UNSPECIFIED: PruningGtsRole.ValueType  # 0
+"""Never sent by the server."""
+PRUNING_GTS_ROLE_EXPLORATION: PruningGtsRole.ValueType  # 1
+"""It explores the next batch size of the pruning round."""
+PRUNING_GTS_ROLE_CONCURRENT: PruningGtsRole.ValueType  # 2
+"""It runs while another trial explores. Its result does not affect the pruning."""
+PRUNING_GTS_ROLE_BANDIT: PruningGtsRole.ValueType  # 3
+"""The bandit chose its batch size, after the pruning rounds."""
+Global___PruningGtsRole: _TypeAlias = PruningGtsRole  # noqa: Y015
 
 class _TrialStatus:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -284,6 +304,32 @@ ENERGY_QUALITY_ESTIMATED: EnergyQuality.ValueType  # 3
 Global___EnergyQuality: _TypeAlias = EnergyQuality  # noqa: Y015
 
 @_typing.final
+class PruningGtsTrial(_message.Message):
+    """What POLICY_PRUNING_GTS knows of a trial that it chose."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    PRUNING_ROUND_FIELD_NUMBER: _builtins.int
+    role: Global___PruningGtsRole.ValueType
+    """What the trial is for. Always set. An exploration that goes on after another one has taken its place is concurrent."""
+    pruning_round: _builtins.int
+    """The pruning round in which it was dispatched, from 0; num_pruning_rounds for a trial of the bandit."""
+    def __init__(
+        self,
+        *,
+        role: Global___PruningGtsRole.ValueType = ...,
+        pruning_round: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pruning_round", b"pruning_round", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruningGtsTrial: _TypeAlias = PruningGtsTrial  # noqa: Y015
+
+@_typing.final
 class TrialId(_message.Message):
     """The id of a trial."""
 
@@ -347,7 +393,7 @@ class Trial(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     ID_FIELD_NUMBER: _builtins.int
-    TYPE_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
@@ -364,13 +410,13 @@ class Trial(_message.Message):
     DECISION_MESSAGE_FIELD_NUMBER: _builtins.int
     COST_BOUND_FIELD_NUMBER: _builtins.int
     TARGET_REACHED_FIELD_NUMBER: _builtins.int
-    PRUNING_ROUND_FIELD_NUMBER: _builtins.int
+    PRUNING_GTS_FIELD_NUMBER: _builtins.int
     RECURRENCE_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
-    type: Global___TrialType.ValueType
-    """Why the trial was dispatched. Always set."""
+    origin: Global___TrialOrigin.ValueType
+    """Who chose its batch size; `reason` says why. Always set."""
     status: Global___TrialStatus.ValueType
     """Whether the trial is running, or how it ended. Always set."""
     end_reason: Global___EndReason.ValueType
@@ -395,8 +441,6 @@ class Trial(_message.Message):
     """Whether the metric of its newest report reached the target at any cost. True of a trial that has ended: it delivered
     a model.
     """
-    pruning_round: _builtins.int
-    """The pruning round in which it was dispatched, from 0. Always 0 for policies without pruning."""
     recurrence: _builtins.int
     """The need for a model that it served, from 1: one more than the number of the job's trials that had delivered a model
     before it started. Only GetTrial, and ListTrials of one job, say it. 0: unknown.
@@ -440,6 +484,10 @@ class Trial(_message.Message):
         """What looks wrong about the trial, in every answer for it too. Empty: nothing."""
 
     @_builtins.property
+    def pruning_gts(self) -> Global___PruningGtsTrial:
+        """Of POLICY_PRUNING_GTS."""
+
+    @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """What its launch has said about itself, such as "host"; see GetNextBatchSizeRequest. Empty: nothing."""
 
@@ -453,7 +501,7 @@ class Trial(_message.Message):
         self,
         *,
         id: Global___TrialId | None = ...,
-        type: Global___TrialType.ValueType = ...,
+        origin: Global___TrialOrigin.ValueType = ...,
         status: Global___TrialStatus.ValueType = ...,
         end_reason: Global___EndReason.ValueType = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
@@ -470,24 +518,28 @@ class Trial(_message.Message):
         decision_message: _builtins.str = ...,
         cost_bound: _builtins.float | None = ...,
         target_reached: _builtins.bool = ...,
-        pruning_round: _builtins.int = ...,
+        pruning_gts: Global___PruningGtsTrial | None = ...,
         recurrence: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         token_id: _builtins.str = ...,
         heartbeat_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "other_monitor", b"other_monitor", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "other_monitor", b"other_monitor", "pruning_round", b"pruning_round", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "token_id", b"token_id", "type", b"type", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "origin", b"origin", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "token_id", b"token_id", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
     _WhichOneofReturnType__cost_bound: _TypeAlias = _typing.Literal["cost_bound"]  # noqa: Y015
     _WhichOneofArgType__cost_bound: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound"]  # noqa: Y015
+    _WhichOneofReturnType_policy_role: _TypeAlias = _typing.Literal["pruning_gts"]  # noqa: Y015
+    _WhichOneofArgType_policy_role: _TypeAlias = _typing.Literal["policy_role", b"policy_role"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost) -> _WhichOneofReturnType__cost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_bound) -> _WhichOneofReturnType__cost_bound | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_policy_role) -> _WhichOneofReturnType_policy_role | None: ...
 
 Global___Trial: _TypeAlias = Trial  # noqa: Y015
 

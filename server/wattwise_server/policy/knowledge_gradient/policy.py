@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattwise_server.domain import Arm, Change, JobSpec, Moments, Search, Stage, Trial, TrialType
+from wattwise_server.domain import Arm, Change, JobSpec, Moments, Search, Stage, Trial, TrialOrigin
 from wattwise_server.policy.base import (
-    Allowed,
     ArmBelief,
     Banned,
     Choice,
@@ -20,11 +19,13 @@ from wattwise_server.policy.base import (
     Exhausted,
     Failed,
     Prior,
+    Readmitted,
     Revived,
     Succeeded,
+    Unbanned,
 )
 from wattwise_server.policy.cost import cost_bound
-from wattwise_server.policy.failures import available, counts_as_failure, failing
+from wattwise_server.policy.failures import choosable, counts_as_failure, failing
 from wattwise_server.policy.knowledge_gradient.belief import Belief, model
 from wattwise_server.policy.knowledge_gradient.changes import watched
 from wattwise_server.policy.knowledge_gradient.choice import Prospects, first, still_hopeful
@@ -70,7 +71,7 @@ class KnowledgeGradient:
         prior = tuple(self._prior(size, priors) for size in sizes) if priors else ()
         start = next((each.best for each in priors if each.best in sizes), None)
         knowledge = Knowledge((Evidence(),) * len(sizes), prior, start)
-        return Search(Stage.MAB, tuple(map(Arm, sizes)), 0, spec.default_batch_size, notes=knowledge.to_json())
+        return Search(Stage.BANDIT, tuple(map(Arm, sizes)), 0, spec.default_batch_size, notes=knowledge.to_json())
 
     def next(
         self,
@@ -80,18 +81,18 @@ class KnowledgeGradient:
         rng: np.random.Generator,  # noqa: ARG002 - it draws nothing
     ) -> Choice | Exhausted:
         """The batch size whose trial costs least, less what its result is worth."""
-        allowed = {arm.batch_size for arm in available(search, trial_number)}
+        allowed = {arm.batch_size for arm in choosable(search, trial_number)}
         if not allowed:
             return Exhausted()
         places = np.array([place for place, size in enumerate(spec.batch_sizes) if size in allowed])
         knowledge = read(search.notes)
         place, reason = self._choice(spec, search, knowledge, places)
         news = [change.sentence for change in knowledge.changes if change.quantity in knowledge.news]
-        return Choice(TrialType.MAB, spec.batch_sizes[place], "; ".join((*news, reason)))
+        return Choice(spec.batch_sizes[place], "; ".join((*news, reason)))
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Adds a decided trial to the evidence, and remembers whether the newest launch delivered a model."""
-        if isinstance(event, Banned | Allowed):
+        if isinstance(event, Banned | Unbanned | Readmitted):
             return search
         knowledge, number = read(search.notes), event.trial.number
         match event:
@@ -101,7 +102,7 @@ class KnowledgeGradient:
                 knowledge = self._learned(spec, search, knowledge, trial)
             case Failed(trial) if counts_as_failure(trial) and _retried(knowledge, trial):
                 knowledge = replace(knowledge, retry=number)
-            case Dispatched(trial) if knowledge.news and trial.type is TrialType.MAB:
+            case Dispatched(trial) if knowledge.news and trial.origin is TrialOrigin.SEARCH:
                 knowledge = replace(knowledge, news=())
             case Revived() if number == knowledge.retry:
                 knowledge = replace(knowledge, retry=None)
@@ -265,7 +266,7 @@ def _with_doubted(evidence: Sequence[Evidence], before: Sequence[Evidence]) -> t
 
 def _launched(trial: Trial) -> bool:
     """Whether a trial is a launch of the job, of which the next one may be a retry."""
-    return trial.type is not TrialType.IMPORTED
+    return trial.origin is not TrialOrigin.IMPORTED
 
 
 def _retried(knowledge: Knowledge, trial: Trial) -> bool:

@@ -10,8 +10,8 @@ import pytest
 from wattwise_server.domain import (
     Measurement,
     Trial,
+    TrialOrigin,
     TrialStatus,
-    TrialType,
 )
 from wattwise_server.policy.base import ArmBelief, Prior
 from wattwise_server.policy.history import prior_of
@@ -55,7 +55,7 @@ def test_what_a_job_tells_another_one() -> None:
 
     def trial(size: int, epoch: int, *, reached: bool = True, place: int | None = 1) -> Trial:
         last = Measurement(epoch, 1.0, 1.0, 0.5, NOW)
-        done = Trial("j", 1, size, TrialType.MAB, 0, NOW, last=last, target_reached=reached, observation=place)
+        done = Trial("j", 1, size, TrialOrigin.SEARCH, None, NOW, last=last, target_reached=reached, observation=place)
         return done._replace(status=TrialStatus.DECIDED)
 
     beliefs = [ArmBelief(size, -cost, 1.0, 1.0, 1, cost, 1.0) for size, cost in ((8, 9.0), (16, 5.0), (32, 1.0))]

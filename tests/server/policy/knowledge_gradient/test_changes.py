@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wattwise_server.domain import Change, Moments, Quantity, TrialType
+from wattwise_server.domain import Change, Moments, Quantity, TrialOrigin
 from wattwise_server.policy.base import Prior
 from wattwise_server.policy.knowledge_gradient.evidence import Knowledge, read
 
@@ -336,7 +336,7 @@ def test_reason_begins_with_the_change(world: World, what: str) -> None:
         job.run(trial, *world(32))
         assert choice_of(job).reason.startswith(since)
     job.fail(running[2], ERROR)
-    for kind in (TrialType.REQUESTED, TrialType.IMPORTED):
+    for kind in (TrialOrigin.REQUESTED, TrialOrigin.IMPORTED):
         job.run(job.dispatch(32, kind), *world(32))
         assert choice_of(job).reason.startswith(since)
     job.search = fresh(job.search)

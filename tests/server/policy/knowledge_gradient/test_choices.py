@@ -12,11 +12,10 @@ import pytest
 from wattwise_server.domain import (
     EndReason,
     Moments,
-    TrialType,
 )
 from wattwise_server.policy.base import Choice, Prior
 from wattwise_server.policy.cost import with_unit
-from wattwise_server.policy.failures import available
+from wattwise_server.policy.failures import choosable
 from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient
 
 from tests.server.policy.knowledge_gradient.jobs import (
@@ -118,7 +117,7 @@ def test_near_miss_at_the_default() -> None:
     trial = job.next()
     assert trial.batch_size in (16, 64)
     assert job.run(trial, 9, 110.0).converged
-    assert {arm.batch_size for arm in available(job.search, 3)} == set(SIZES)
+    assert {arm.batch_size for arm in choosable(job.search, 3)} == set(SIZES)
 
 
 def test_nothing_converges() -> None:
@@ -228,7 +227,7 @@ def test_reason_before_the_first_success(window: int, when: str) -> None:
         "16 is the nearest to the default",
     )
     assert reasons == [
-        Choice(TrialType.MAB, size, f"{nothing} {why}")
+        Choice(size, f"{nothing} {why}")
         for size, why in (
             (16, f"of the least tried, {near}, 32 (no trial of 16 so far)"),
             (16, f"{near}, 32, and is tried again after a failure (of 16, 1 trial failed)"),

@@ -17,7 +17,7 @@ from wattwise_server.domain import (
     Trial,
 )
 from wattwise_server.policy.base import Choice, Exhausted, Prior
-from wattwise_server.policy.failures import available
+from wattwise_server.policy.failures import choosable
 
 from tests.server.policy.knowledge_gradient.jobs import (
     ERROR,
@@ -232,7 +232,7 @@ def test_any_events(
     resumable: list[Trial] = []
     for outcome, epochs, epoch_cost, place in outcomes:
         choice = job.choose()
-        left = {arm.batch_size for arm in available(job.search, job.trials + 1)}
+        left = {arm.batch_size for arm in choosable(job.search, job.trials + 1)}
         assert isinstance(choice, Exhausted) if not left else isinstance(choice, Choice) and choice.batch_size in left
         if not left:
             break

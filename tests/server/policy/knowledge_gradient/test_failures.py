@@ -10,10 +10,10 @@ import pytest
 from wattwise_server.domain import (
     EndReason,
     Trial,
-    TrialType,
+    TrialOrigin,
 )
 from wattwise_server.policy.base import Choice, Exhausted
-from wattwise_server.policy.failures import available
+from wattwise_server.policy.failures import choosable
 
 from tests.server.policy.knowledge_gradient.jobs import (
     ERROR,
@@ -62,7 +62,7 @@ def test_launch_after_a_miss_gets_what_does_not_keep_failing() -> None:
         job.fail(job.dispatch(32), ERROR, cost=1.0)
     for _ in range(4):
         job.run(job.dispatch(16), 40, 100.0)
-    assert 32 in {arm.batch_size for arm in available(job.search, job.trials + 2)}
+    assert 32 in {arm.batch_size for arm in choosable(job.search, job.trials + 2)}
     assert (belief_of(job, 32).expected_cost or 0) < (belief_of(job, 16).expected_cost or 0)
     job.fail(job.dispatch(64), ERROR, cost=1.0)
     assert next_size(job) == 16
@@ -104,7 +104,7 @@ def test_out_of_memory_everywhere_leaves_nothing() -> None:
     """If the smallest batch size runs out of memory before any trial has converged, no trial is left."""
     job = kg_job()
     for size in (32, 16, 8):
-        assert job.choose() == Choice(TrialType.MAB, size, job.choose().reason)  # type: ignore[union-attr]
+        assert job.choose() == Choice(size, job.choose().reason)  # type: ignore[union-attr]
         job.fail(job.next(), OUT_OF_MEMORY)
     assert isinstance(job.choose(), Exhausted)
 
@@ -167,7 +167,7 @@ def test_reason_counts_failures() -> None:
         choice = job.choose()
         assert isinstance(choice, Choice)
         before = {arm.batch_size: arm.num_failed for arm in job.search.arms}
-        able = [arm.batch_size for arm in available(job.search, job.trials + 1)]
+        able = [arm.batch_size for arm in choosable(job.search, job.trials + 1)]
         assert ("of the least tried" in choice.reason) is (
             len(trials) > 0 and before[choice.batch_size] == min(before[size] for size in able)
         )
@@ -300,7 +300,7 @@ def test_reason_after_a_failure() -> None:
     assert choice.batch_size == 32
     assert choice.reason.startswith("expected ")
     assert "delivered no model" in choice.reason
-    job.run(job.dispatch(64, TrialType.IMPORTED), None)
+    job.run(job.dispatch(64, TrialOrigin.IMPORTED), None)
     again = job.choose()
     assert isinstance(again, Choice)
     assert "delivered no model" in again.reason
@@ -312,13 +312,13 @@ def test_imported_model_ends_the_retry() -> None:
     run_all(job, 2)
     job.fail(job.next(), ERROR)
     assert state_of(job)["retry"] == 3
-    job.run(job.dispatch(16, TrialType.IMPORTED), 10)
+    job.run(job.dispatch(16, TrialOrigin.IMPORTED), 10)
     assert state_of(job)["retry"] is None
     choice = job.choose()
     assert isinstance(choice, Choice)
     assert "delivered no model" not in choice.reason
     # A launch that ran meanwhile and fails now is a failure as before.
     late = job.next()
-    job.run(job.dispatch(16, TrialType.IMPORTED), 10)
+    job.run(job.dispatch(16, TrialOrigin.IMPORTED), 10)
     job.fail(late, ERROR)
     assert state_of(job)["retry"] == late.number

@@ -9,7 +9,6 @@ import pytest
 from wattwise_server.domain import (
     EndReason,
     Moments,
-    TrialType,
 )
 from wattwise_server.policy.base import Choice, Prior
 from wattwise_server.policy.knowledge_gradient import Constants
@@ -47,7 +46,7 @@ def test_prior_weighs_at_most_four_trials() -> None:
     costs = {}
     for trials in (1, 4, 400):
         job = with_prior(trials, spread=0.5)
-        assert job.choose() == Choice(TrialType.MAB, 128, "the best of the prior jobs is tried first")
+        assert job.choose() == Choice(128, "the best of the prior jobs is tried first")
         show(job, 128, 16)
         costs[trials] = -belief_of(job, 128).mean
     # After 10 epochs in the prior.

@@ -15,7 +15,7 @@ from wattwise_server.domain import (
     JobSpec,
     Search,
     Stage,
-    TrialType,
+    TrialOrigin,
 )
 from wattwise_server.policy.base import Banned, Choice, Dispatched, Event
 from wattwise_server.policy.history import observe
@@ -178,7 +178,7 @@ def test_state_follows_from_the_events(window: int) -> None:
     run_all(job, 12)
     job.fail(job.next(), EndReason.ERROR)
     lost = job.fail(job.next(), EndReason.LOST, cost=10.0)
-    job.run(job.dispatch(16, TrialType.IMPORTED), 10)
+    job.run(job.dispatch(16, TrialOrigin.IMPORTED), 10)
     job.revive(lost)
     job.run(lost._replace(cost=None, end_reason=None), 11)
     job.search = observe(job.policy, job.spec, job.search, Banned(128))
@@ -197,8 +197,8 @@ def test_job_is_in_the_bandit_stage() -> None:
     """There is no pruning: the stage is MAB, and so is the type of every trial, concurrent ones included."""
     job = kg_job()
     trials = [job.next() for _ in range(3)]
-    assert job.search.stage is Stage.MAB
-    assert {trial.type for trial in trials} == {TrialType.MAB}
+    assert job.search.stage is Stage.BANDIT
+    assert {trial.origin for trial in trials} == {TrialOrigin.SEARCH}
 
 
 def test_largest_window() -> None:

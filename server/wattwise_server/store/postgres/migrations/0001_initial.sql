@@ -86,8 +86,9 @@ CREATE TABLE trials (
     job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
     trial_number bigint NOT NULL,
     batch_size bigint NOT NULL,
-    type text NOT NULL,
-    pruning_round bigint NOT NULL,
+    origin text NOT NULL,
+    policy_role text,                           -- NULL: its policy knows no more of it, or it is not of the search
+    pruning_round bigint,                       -- NULL: as policy_role
     status text NOT NULL,
     end_reason text,
     launch_id text,
@@ -157,7 +158,7 @@ CREATE TABLE events (
     kind text NOT NULL,
     batch_size bigint NOT NULL,
     trial_number bigint,                        -- NULL: about the batch size; the rest is of the trial at that time
-    type text,
+    policy_role text,
     end_reason text,
     cost double precision,
     last_epoch bigint,
@@ -485,20 +486,21 @@ BEGIN
     END IF;
     IF trials_rows IS NOT NULL THEN
         INSERT INTO trials (
-            job_key, trial_number, batch_size, type, pruning_round, status, end_reason, launch_id, start_time,
-            start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
+            job_key, trial_number, batch_size, origin, policy_role, pruning_round, status, end_reason, launch_id,
+            start_time, start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
             last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, warnings, profile
         ) SELECT
-            job_key, trial_number, batch_size, type, pruning_round, status, end_reason, launch_id, start_time,
-            start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
+            job_key, trial_number, batch_size, origin, policy_role, pruning_round, status, end_reason, launch_id,
+            start_time, start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
             last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, warnings, profile
         FROM json_populate_recordset(NULL::trials, trials_rows)
         ON CONFLICT (job_key, trial_number) DO UPDATE SET
-            batch_size = excluded.batch_size, type = excluded.type, pruning_round = excluded.pruning_round,
+            batch_size = excluded.batch_size, origin = excluded.origin, policy_role = excluded.policy_role,
+            pruning_round = excluded.pruning_round,
             status = excluded.status, end_reason = excluded.end_reason, launch_id = excluded.launch_id,
             start_time = excluded.start_time, start_known = excluded.start_known, end_time = excluded.end_time,
             cost = excluded.cost, cost_bound = excluded.cost_bound, converged = excluded.converged,
@@ -540,11 +542,11 @@ BEGIN
     END IF;
     IF events_rows IS NOT NULL THEN
         INSERT INTO events (
-            job_key, event, kind, batch_size, trial_number, type, end_reason, cost, last_epoch, last_time_seconds,
+            job_key, event, kind, batch_size, trial_number, policy_role, end_reason, cost, last_epoch, last_time_seconds,
             last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
             last_computed_energy_joules, last_computed_limit_watts_per_gpu, last_limit_watts_per_gpu
         ) SELECT
-            job_key, event, kind, batch_size, trial_number, type, end_reason, cost, last_epoch, last_time_seconds,
+            job_key, event, kind, batch_size, trial_number, policy_role, end_reason, cost, last_epoch, last_time_seconds,
             last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
             last_computed_energy_joules, last_computed_limit_watts_per_gpu, last_limit_watts_per_gpu
         FROM json_populate_recordset(NULL::events, events_rows);
@@ -595,7 +597,7 @@ BEGIN
         UNION ALL
         SELECT d.job_id, t.launch_id, t.start_time, d.delete_time
         FROM json_to_recordset(deleted_rows) AS d (job_key bigint, job_id text, delete_time bigint)
-        JOIN trials t ON t.job_key = d.job_key WHERE t.launch_id != '' AND t.type != 'IMPORTED'
+        JOIN trials t ON t.job_key = d.job_key WHERE t.launch_id != '' AND t.origin != 'IMPORTED'
         ON CONFLICT (job_id, launch_id, create_time) DO UPDATE SET delete_time = excluded.delete_time;
         -- Without foreign keys, which every report would pay for.
         DELETE FROM measurements m USING json_to_recordset(deleted_rows) AS d (job_key bigint)

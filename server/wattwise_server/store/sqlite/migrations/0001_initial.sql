@@ -59,8 +59,9 @@ CREATE TABLE trials (
     job_key INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
     trial_number INTEGER NOT NULL,
     batch_size INTEGER NOT NULL,
-    type TEXT NOT NULL,
-    pruning_round INTEGER NOT NULL,
+    origin TEXT NOT NULL,
+    policy_role TEXT,                       -- NULL: its policy knows no more of it, or it is not of the search
+    pruning_round INTEGER,                  -- NULL: as policy_role
     status TEXT NOT NULL,
     end_reason TEXT,                        -- NULL: not ended
     launch_id TEXT,

@@ -18,7 +18,7 @@ CREATE TABLE events (
     kind TEXT NOT NULL,
     batch_size INTEGER NOT NULL,
     trial_number INTEGER,                   -- NULL: about the batch size; the rest is of the trial at that time
-    type TEXT,
+    policy_role TEXT,
     end_reason TEXT,
     cost REAL,
     last_epoch INTEGER,

@@ -41,12 +41,12 @@ export enum ErrorReason {
    */
   ERROR_REASON_TRIAL_NOT_FOUND = "ERROR_REASON_TRIAL_NOT_FOUND",
   /**
-   * ERROR_REASON_NO_BATCH_SIZE_LEFT - FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobControl brings
-   * a batch size back: ResetJob, or SetBatchSizeState.
-   * The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
+   * ERROR_REASON_NO_BATCH_SIZE_LEFT - FAILED_PRECONDITION: no batch size is left to try, because each has missed the target, failed, run out of memory or been
+   * banned, or lies beyond one that has. The message says what to change, and which call brings a batch size back: ResetJob,
+   * ReadmitBatchSize or SetBatchSizeBanned. The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
    *
-   *     {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
-   *      "untried": "8, 128"}
+   *     {"job_id": "mnist-nightly", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
+   *      "banned": "256", "untried": "8, 128"}
    */
   ERROR_REASON_NO_BATCH_SIZE_LEFT = "ERROR_REASON_NO_BATCH_SIZE_LEFT",
   /**
@@ -113,6 +113,14 @@ export enum ErrorReason {
    *     {"job_id": "mnist-nightly"}
    */
   ERROR_REASON_TRIAL_DELETED = "ERROR_REASON_TRIAL_DELETED",
+  /**
+   * ERROR_REASON_NOT_POSSIBLE_NOW - FAILED_PRECONDITION: a valid call is not possible in the job's present state: a ban of the last available batch size, a
+   * baseline while the default batch size may not be chosen, or a trial from before a reset that is to count again. The message
+   * says what to change first; nothing was changed, and a retry alone does not help.
+   *
+   *     {"job_id": "mnist-nightly"}
+   */
+  ERROR_REASON_NOT_POSSIBLE_NOW = "ERROR_REASON_NOT_POSSIBLE_NOW",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -169,6 +177,9 @@ export function errorReasonFromJSON(object: any): ErrorReason {
     case 16:
     case "ERROR_REASON_TRIAL_DELETED":
       return ErrorReason.ERROR_REASON_TRIAL_DELETED;
+    case 17:
+    case "ERROR_REASON_NOT_POSSIBLE_NOW":
+      return ErrorReason.ERROR_REASON_NOT_POSSIBLE_NOW;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -212,6 +223,8 @@ export function errorReasonToNumber(object: ErrorReason): number {
       return 15;
     case ErrorReason.ERROR_REASON_TRIAL_DELETED:
       return 16;
+    case ErrorReason.ERROR_REASON_NOT_POSSIBLE_NOW:
+      return 17;
     case ErrorReason.UNRECOGNIZED:
     default:
       return -1;

@@ -28,10 +28,14 @@ export enum EventKind {
   EVENT_KIND_BASELINE_REQUESTED = "EVENT_KIND_BASELINE_REQUESTED",
   /** EVENT_KIND_BATCH_SIZE_PINNED - A person pinned a batch size. */
   EVENT_KIND_BATCH_SIZE_PINNED = "EVENT_KIND_BATCH_SIZE_PINNED",
+  /** EVENT_KIND_BATCH_SIZE_UNPINNED - A person unpinned a batch size. */
+  EVENT_KIND_BATCH_SIZE_UNPINNED = "EVENT_KIND_BATCH_SIZE_UNPINNED",
   /** EVENT_KIND_BATCH_SIZE_BANNED - A person banned a batch size. */
   EVENT_KIND_BATCH_SIZE_BANNED = "EVENT_KIND_BATCH_SIZE_BANNED",
-  /** EVENT_KIND_BATCH_SIZE_ALLOWED - A person allowed a batch size. */
-  EVENT_KIND_BATCH_SIZE_ALLOWED = "EVENT_KIND_BATCH_SIZE_ALLOWED",
+  /** EVENT_KIND_BATCH_SIZE_UNBANNED - A person lifted the ban of a batch size. */
+  EVENT_KIND_BATCH_SIZE_UNBANNED = "EVENT_KIND_BATCH_SIZE_UNBANNED",
+  /** EVENT_KIND_BATCH_SIZE_READMITTED - A person readmitted a batch size: what ruled it out no longer counts. */
+  EVENT_KIND_BATCH_SIZE_READMITTED = "EVENT_KIND_BATCH_SIZE_READMITTED",
   /** EVENT_KIND_TRIAL_EXCLUDED - A person excluded a trial. */
   EVENT_KIND_TRIAL_EXCLUDED = "EVENT_KIND_TRIAL_EXCLUDED",
   /** EVENT_KIND_TRIAL_INCLUDED - A person included a trial again. */
@@ -88,39 +92,45 @@ export function eventKindFromJSON(object: any): EventKind {
     case "EVENT_KIND_BATCH_SIZE_PINNED":
       return EventKind.EVENT_KIND_BATCH_SIZE_PINNED;
     case 9:
+    case "EVENT_KIND_BATCH_SIZE_UNPINNED":
+      return EventKind.EVENT_KIND_BATCH_SIZE_UNPINNED;
+    case 10:
     case "EVENT_KIND_BATCH_SIZE_BANNED":
       return EventKind.EVENT_KIND_BATCH_SIZE_BANNED;
-    case 10:
-    case "EVENT_KIND_BATCH_SIZE_ALLOWED":
-      return EventKind.EVENT_KIND_BATCH_SIZE_ALLOWED;
     case 11:
+    case "EVENT_KIND_BATCH_SIZE_UNBANNED":
+      return EventKind.EVENT_KIND_BATCH_SIZE_UNBANNED;
+    case 12:
+    case "EVENT_KIND_BATCH_SIZE_READMITTED":
+      return EventKind.EVENT_KIND_BATCH_SIZE_READMITTED;
+    case 13:
     case "EVENT_KIND_TRIAL_EXCLUDED":
       return EventKind.EVENT_KIND_TRIAL_EXCLUDED;
-    case 12:
+    case 14:
     case "EVENT_KIND_TRIAL_INCLUDED":
       return EventKind.EVENT_KIND_TRIAL_INCLUDED;
-    case 13:
+    case 15:
     case "EVENT_KIND_TRIAL_FAILED":
       return EventKind.EVENT_KIND_TRIAL_FAILED;
-    case 14:
+    case 16:
     case "EVENT_KIND_TRIAL_REVIVED":
       return EventKind.EVENT_KIND_TRIAL_REVIVED;
-    case 15:
+    case 17:
     case "EVENT_KIND_TRIAL_IMPORTED":
       return EventKind.EVENT_KIND_TRIAL_IMPORTED;
-    case 16:
+    case 18:
     case "EVENT_KIND_TRIAL_WARNED":
       return EventKind.EVENT_KIND_TRIAL_WARNED;
-    case 17:
+    case 19:
     case "EVENT_KIND_BATCH_SIZE_STATUS_CHANGED":
       return EventKind.EVENT_KIND_BATCH_SIZE_STATUS_CHANGED;
-    case 18:
+    case 20:
     case "EVENT_KIND_BEST_KNOWN_CHANGED":
       return EventKind.EVENT_KIND_BEST_KNOWN_CHANGED;
-    case 19:
+    case 21:
     case "EVENT_KIND_POWER_PROFILED":
       return EventKind.EVENT_KIND_POWER_PROFILED;
-    case 20:
+    case 22:
     case "EVENT_KIND_CHANGE_DETECTED":
       return EventKind.EVENT_KIND_CHANGE_DETECTED;
     case -1:
@@ -150,30 +160,34 @@ export function eventKindToNumber(object: EventKind): number {
       return 7;
     case EventKind.EVENT_KIND_BATCH_SIZE_PINNED:
       return 8;
-    case EventKind.EVENT_KIND_BATCH_SIZE_BANNED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_UNPINNED:
       return 9;
-    case EventKind.EVENT_KIND_BATCH_SIZE_ALLOWED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_BANNED:
       return 10;
-    case EventKind.EVENT_KIND_TRIAL_EXCLUDED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_UNBANNED:
       return 11;
-    case EventKind.EVENT_KIND_TRIAL_INCLUDED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_READMITTED:
       return 12;
-    case EventKind.EVENT_KIND_TRIAL_FAILED:
+    case EventKind.EVENT_KIND_TRIAL_EXCLUDED:
       return 13;
-    case EventKind.EVENT_KIND_TRIAL_REVIVED:
+    case EventKind.EVENT_KIND_TRIAL_INCLUDED:
       return 14;
-    case EventKind.EVENT_KIND_TRIAL_IMPORTED:
+    case EventKind.EVENT_KIND_TRIAL_FAILED:
       return 15;
-    case EventKind.EVENT_KIND_TRIAL_WARNED:
+    case EventKind.EVENT_KIND_TRIAL_REVIVED:
       return 16;
-    case EventKind.EVENT_KIND_BATCH_SIZE_STATUS_CHANGED:
+    case EventKind.EVENT_KIND_TRIAL_IMPORTED:
       return 17;
-    case EventKind.EVENT_KIND_BEST_KNOWN_CHANGED:
+    case EventKind.EVENT_KIND_TRIAL_WARNED:
       return 18;
-    case EventKind.EVENT_KIND_POWER_PROFILED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_STATUS_CHANGED:
       return 19;
-    case EventKind.EVENT_KIND_CHANGE_DETECTED:
+    case EventKind.EVENT_KIND_BEST_KNOWN_CHANGED:
       return 20;
+    case EventKind.EVENT_KIND_POWER_PROFILED:
+      return 21;
+    case EventKind.EVENT_KIND_CHANGE_DETECTED:
+      return 22;
     case EventKind.UNRECOGNIZED:
     default:
       return -1;

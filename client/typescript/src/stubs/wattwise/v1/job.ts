@@ -13,7 +13,7 @@ import { Monitor, PowerSetting, TrialWarning } from "./trial.js";
 export enum Policy {
   /** POLICY_UNSPECIFIED - The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists. */
   POLICY_UNSPECIFIED = "POLICY_UNSPECIFIED",
-  /** POLICY_PRUNING_GTS - Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus"). */
+  /** POLICY_PRUNING_GTS - Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the remaining ones (NSDI 2023, "Zeus"). */
   POLICY_PRUNING_GTS = "POLICY_PRUNING_GTS",
   /** POLICY_GTS - Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size. */
   POLICY_GTS = "POLICY_GTS",
@@ -62,74 +62,27 @@ export function policyToNumber(object: Policy): number {
   }
 }
 
-/** The stage of a job's search. Only POLICY_PRUNING_GTS has more than one. */
-export enum Stage {
-  /** STAGE_UNSPECIFIED - Never sent by the server. */
-  STAGE_UNSPECIFIED = "STAGE_UNSPECIFIED",
-  /** STAGE_PRUNING - The batch sizes are tried one after another, and those that do not converge are pruned. */
-  STAGE_PRUNING = "STAGE_PRUNING",
-  /**
-   * STAGE_MAB - Under POLICY_PRUNING_GTS: the pruning rounds are complete, and the surviving batch sizes are the arms of a
-   * multi-armed bandit. A job of any other policy is always in this stage.
-   */
-  STAGE_MAB = "STAGE_MAB",
-  UNRECOGNIZED = "UNRECOGNIZED",
-}
-
-export function stageFromJSON(object: any): Stage {
-  switch (object) {
-    case 0:
-    case "STAGE_UNSPECIFIED":
-      return Stage.STAGE_UNSPECIFIED;
-    case 1:
-    case "STAGE_PRUNING":
-      return Stage.STAGE_PRUNING;
-    case 2:
-    case "STAGE_MAB":
-      return Stage.STAGE_MAB;
-    case -1:
-    case "UNRECOGNIZED":
-    default:
-      return Stage.UNRECOGNIZED;
-  }
-}
-
-export function stageToNumber(object: Stage): number {
-  switch (object) {
-    case Stage.STAGE_UNSPECIFIED:
-      return 0;
-    case Stage.STAGE_PRUNING:
-      return 1;
-    case Stage.STAGE_MAB:
-      return 2;
-    case Stage.UNRECOGNIZED:
-    default:
-      return -1;
-  }
-}
-
-/** Whether a batch size may be chosen. */
+/** What the search knows about choosing a batch size. Calls of people, which are BatchSizeState.banned and pinned, are separate. */
 export enum BatchSizeStatus {
   /** BATCH_SIZE_STATUS_UNSPECIFIED - Never sent by the server. */
   BATCH_SIZE_STATUS_UNSPECIFIED = "BATCH_SIZE_STATUS_UNSPECIFIED",
-  /** BATCH_SIZE_STATUS_ALLOWED - It may be chosen. */
-  BATCH_SIZE_STATUS_ALLOWED = "BATCH_SIZE_STATUS_ALLOWED",
-  /** BATCH_SIZE_STATUS_PRUNED - It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again. */
+  /** BATCH_SIZE_STATUS_AVAILABLE - The search may choose it. */
+  BATCH_SIZE_STATUS_AVAILABLE = "BATCH_SIZE_STATUS_AVAILABLE",
+  /**
+   * BATCH_SIZE_STATUS_PRUNED - It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again
+   * unless ReadmitBatchSize readmits it.
+   */
   BATCH_SIZE_STATUS_PRUNED = "BATCH_SIZE_STATUS_PRUNED",
   /**
-   * BATCH_SIZE_STATUS_OUT_OF_MEMORY - It does not fit into memory. It is not chosen again, unless a trial that is still running shows that it fits, by
-   * ending with a decision.
+   * BATCH_SIZE_STATUS_OUT_OF_MEMORY - It does not fit into memory. It is not chosen again, unless ReadmitBatchSize readmits it or a trial that is still running
+   * shows that it fits, by ending with a decision.
    */
   BATCH_SIZE_STATUS_OUT_OF_MEMORY = "BATCH_SIZE_STATUS_OUT_OF_MEMORY",
   /**
    * BATCH_SIZE_STATUS_SET_ASIDE - Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
-   * pause; a decided trial ends it.
+   * pause; a decided trial ends it, and so does ReadmitBatchSize.
    */
   BATCH_SIZE_STATUS_SET_ASIDE = "BATCH_SIZE_STATUS_SET_ASIDE",
-  /** BATCH_SIZE_STATUS_BANNED - A person banned it. It is not chosen until a person allows it again. */
-  BATCH_SIZE_STATUS_BANNED = "BATCH_SIZE_STATUS_BANNED",
-  /** BATCH_SIZE_STATUS_PINNED - A person pinned it. Every launch gets it, and no other is chosen, until a person allows it again. */
-  BATCH_SIZE_STATUS_PINNED = "BATCH_SIZE_STATUS_PINNED",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -139,8 +92,8 @@ export function batchSizeStatusFromJSON(object: any): BatchSizeStatus {
     case "BATCH_SIZE_STATUS_UNSPECIFIED":
       return BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED;
     case 1:
-    case "BATCH_SIZE_STATUS_ALLOWED":
-      return BatchSizeStatus.BATCH_SIZE_STATUS_ALLOWED;
+    case "BATCH_SIZE_STATUS_AVAILABLE":
+      return BatchSizeStatus.BATCH_SIZE_STATUS_AVAILABLE;
     case 2:
     case "BATCH_SIZE_STATUS_PRUNED":
       return BatchSizeStatus.BATCH_SIZE_STATUS_PRUNED;
@@ -150,12 +103,6 @@ export function batchSizeStatusFromJSON(object: any): BatchSizeStatus {
     case 4:
     case "BATCH_SIZE_STATUS_SET_ASIDE":
       return BatchSizeStatus.BATCH_SIZE_STATUS_SET_ASIDE;
-    case 5:
-    case "BATCH_SIZE_STATUS_BANNED":
-      return BatchSizeStatus.BATCH_SIZE_STATUS_BANNED;
-    case 6:
-    case "BATCH_SIZE_STATUS_PINNED":
-      return BatchSizeStatus.BATCH_SIZE_STATUS_PINNED;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -167,7 +114,7 @@ export function batchSizeStatusToNumber(object: BatchSizeStatus): number {
   switch (object) {
     case BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED:
       return 0;
-    case BatchSizeStatus.BATCH_SIZE_STATUS_ALLOWED:
+    case BatchSizeStatus.BATCH_SIZE_STATUS_AVAILABLE:
       return 1;
     case BatchSizeStatus.BATCH_SIZE_STATUS_PRUNED:
       return 2;
@@ -175,10 +122,6 @@ export function batchSizeStatusToNumber(object: BatchSizeStatus): number {
       return 3;
     case BatchSizeStatus.BATCH_SIZE_STATUS_SET_ASIDE:
       return 4;
-    case BatchSizeStatus.BATCH_SIZE_STATUS_BANNED:
-      return 5;
-    case BatchSizeStatus.BATCH_SIZE_STATUS_PINNED:
-      return 6;
     case BatchSizeStatus.UNRECOGNIZED:
     default:
       return -1;
@@ -223,6 +166,49 @@ export function changedQuantityToNumber(object: ChangedQuantity): number {
     case ChangedQuantity.CHANGED_QUANTITY_EPOCH_COST:
       return 2;
     case ChangedQuantity.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
+/** The stage of a search under POLICY_PRUNING_GTS. */
+export enum PruningGtsStage {
+  /** PRUNING_GTS_STAGE_UNSPECIFIED - Never sent by the server. */
+  PRUNING_GTS_STAGE_UNSPECIFIED = "PRUNING_GTS_STAGE_UNSPECIFIED",
+  /** PRUNING_GTS_STAGE_PRUNING - The batch sizes are tried one after another, and those that do not converge are pruned. */
+  PRUNING_GTS_STAGE_PRUNING = "PRUNING_GTS_STAGE_PRUNING",
+  /** PRUNING_GTS_STAGE_BANDIT - The pruning rounds are complete, and the available batch sizes are the arms of a multi-armed bandit. */
+  PRUNING_GTS_STAGE_BANDIT = "PRUNING_GTS_STAGE_BANDIT",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function pruningGtsStageFromJSON(object: any): PruningGtsStage {
+  switch (object) {
+    case 0:
+    case "PRUNING_GTS_STAGE_UNSPECIFIED":
+      return PruningGtsStage.PRUNING_GTS_STAGE_UNSPECIFIED;
+    case 1:
+    case "PRUNING_GTS_STAGE_PRUNING":
+      return PruningGtsStage.PRUNING_GTS_STAGE_PRUNING;
+    case 2:
+    case "PRUNING_GTS_STAGE_BANDIT":
+      return PruningGtsStage.PRUNING_GTS_STAGE_BANDIT;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return PruningGtsStage.UNRECOGNIZED;
+  }
+}
+
+export function pruningGtsStageToNumber(object: PruningGtsStage): number {
+  switch (object) {
+    case PruningGtsStage.PRUNING_GTS_STAGE_UNSPECIFIED:
+      return 0;
+    case PruningGtsStage.PRUNING_GTS_STAGE_PRUNING:
+      return 1;
+    case PruningGtsStage.PRUNING_GTS_STAGE_BANDIT:
+      return 2;
+    case PruningGtsStage.UNRECOGNIZED:
     default:
       return -1;
   }
@@ -344,7 +330,7 @@ export interface JobSpec {
   priorJobIds: string[];
 }
 
-/** The belief about one batch size, under any policy. The reward is the negative cost, in joules. */
+/** The belief of a policy about one batch size. The reward is the negative cost, in joules. */
 export interface Arm {
   /** The batch size of the arm. Always set. */
   batchSize: number;
@@ -362,8 +348,18 @@ export interface Arm {
 export interface BatchSizeState {
   /** The batch size. Always set. */
   batchSize: number;
-  /** Whether it may be chosen. Always set. */
+  /** Output only. What the search knows about choosing it. Always set. */
   status: BatchSizeStatus;
+  /**
+   * Whether a person has banned it, with SetBatchSizeBanned: the search does not choose it, whatever its status. Unset means
+   * false.
+   */
+  banned: boolean;
+  /**
+   * Whether a person has pinned it, with SetPinnedBatchSize: every launch gets it, whatever its status and even if it is
+   * banned. Unset means false.
+   */
+  pinned: boolean;
   /** One sentence: why it is not chosen and what would change that, or what is known about it. Never empty. */
   reason: string;
   /**
@@ -398,15 +394,6 @@ export interface BatchSizeState {
   numFailed: number;
   /** Number of its running trials. 0: none. */
   numRunning: number;
-  /**
-   * Cost of its exploration in the current pruning round, in joules. Unset: it has no result in this round, or there are no
-   * pruning rounds.
-   */
-  roundCost?:
-    | number
-    | undefined;
-  /** Whether the trial that explores for the pruning round has this batch size. */
-  exploring: boolean;
 }
 
 /** The cheapest known GPU power limit of one batch size, and what was measured at it. */
@@ -451,26 +438,58 @@ export interface DetectedChange {
   factorIsLowerLimit: boolean;
 }
 
+/** The state of a job of POLICY_PRUNING_GTS. */
+export interface PruningGtsState {
+  /** The stage. Always set. */
+  stage: PruningGtsStage;
+  /** The current pruning round, from 0; num_pruning_rounds when all rounds are complete. */
+  pruningRound: number;
+}
+
+/** The state of a job of POLICY_GTS, which has none besides its details. */
+export interface GtsState {
+}
+
+/** The state of a job of POLICY_KNOWLEDGE_GRADIENT, which has none besides its details. */
+export interface KnowledgeGradientState {
+}
+
+/**
+ * What only the job's policy knows; PolicyDetails has more. Readers that know no policy use BatchSizeState.expected_cost,
+ * Job.available_batch_sizes and Trial.reason instead.
+ */
+export interface PolicyState {
+  /** The state, by the job's policy. Unset for a client: the policy is newer than the client, which ignores the state. */
+  state:
+    | //
+    /** Of POLICY_PRUNING_GTS. */
+    { $case: "pruningGts"; value: PruningGtsState }
+    | //
+    /** Of POLICY_GTS. */
+    { $case: "gts"; value: GtsState }
+    | //
+    /** Of POLICY_KNOWLEDGE_GRADIENT. */
+    { $case: "knowledgeGradient"; value: KnowledgeGradientState }
+    | undefined;
+}
+
 /** The state of a job, the same in every answer. What takes longer to compute is in JobDetails and JobSummary. */
 export interface Job {
   /** The configuration, with all defaults filled in and the batch sizes in ascending order. Always set. */
   spec:
     | JobSpec
     | undefined;
-  /** The stage of the search. Always set; STAGE_MAB for policies without pruning. */
-  stage: Stage;
+  /** What only the job's policy knows. Always set. */
+  policyState:
+    | PolicyState
+    | undefined;
   /**
-   * The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for policies
-   * without pruning.
+   * The batch sizes that are neither pruned, nor out of memory, nor banned, in ascending order; those that are set aside are
+   * among them. Empty: none is left to try.
    */
-  pruningRound: number;
+  availableBatchSizes: number[];
   /**
-   * The batch sizes that are neither pruned, nor too large for the memory, nor banned, in ascending order. Empty: none is
-   * left to try.
-   */
-  survivingBatchSizes: number[];
-  /**
-   * Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
+   * Cost of the cheapest converged trial of the available batch sizes, in joules; with window_size, of those in the
    * windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
    * nothing does not count, nor a doubtful one; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. Unset if there is none.
    */
@@ -516,7 +535,7 @@ export interface Job {
   resetTime:
     | Date
     | undefined;
-  /** The batch size that every launch gets because SetBatchSizeState has pinned it. Unset: none. */
+  /** The batch size that every launch gets because SetPinnedBatchSize has pinned it. Unset: none. */
   pinnedBatchSize?:
     | number
     | undefined;
@@ -537,10 +556,63 @@ export interface Job {
   baselineEvery: number;
 }
 
+/** One batch size in the current pruning round of POLICY_PRUNING_GTS. */
+export interface PruningGtsBatchSize {
+  /** The batch size. Always set. */
+  batchSize: number;
+  /** Cost of its exploration in the current round, in joules. Unset: it has no result in this round. */
+  roundCost?:
+    | number
+    | undefined;
+  /** Whether the trial that explores for the round has this batch size. Unset means false. */
+  exploring: boolean;
+}
+
+/** The details of a job of POLICY_PRUNING_GTS. */
+export interface PruningGtsDetails {
+  /** The batch sizes in the current round, in ascending order. Empty: the pruning is complete. */
+  batchSizes: PruningGtsBatchSize[];
+  /** One arm per available batch size, in ascending order. Empty: the pruning is not complete. */
+  arms: Arm[];
+}
+
+/** The details of a job of POLICY_GTS. */
+export interface GtsDetails {
+  /** One arm per available batch size, in ascending order. Empty: none is available. */
+  arms: Arm[];
+}
+
+/** The details of a job of POLICY_KNOWLEDGE_GRADIENT. */
+export interface KnowledgeGradientDetails {
+  /**
+   * The belief about the cost of a trial that reaches the target, of every available batch size in ascending order. Empty: none
+   * is available.
+   */
+  arms: Arm[];
+}
+
+/** What only the job's policy knows about the batch sizes. */
+export interface PolicyDetails {
+  /** The details, by the job's policy. Unset for a client: the policy is newer than the client, which ignores the details. */
+  details:
+    | //
+    /** Of POLICY_PRUNING_GTS. */
+    { $case: "pruningGts"; value: PruningGtsDetails }
+    | //
+    /** Of POLICY_GTS. */
+    { $case: "gts"; value: GtsDetails }
+    | //
+    /** Of POLICY_KNOWLEDGE_GRADIENT. */
+    { $case: "knowledgeGradient"; value: KnowledgeGradientDetails }
+    | undefined;
+}
+
 /** What a job knows about its batch sizes, and what people should know about it. */
 export interface JobDetails {
-  /** One arm per surviving batch size. Empty: the pruning is not complete. */
-  arms: Arm[];
+  /** What only the job's policy knows about them. Always set. */
+  policyDetails:
+    | PolicyDetails
+    | undefined;
   /** The state of every batch size, in ascending order. Always set. */
   batchSizeStates: BatchSizeState[];
   /** The known power limits, by ascending batch size. Empty: no trial has reported a profile. */
@@ -1088,6 +1160,8 @@ function createBaseBatchSizeState(): BatchSizeState {
   return {
     batchSize: 0,
     status: BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED,
+    banned: false,
+    pinned: false,
     reason: "",
     expectedCost: undefined,
     expectedCostDeviation: undefined,
@@ -1096,8 +1170,6 @@ function createBaseBatchSizeState(): BatchSizeState {
     numMissed: 0,
     numFailed: 0,
     numRunning: 0,
-    roundCost: undefined,
-    exploring: false,
   };
 }
 
@@ -1109,35 +1181,35 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
     if (message.status !== BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED) {
       writer.uint32(16).int32(batchSizeStatusToNumber(message.status));
     }
+    if (message.banned !== false) {
+      writer.uint32(24).bool(message.banned);
+    }
+    if (message.pinned !== false) {
+      writer.uint32(32).bool(message.pinned);
+    }
     if (message.reason !== "") {
-      writer.uint32(26).string(message.reason);
+      writer.uint32(42).string(message.reason);
     }
     if (message.expectedCost !== undefined) {
-      writer.uint32(33).double(message.expectedCost);
+      writer.uint32(49).double(message.expectedCost);
     }
     if (message.expectedCostDeviation !== undefined) {
-      writer.uint32(41).double(message.expectedCostDeviation);
+      writer.uint32(57).double(message.expectedCostDeviation);
     }
     if (message.failureRate !== undefined) {
-      writer.uint32(49).double(message.failureRate);
+      writer.uint32(65).double(message.failureRate);
     }
     if (message.numConverged !== 0) {
-      writer.uint32(56).int32(message.numConverged);
+      writer.uint32(72).int32(message.numConverged);
     }
     if (message.numMissed !== 0) {
-      writer.uint32(64).int32(message.numMissed);
+      writer.uint32(80).int32(message.numMissed);
     }
     if (message.numFailed !== 0) {
-      writer.uint32(72).int32(message.numFailed);
+      writer.uint32(88).int32(message.numFailed);
     }
     if (message.numRunning !== 0) {
-      writer.uint32(80).int32(message.numRunning);
-    }
-    if (message.roundCost !== undefined) {
-      writer.uint32(89).double(message.roundCost);
-    }
-    if (message.exploring !== false) {
-      writer.uint32(96).bool(message.exploring);
+      writer.uint32(96).int32(message.numRunning);
     }
     return writer;
   },
@@ -1172,27 +1244,27 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
             continue;
           }
           case 3: {
-            if (tag !== 26) {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.banned = reader.bool();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.pinned = reader.bool();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
               break;
             }
 
             message.reason = reader.string();
-            continue;
-          }
-          case 4: {
-            if (tag !== 33) {
-              break;
-            }
-
-            message.expectedCost = reader.double();
-            continue;
-          }
-          case 5: {
-            if (tag !== 41) {
-              break;
-            }
-
-            message.expectedCostDeviation = reader.double();
             continue;
           }
           case 6: {
@@ -1200,23 +1272,23 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
               break;
             }
 
-            message.failureRate = reader.double();
+            message.expectedCost = reader.double();
             continue;
           }
           case 7: {
-            if (tag !== 56) {
+            if (tag !== 57) {
               break;
             }
 
-            message.numConverged = reader.int32();
+            message.expectedCostDeviation = reader.double();
             continue;
           }
           case 8: {
-            if (tag !== 64) {
+            if (tag !== 65) {
               break;
             }
 
-            message.numMissed = reader.int32();
+            message.failureRate = reader.double();
             continue;
           }
           case 9: {
@@ -1224,7 +1296,7 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
               break;
             }
 
-            message.numFailed = reader.int32();
+            message.numConverged = reader.int32();
             continue;
           }
           case 10: {
@@ -1232,15 +1304,15 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
               break;
             }
 
-            message.numRunning = reader.int32();
+            message.numMissed = reader.int32();
             continue;
           }
           case 11: {
-            if (tag !== 89) {
+            if (tag !== 88) {
               break;
             }
 
-            message.roundCost = reader.double();
+            message.numFailed = reader.int32();
             continue;
           }
           case 12: {
@@ -1248,7 +1320,7 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
               break;
             }
 
-            message.exploring = reader.bool();
+            message.numRunning = reader.int32();
             continue;
           }
         }
@@ -1270,6 +1342,8 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
     const message = createBaseBatchSizeState();
     message.batchSize = object.batchSize ?? 0;
     message.status = object.status ?? BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED;
+    message.banned = object.banned ?? false;
+    message.pinned = object.pinned ?? false;
     message.reason = object.reason ?? "";
     message.expectedCost = object.expectedCost ?? undefined;
     message.expectedCostDeviation = object.expectedCostDeviation ?? undefined;
@@ -1278,8 +1352,6 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
     message.numMissed = object.numMissed ?? 0;
     message.numFailed = object.numFailed ?? 0;
     message.numRunning = object.numRunning ?? 0;
-    message.roundCost = object.roundCost ?? undefined;
-    message.exploring = object.exploring ?? false;
     return message;
   },
 };
@@ -1530,12 +1602,265 @@ export const DetectedChange: MessageFns<DetectedChange> = {
   },
 };
 
+function createBasePruningGtsState(): PruningGtsState {
+  return { stage: PruningGtsStage.PRUNING_GTS_STAGE_UNSPECIFIED, pruningRound: 0 };
+}
+
+export const PruningGtsState: MessageFns<PruningGtsState> = {
+  encode(message: PruningGtsState, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.stage !== PruningGtsStage.PRUNING_GTS_STAGE_UNSPECIFIED) {
+      writer.uint32(8).int32(pruningGtsStageToNumber(message.stage));
+    }
+    if (message.pruningRound !== 0) {
+      writer.uint32(16).int32(message.pruningRound);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PruningGtsState {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePruningGtsState();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.stage = pruningGtsStageFromJSON(reader.int32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.pruningRound = reader.int32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PruningGtsState>): PruningGtsState {
+    return PruningGtsState.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PruningGtsState>): PruningGtsState {
+    const message = createBasePruningGtsState();
+    message.stage = object.stage ?? PruningGtsStage.PRUNING_GTS_STAGE_UNSPECIFIED;
+    message.pruningRound = object.pruningRound ?? 0;
+    return message;
+  },
+};
+
+function createBaseGtsState(): GtsState {
+  return {};
+}
+
+export const GtsState: MessageFns<GtsState> = {
+  encode(_: GtsState, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GtsState {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGtsState();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GtsState>): GtsState {
+    return GtsState.fromPartial(base ?? {});
+  },
+  fromPartial(_: DeepPartial<GtsState>): GtsState {
+    const message = createBaseGtsState();
+    return message;
+  },
+};
+
+function createBaseKnowledgeGradientState(): KnowledgeGradientState {
+  return {};
+}
+
+export const KnowledgeGradientState: MessageFns<KnowledgeGradientState> = {
+  encode(_: KnowledgeGradientState, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): KnowledgeGradientState {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseKnowledgeGradientState();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<KnowledgeGradientState>): KnowledgeGradientState {
+    return KnowledgeGradientState.fromPartial(base ?? {});
+  },
+  fromPartial(_: DeepPartial<KnowledgeGradientState>): KnowledgeGradientState {
+    const message = createBaseKnowledgeGradientState();
+    return message;
+  },
+};
+
+function createBasePolicyState(): PolicyState {
+  return { state: undefined };
+}
+
+export const PolicyState: MessageFns<PolicyState> = {
+  encode(message: PolicyState, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.state?.$case) {
+      case "pruningGts":
+        PruningGtsState.encode(message.state.value, writer.uint32(10).fork()).join();
+        break;
+      case "gts":
+        GtsState.encode(message.state.value, writer.uint32(18).fork()).join();
+        break;
+      case "knowledgeGradient":
+        KnowledgeGradientState.encode(message.state.value, writer.uint32(26).fork()).join();
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PolicyState {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePolicyState();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.state = { $case: "pruningGts", value: PruningGtsState.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.state = { $case: "gts", value: GtsState.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.state = {
+              $case: "knowledgeGradient",
+              value: KnowledgeGradientState.decode(reader, reader.uint32()),
+            };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PolicyState>): PolicyState {
+    return PolicyState.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PolicyState>): PolicyState {
+    const message = createBasePolicyState();
+    switch (object.state?.$case) {
+      case "pruningGts": {
+        if (object.state?.value !== undefined && object.state?.value !== null) {
+          message.state = { $case: "pruningGts", value: PruningGtsState.fromPartial(object.state.value) };
+        }
+        break;
+      }
+      case "gts": {
+        if (object.state?.value !== undefined && object.state?.value !== null) {
+          message.state = { $case: "gts", value: GtsState.fromPartial(object.state.value) };
+        }
+        break;
+      }
+      case "knowledgeGradient": {
+        if (object.state?.value !== undefined && object.state?.value !== null) {
+          message.state = { $case: "knowledgeGradient", value: KnowledgeGradientState.fromPartial(object.state.value) };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
 function createBaseJob(): Job {
   return {
     spec: undefined,
-    stage: Stage.STAGE_UNSPECIFIED,
-    pruningRound: 0,
-    survivingBatchSizes: [],
+    policyState: undefined,
+    availableBatchSizes: [],
     minCost: undefined,
     minCostBatchSize: undefined,
     createTime: undefined,
@@ -1560,66 +1885,63 @@ export const Job: MessageFns<Job> = {
     if (message.spec !== undefined) {
       JobSpec.encode(message.spec, writer.uint32(10).fork()).join();
     }
-    if (message.stage !== Stage.STAGE_UNSPECIFIED) {
-      writer.uint32(16).int32(stageToNumber(message.stage));
+    if (message.policyState !== undefined) {
+      PolicyState.encode(message.policyState, writer.uint32(18).fork()).join();
     }
-    if (message.pruningRound !== 0) {
-      writer.uint32(24).int32(message.pruningRound);
-    }
-    if (message.survivingBatchSizes.length !== 0) {
-      writer.uint32(34).fork();
-      for (const v of message.survivingBatchSizes) {
+    if (message.availableBatchSizes.length !== 0) {
+      writer.uint32(26).fork();
+      for (const v of message.availableBatchSizes) {
         writer.int32(v);
       }
       writer.join();
     }
     if (message.minCost !== undefined) {
-      writer.uint32(41).double(message.minCost);
+      writer.uint32(33).double(message.minCost);
     }
     if (message.minCostBatchSize !== undefined) {
-      writer.uint32(48).int32(message.minCostBatchSize);
+      writer.uint32(40).int32(message.minCostBatchSize);
     }
     if (message.createTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.createTime), writer.uint32(58).fork()).join();
+      Timestamp.encode(toTimestamp(message.createTime), writer.uint32(50).fork()).join();
     }
     if (message.numTrials !== 0) {
-      writer.uint32(64).int32(message.numTrials);
+      writer.uint32(56).int32(message.numTrials);
     }
     if (message.monitor !== undefined) {
-      Monitor.encode(message.monitor, writer.uint32(74).fork()).join();
+      Monitor.encode(message.monitor, writer.uint32(66).fork()).join();
     }
     if (message.otherMonitor !== undefined) {
-      Monitor.encode(message.otherMonitor, writer.uint32(82).fork()).join();
+      Monitor.encode(message.otherMonitor, writer.uint32(74).fork()).join();
     }
     if (message.paused !== false) {
-      writer.uint32(88).bool(message.paused);
+      writer.uint32(80).bool(message.paused);
     }
     if (message.baselineRequested !== false) {
-      writer.uint32(96).bool(message.baselineRequested);
+      writer.uint32(88).bool(message.baselineRequested);
     }
     for (const v of message.warnings) {
-      TrialWarning.encode(v!, writer.uint32(106).fork()).join();
+      TrialWarning.encode(v!, writer.uint32(98).fork()).join();
     }
     if (message.resetAfter !== 0) {
-      writer.uint32(112).int32(message.resetAfter);
+      writer.uint32(104).int32(message.resetAfter);
     }
     if (message.resetTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.resetTime), writer.uint32(122).fork()).join();
+      Timestamp.encode(toTimestamp(message.resetTime), writer.uint32(114).fork()).join();
     }
     if (message.pinnedBatchSize !== undefined) {
-      writer.uint32(128).int32(message.pinnedBatchSize);
+      writer.uint32(120).int32(message.pinnedBatchSize);
     }
     if (message.bestKnownBatchSize !== undefined) {
-      writer.uint32(136).int32(message.bestKnownBatchSize);
+      writer.uint32(128).int32(message.bestKnownBatchSize);
     }
     if (message.bestKnownCost !== undefined) {
-      writer.uint32(145).double(message.bestKnownCost);
+      writer.uint32(137).double(message.bestKnownCost);
     }
     if (message.batchSizeInUse !== 0) {
-      writer.uint32(152).int32(message.batchSizeInUse);
+      writer.uint32(144).int32(message.batchSizeInUse);
     }
     if (message.baselineEvery !== 0) {
-      writer.uint32(160).int32(message.baselineEvery);
+      writer.uint32(152).int32(message.baselineEvery);
     }
     return writer;
   },
@@ -1646,32 +1968,24 @@ export const Job: MessageFns<Job> = {
             continue;
           }
           case 2: {
-            if (tag !== 16) {
+            if (tag !== 18) {
               break;
             }
 
-            message.stage = stageFromJSON(reader.int32());
+            message.policyState = PolicyState.decode(reader, reader.uint32());
             continue;
           }
           case 3: {
-            if (tag !== 24) {
-              break;
-            }
-
-            message.pruningRound = reader.int32();
-            continue;
-          }
-          case 4: {
-            if (tag === 32) {
-              message.survivingBatchSizes.push(reader.int32());
+            if (tag === 24) {
+              message.availableBatchSizes.push(reader.int32());
 
               continue;
             }
 
-            if (tag === 34) {
+            if (tag === 26) {
               const end2 = reader.uint32() + reader.pos;
               while (reader.pos < end2) {
-                message.survivingBatchSizes.push(reader.int32());
+                message.availableBatchSizes.push(reader.int32());
               }
 
               continue;
@@ -1679,36 +1993,44 @@ export const Job: MessageFns<Job> = {
 
             break;
           }
-          case 5: {
-            if (tag !== 41) {
+          case 4: {
+            if (tag !== 33) {
               break;
             }
 
             message.minCost = reader.double();
             continue;
           }
-          case 6: {
-            if (tag !== 48) {
+          case 5: {
+            if (tag !== 40) {
               break;
             }
 
             message.minCostBatchSize = reader.int32();
             continue;
           }
-          case 7: {
-            if (tag !== 58) {
+          case 6: {
+            if (tag !== 50) {
               break;
             }
 
             message.createTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
-          case 8: {
-            if (tag !== 64) {
+          case 7: {
+            if (tag !== 56) {
               break;
             }
 
             message.numTrials = reader.int32();
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
           case 9: {
@@ -1716,15 +2038,15 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.monitor = Monitor.decode(reader, reader.uint32());
+            message.otherMonitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
           case 10: {
-            if (tag !== 82) {
+            if (tag !== 80) {
               break;
             }
 
-            message.otherMonitor = Monitor.decode(reader, reader.uint32());
+            message.paused = reader.bool();
             continue;
           }
           case 11: {
@@ -1732,39 +2054,39 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.paused = reader.bool();
-            continue;
-          }
-          case 12: {
-            if (tag !== 96) {
-              break;
-            }
-
             message.baselineRequested = reader.bool();
             continue;
           }
-          case 13: {
-            if (tag !== 106) {
+          case 12: {
+            if (tag !== 98) {
               break;
             }
 
             message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
             continue;
           }
-          case 14: {
-            if (tag !== 112) {
+          case 13: {
+            if (tag !== 104) {
               break;
             }
 
             message.resetAfter = reader.int32();
             continue;
           }
-          case 15: {
-            if (tag !== 122) {
+          case 14: {
+            if (tag !== 114) {
               break;
             }
 
             message.resetTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.pinnedBatchSize = reader.int32();
             continue;
           }
           case 16: {
@@ -1772,35 +2094,27 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.pinnedBatchSize = reader.int32();
-            continue;
-          }
-          case 17: {
-            if (tag !== 136) {
-              break;
-            }
-
             message.bestKnownBatchSize = reader.int32();
             continue;
           }
-          case 18: {
-            if (tag !== 145) {
+          case 17: {
+            if (tag !== 137) {
               break;
             }
 
             message.bestKnownCost = reader.double();
             continue;
           }
-          case 19: {
-            if (tag !== 152) {
+          case 18: {
+            if (tag !== 144) {
               break;
             }
 
             message.batchSizeInUse = reader.int32();
             continue;
           }
-          case 20: {
-            if (tag !== 160) {
+          case 19: {
+            if (tag !== 152) {
               break;
             }
 
@@ -1825,9 +2139,10 @@ export const Job: MessageFns<Job> = {
   fromPartial(object: DeepPartial<Job>): Job {
     const message = createBaseJob();
     message.spec = (object.spec !== undefined && object.spec !== null) ? JobSpec.fromPartial(object.spec) : undefined;
-    message.stage = object.stage ?? Stage.STAGE_UNSPECIFIED;
-    message.pruningRound = object.pruningRound ?? 0;
-    message.survivingBatchSizes = object.survivingBatchSizes?.map((e) => e) || [];
+    message.policyState = (object.policyState !== undefined && object.policyState !== null)
+      ? PolicyState.fromPartial(object.policyState)
+      : undefined;
+    message.availableBatchSizes = object.availableBatchSizes?.map((e) => e) || [];
     message.minCost = object.minCost ?? undefined;
     message.minCostBatchSize = object.minCostBatchSize ?? undefined;
     message.createTime = object.createTime ?? undefined;
@@ -1852,14 +2167,374 @@ export const Job: MessageFns<Job> = {
   },
 };
 
+function createBasePruningGtsBatchSize(): PruningGtsBatchSize {
+  return { batchSize: 0, roundCost: undefined, exploring: false };
+}
+
+export const PruningGtsBatchSize: MessageFns<PruningGtsBatchSize> = {
+  encode(message: PruningGtsBatchSize, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.batchSize !== 0) {
+      writer.uint32(8).int32(message.batchSize);
+    }
+    if (message.roundCost !== undefined) {
+      writer.uint32(17).double(message.roundCost);
+    }
+    if (message.exploring !== false) {
+      writer.uint32(24).bool(message.exploring);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PruningGtsBatchSize {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePruningGtsBatchSize();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.batchSize = reader.int32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 17) {
+              break;
+            }
+
+            message.roundCost = reader.double();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.exploring = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PruningGtsBatchSize>): PruningGtsBatchSize {
+    return PruningGtsBatchSize.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PruningGtsBatchSize>): PruningGtsBatchSize {
+    const message = createBasePruningGtsBatchSize();
+    message.batchSize = object.batchSize ?? 0;
+    message.roundCost = object.roundCost ?? undefined;
+    message.exploring = object.exploring ?? false;
+    return message;
+  },
+};
+
+function createBasePruningGtsDetails(): PruningGtsDetails {
+  return { batchSizes: [], arms: [] };
+}
+
+export const PruningGtsDetails: MessageFns<PruningGtsDetails> = {
+  encode(message: PruningGtsDetails, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.batchSizes) {
+      PruningGtsBatchSize.encode(v!, writer.uint32(10).fork()).join();
+    }
+    for (const v of message.arms) {
+      Arm.encode(v!, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PruningGtsDetails {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePruningGtsDetails();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.batchSizes.push(PruningGtsBatchSize.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.arms.push(Arm.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PruningGtsDetails>): PruningGtsDetails {
+    return PruningGtsDetails.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PruningGtsDetails>): PruningGtsDetails {
+    const message = createBasePruningGtsDetails();
+    message.batchSizes = object.batchSizes?.map((e) => PruningGtsBatchSize.fromPartial(e)) || [];
+    message.arms = object.arms?.map((e) => Arm.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseGtsDetails(): GtsDetails {
+  return { arms: [] };
+}
+
+export const GtsDetails: MessageFns<GtsDetails> = {
+  encode(message: GtsDetails, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.arms) {
+      Arm.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GtsDetails {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGtsDetails();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.arms.push(Arm.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GtsDetails>): GtsDetails {
+    return GtsDetails.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GtsDetails>): GtsDetails {
+    const message = createBaseGtsDetails();
+    message.arms = object.arms?.map((e) => Arm.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseKnowledgeGradientDetails(): KnowledgeGradientDetails {
+  return { arms: [] };
+}
+
+export const KnowledgeGradientDetails: MessageFns<KnowledgeGradientDetails> = {
+  encode(message: KnowledgeGradientDetails, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.arms) {
+      Arm.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): KnowledgeGradientDetails {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseKnowledgeGradientDetails();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.arms.push(Arm.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<KnowledgeGradientDetails>): KnowledgeGradientDetails {
+    return KnowledgeGradientDetails.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<KnowledgeGradientDetails>): KnowledgeGradientDetails {
+    const message = createBaseKnowledgeGradientDetails();
+    message.arms = object.arms?.map((e) => Arm.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBasePolicyDetails(): PolicyDetails {
+  return { details: undefined };
+}
+
+export const PolicyDetails: MessageFns<PolicyDetails> = {
+  encode(message: PolicyDetails, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.details?.$case) {
+      case "pruningGts":
+        PruningGtsDetails.encode(message.details.value, writer.uint32(10).fork()).join();
+        break;
+      case "gts":
+        GtsDetails.encode(message.details.value, writer.uint32(18).fork()).join();
+        break;
+      case "knowledgeGradient":
+        KnowledgeGradientDetails.encode(message.details.value, writer.uint32(26).fork()).join();
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PolicyDetails {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePolicyDetails();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.details = { $case: "pruningGts", value: PruningGtsDetails.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = { $case: "gts", value: GtsDetails.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.details = {
+              $case: "knowledgeGradient",
+              value: KnowledgeGradientDetails.decode(reader, reader.uint32()),
+            };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PolicyDetails>): PolicyDetails {
+    return PolicyDetails.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PolicyDetails>): PolicyDetails {
+    const message = createBasePolicyDetails();
+    switch (object.details?.$case) {
+      case "pruningGts": {
+        if (object.details?.value !== undefined && object.details?.value !== null) {
+          message.details = { $case: "pruningGts", value: PruningGtsDetails.fromPartial(object.details.value) };
+        }
+        break;
+      }
+      case "gts": {
+        if (object.details?.value !== undefined && object.details?.value !== null) {
+          message.details = { $case: "gts", value: GtsDetails.fromPartial(object.details.value) };
+        }
+        break;
+      }
+      case "knowledgeGradient": {
+        if (object.details?.value !== undefined && object.details?.value !== null) {
+          message.details = {
+            $case: "knowledgeGradient",
+            value: KnowledgeGradientDetails.fromPartial(object.details.value),
+          };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
 function createBaseJobDetails(): JobDetails {
-  return { arms: [], batchSizeStates: [], powerLimits: [], changes: [], advice: "" };
+  return { policyDetails: undefined, batchSizeStates: [], powerLimits: [], changes: [], advice: "" };
 }
 
 export const JobDetails: MessageFns<JobDetails> = {
   encode(message: JobDetails, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    for (const v of message.arms) {
-      Arm.encode(v!, writer.uint32(10).fork()).join();
+    if (message.policyDetails !== undefined) {
+      PolicyDetails.encode(message.policyDetails, writer.uint32(10).fork()).join();
     }
     for (const v of message.batchSizeStates) {
       BatchSizeState.encode(v!, writer.uint32(18).fork()).join();
@@ -1894,7 +2569,7 @@ export const JobDetails: MessageFns<JobDetails> = {
               break;
             }
 
-            message.arms.push(Arm.decode(reader, reader.uint32()));
+            message.policyDetails = PolicyDetails.decode(reader, reader.uint32());
             continue;
           }
           case 2: {
@@ -1946,7 +2621,9 @@ export const JobDetails: MessageFns<JobDetails> = {
   },
   fromPartial(object: DeepPartial<JobDetails>): JobDetails {
     const message = createBaseJobDetails();
-    message.arms = object.arms?.map((e) => Arm.fromPartial(e)) || [];
+    message.policyDetails = (object.policyDetails !== undefined && object.policyDetails !== null)
+      ? PolicyDetails.fromPartial(object.policyDetails)
+      : undefined;
     message.batchSizeStates = object.batchSizeStates?.map((e) => BatchSizeState.fromPartial(e)) || [];
     message.powerLimits = object.powerLimits?.map((e) => PowerLimit.fromPartial(e)) || [];
     message.changes = object.changes?.map((e) => DetectedChange.fromPartial(e)) || [];

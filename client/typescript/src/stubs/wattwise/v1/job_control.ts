@@ -18,16 +18,7 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
-import {
-  BatchSizeStatus,
-  batchSizeStatusFromJSON,
-  batchSizeStatusToNumber,
-  Job,
-  JobDetails,
-  Policy,
-  policyFromJSON,
-  policyToNumber,
-} from "./job.js";
+import { Job, JobDetails, Policy, policyFromJSON, policyToNumber } from "./job.js";
 import { Trial, TrialId } from "./trial.js";
 
 /** Request of DeleteJob. */
@@ -93,24 +84,54 @@ export interface SetTrialExcludedResponse {
   details: JobDetails | undefined;
 }
 
-/** Request of SetBatchSizeState. */
-export interface SetBatchSizeStateRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+/** Request of SetBatchSizeBanned. */
+export interface SetBatchSizeBannedRequest {
+  /** Required. The job; an empty id is refused as unknown. */
   jobId: string;
-  /** One of the job's batch sizes. Required: 0 is refused. */
+  /** Required. One of the job's batch sizes; 0 is refused. */
   batchSize: number;
-  /**
-   * BATCH_SIZE_STATUS_ALLOWED: it may be chosen, also if it was pruned, set aside or out of memory, whose causes no longer
-   * count; it is no longer banned or pinned. Memory: smaller batch sizes are then taken to fit, too, and larger ones may be
-   * chosen again unless one of them, or one in between, ran out of memory itself.
-   * BATCH_SIZE_STATUS_BANNED: it is not chosen; the last one that may be chosen cannot be banned.
-   * BATCH_SIZE_STATUS_PINNED: every launch gets it. Any other status is refused.
-   */
-  status: BatchSizeStatus;
+  /** Required. True: the batch size is banned. False: it is not. Unset is refused. */
+  banned?: boolean | undefined;
 }
 
-/** Response of SetBatchSizeState. */
-export interface SetBatchSizeStateResponse {
+/** Response of SetBatchSizeBanned. */
+export interface SetBatchSizeBannedResponse {
+  /** The job's current state. Always set. */
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
+}
+
+/** Request of SetPinnedBatchSize. */
+export interface SetPinnedBatchSizeRequest {
+  /** Required. The job; an empty id is refused as unknown. */
+  jobId: string;
+  /** One of the job's batch sizes, which is pinned; 0 is refused. Unset: no batch size is pinned. */
+  batchSize?: number | undefined;
+}
+
+/** Response of SetPinnedBatchSize. */
+export interface SetPinnedBatchSizeResponse {
+  /** The job's current state. Always set. */
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
+}
+
+/** Request of ReadmitBatchSize. */
+export interface ReadmitBatchSizeRequest {
+  /** Required. The job; an empty id is refused as unknown. */
+  jobId: string;
+  /** Required. One of the job's batch sizes; 0 is refused. */
+  batchSize: number;
+}
+
+/** Response of ReadmitBatchSize. */
+export interface ReadmitBatchSizeResponse {
   /** The job's current state. Always set. */
   job:
     | Job
@@ -604,25 +625,25 @@ export const SetTrialExcludedResponse: MessageFns<SetTrialExcludedResponse> = {
   },
 };
 
-function createBaseSetBatchSizeStateRequest(): SetBatchSizeStateRequest {
-  return { jobId: "", batchSize: 0, status: BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED };
+function createBaseSetBatchSizeBannedRequest(): SetBatchSizeBannedRequest {
+  return { jobId: "", batchSize: 0, banned: undefined };
 }
 
-export const SetBatchSizeStateRequest: MessageFns<SetBatchSizeStateRequest> = {
-  encode(message: SetBatchSizeStateRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+export const SetBatchSizeBannedRequest: MessageFns<SetBatchSizeBannedRequest> = {
+  encode(message: SetBatchSizeBannedRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
     }
     if (message.batchSize !== 0) {
       writer.uint32(16).int32(message.batchSize);
     }
-    if (message.status !== BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED) {
-      writer.uint32(24).int32(batchSizeStatusToNumber(message.status));
+    if (message.banned !== undefined) {
+      writer.uint32(24).bool(message.banned);
     }
     return writer;
   },
 
-  decode(input: BinaryReader | Uint8Array, length?: number): SetBatchSizeStateRequest {
+  decode(input: BinaryReader | Uint8Array, length?: number): SetBatchSizeBannedRequest {
     const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
     const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
     if (previousRecursionDepth >= 100) {
@@ -631,7 +652,7 @@ export const SetBatchSizeStateRequest: MessageFns<SetBatchSizeStateRequest> = {
     (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
     try {
       const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetBatchSizeStateRequest();
+      const message = createBaseSetBatchSizeBannedRequest();
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
@@ -656,7 +677,7 @@ export const SetBatchSizeStateRequest: MessageFns<SetBatchSizeStateRequest> = {
               break;
             }
 
-            message.status = batchSizeStatusFromJSON(reader.int32());
+            message.banned = reader.bool();
             continue;
           }
         }
@@ -671,24 +692,24 @@ export const SetBatchSizeStateRequest: MessageFns<SetBatchSizeStateRequest> = {
     }
   },
 
-  create(base?: DeepPartial<SetBatchSizeStateRequest>): SetBatchSizeStateRequest {
-    return SetBatchSizeStateRequest.fromPartial(base ?? {});
+  create(base?: DeepPartial<SetBatchSizeBannedRequest>): SetBatchSizeBannedRequest {
+    return SetBatchSizeBannedRequest.fromPartial(base ?? {});
   },
-  fromPartial(object: DeepPartial<SetBatchSizeStateRequest>): SetBatchSizeStateRequest {
-    const message = createBaseSetBatchSizeStateRequest();
+  fromPartial(object: DeepPartial<SetBatchSizeBannedRequest>): SetBatchSizeBannedRequest {
+    const message = createBaseSetBatchSizeBannedRequest();
     message.jobId = object.jobId ?? "";
     message.batchSize = object.batchSize ?? 0;
-    message.status = object.status ?? BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED;
+    message.banned = object.banned ?? undefined;
     return message;
   },
 };
 
-function createBaseSetBatchSizeStateResponse(): SetBatchSizeStateResponse {
+function createBaseSetBatchSizeBannedResponse(): SetBatchSizeBannedResponse {
   return { job: undefined, details: undefined };
 }
 
-export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = {
-  encode(message: SetBatchSizeStateResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+export const SetBatchSizeBannedResponse: MessageFns<SetBatchSizeBannedResponse> = {
+  encode(message: SetBatchSizeBannedResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.job !== undefined) {
       Job.encode(message.job, writer.uint32(10).fork()).join();
     }
@@ -698,7 +719,7 @@ export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = 
     return writer;
   },
 
-  decode(input: BinaryReader | Uint8Array, length?: number): SetBatchSizeStateResponse {
+  decode(input: BinaryReader | Uint8Array, length?: number): SetBatchSizeBannedResponse {
     const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
     const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
     if (previousRecursionDepth >= 100) {
@@ -707,7 +728,7 @@ export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = 
     (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
     try {
       const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseSetBatchSizeStateResponse();
+      const message = createBaseSetBatchSizeBannedResponse();
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
@@ -739,11 +760,283 @@ export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = 
     }
   },
 
-  create(base?: DeepPartial<SetBatchSizeStateResponse>): SetBatchSizeStateResponse {
-    return SetBatchSizeStateResponse.fromPartial(base ?? {});
+  create(base?: DeepPartial<SetBatchSizeBannedResponse>): SetBatchSizeBannedResponse {
+    return SetBatchSizeBannedResponse.fromPartial(base ?? {});
   },
-  fromPartial(object: DeepPartial<SetBatchSizeStateResponse>): SetBatchSizeStateResponse {
-    const message = createBaseSetBatchSizeStateResponse();
+  fromPartial(object: DeepPartial<SetBatchSizeBannedResponse>): SetBatchSizeBannedResponse {
+    const message = createBaseSetBatchSizeBannedResponse();
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseSetPinnedBatchSizeRequest(): SetPinnedBatchSizeRequest {
+  return { jobId: "", batchSize: undefined };
+}
+
+export const SetPinnedBatchSizeRequest: MessageFns<SetPinnedBatchSizeRequest> = {
+  encode(message: SetPinnedBatchSizeRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.batchSize !== undefined) {
+      writer.uint32(16).int32(message.batchSize);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetPinnedBatchSizeRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetPinnedBatchSizeRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.batchSize = reader.int32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetPinnedBatchSizeRequest>): SetPinnedBatchSizeRequest {
+    return SetPinnedBatchSizeRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetPinnedBatchSizeRequest>): SetPinnedBatchSizeRequest {
+    const message = createBaseSetPinnedBatchSizeRequest();
+    message.jobId = object.jobId ?? "";
+    message.batchSize = object.batchSize ?? undefined;
+    return message;
+  },
+};
+
+function createBaseSetPinnedBatchSizeResponse(): SetPinnedBatchSizeResponse {
+  return { job: undefined, details: undefined };
+}
+
+export const SetPinnedBatchSizeResponse: MessageFns<SetPinnedBatchSizeResponse> = {
+  encode(message: SetPinnedBatchSizeResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetPinnedBatchSizeResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetPinnedBatchSizeResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetPinnedBatchSizeResponse>): SetPinnedBatchSizeResponse {
+    return SetPinnedBatchSizeResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetPinnedBatchSizeResponse>): SetPinnedBatchSizeResponse {
+    const message = createBaseSetPinnedBatchSizeResponse();
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseReadmitBatchSizeRequest(): ReadmitBatchSizeRequest {
+  return { jobId: "", batchSize: 0 };
+}
+
+export const ReadmitBatchSizeRequest: MessageFns<ReadmitBatchSizeRequest> = {
+  encode(message: ReadmitBatchSizeRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.batchSize !== 0) {
+      writer.uint32(16).int32(message.batchSize);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReadmitBatchSizeRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReadmitBatchSizeRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.batchSize = reader.int32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReadmitBatchSizeRequest>): ReadmitBatchSizeRequest {
+    return ReadmitBatchSizeRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReadmitBatchSizeRequest>): ReadmitBatchSizeRequest {
+    const message = createBaseReadmitBatchSizeRequest();
+    message.jobId = object.jobId ?? "";
+    message.batchSize = object.batchSize ?? 0;
+    return message;
+  },
+};
+
+function createBaseReadmitBatchSizeResponse(): ReadmitBatchSizeResponse {
+  return { job: undefined, details: undefined };
+}
+
+export const ReadmitBatchSizeResponse: MessageFns<ReadmitBatchSizeResponse> = {
+  encode(message: ReadmitBatchSizeResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReadmitBatchSizeResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReadmitBatchSizeResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReadmitBatchSizeResponse>): ReadmitBatchSizeResponse {
+    return ReadmitBatchSizeResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReadmitBatchSizeResponse>): ReadmitBatchSizeResponse {
+    const message = createBaseReadmitBatchSizeResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
     message.details = (object.details !== undefined && object.details !== null)
       ? JobDetails.fromPartial(object.details)
@@ -1208,7 +1501,7 @@ export const JobControlService = {
   },
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+   * profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
    */
   setTrialExcluded: {
     path: "/wattwise.v1.JobControl/SetTrialExcluded" as const,
@@ -1222,19 +1515,57 @@ export const JobControlService = {
     responseDeserialize: (value: Buffer): SetTrialExcludedResponse => SetTrialExcludedResponse.decode(value),
   },
   /**
-   * Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-   * a pinned batch size have no cost bound.
+   * Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
+   * batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
+   * batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
+   * so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+   * NOT_POSSIBLE_NOW for a ban of the last available batch size.
    */
-  setBatchSizeState: {
-    path: "/wattwise.v1.JobControl/SetBatchSizeState" as const,
+  setBatchSizeBanned: {
+    path: "/wattwise.v1.JobControl/SetBatchSizeBanned" as const,
     requestStream: false as const,
     responseStream: false as const,
-    requestSerialize: (value: SetBatchSizeStateRequest): Buffer =>
-      Buffer.from(SetBatchSizeStateRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): SetBatchSizeStateRequest => SetBatchSizeStateRequest.decode(value),
-    responseSerialize: (value: SetBatchSizeStateResponse): Buffer =>
-      Buffer.from(SetBatchSizeStateResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): SetBatchSizeStateResponse => SetBatchSizeStateResponse.decode(value),
+    requestSerialize: (value: SetBatchSizeBannedRequest): Buffer =>
+      Buffer.from(SetBatchSizeBannedRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SetBatchSizeBannedRequest => SetBatchSizeBannedRequest.decode(value),
+    responseSerialize: (value: SetBatchSizeBannedResponse): Buffer =>
+      Buffer.from(SetBatchSizeBannedResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SetBatchSizeBannedResponse => SetBatchSizeBannedResponse.decode(value),
+  },
+  /**
+   * Pins a batch size in place of any other, or unpins it. Called by people and tools. Writes the pin alone: every launch gets
+   * the pinned batch size, whatever its status and even if it is banned, and its trials have no cost bound. Once it is
+   * unpinned, its status and ban are what they would be without the pin. A retry, like any call that asks for what is already
+   * so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size.
+   */
+  setPinnedBatchSize: {
+    path: "/wattwise.v1.JobControl/SetPinnedBatchSize" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: SetPinnedBatchSizeRequest): Buffer =>
+      Buffer.from(SetPinnedBatchSizeRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SetPinnedBatchSizeRequest => SetPinnedBatchSizeRequest.decode(value),
+    responseSerialize: (value: SetPinnedBatchSizeResponse): Buffer =>
+      Buffer.from(SetPinnedBatchSizeResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SetPinnedBatchSizeResponse => SetPinnedBatchSizeResponse.decode(value),
+  },
+  /**
+   * Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
+   * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
+   * too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
+   * stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
+   * no such batch size.
+   */
+  readmitBatchSize: {
+    path: "/wattwise.v1.JobControl/ReadmitBatchSize" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ReadmitBatchSizeRequest): Buffer =>
+      Buffer.from(ReadmitBatchSizeRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ReadmitBatchSizeRequest => ReadmitBatchSizeRequest.decode(value),
+    responseSerialize: (value: ReadmitBatchSizeResponse): Buffer =>
+      Buffer.from(ReadmitBatchSizeResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ReadmitBatchSizeResponse => ReadmitBatchSizeResponse.decode(value),
   },
   /**
    * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
@@ -1254,7 +1585,8 @@ export const JobControlService = {
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
    * a retry with the same request_id changes nothing.
    * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-   * Banning the default batch size withdraws it, and so does a reset.
+   * Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
+   * pruned or out of memory.
    */
   requestBaseline: {
     path: "/wattwise.v1.JobControl/RequestBaseline" as const,
@@ -1299,14 +1631,32 @@ export interface JobControlServer extends UntypedServiceImplementation {
   resetJob: handleUnaryCall<ResetJobRequest, ResetJobResponse>;
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+   * profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
    */
   setTrialExcluded: handleUnaryCall<SetTrialExcludedRequest, SetTrialExcludedResponse>;
   /**
-   * Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-   * a pinned batch size have no cost bound.
+   * Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
+   * batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
+   * batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
+   * so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+   * NOT_POSSIBLE_NOW for a ban of the last available batch size.
    */
-  setBatchSizeState: handleUnaryCall<SetBatchSizeStateRequest, SetBatchSizeStateResponse>;
+  setBatchSizeBanned: handleUnaryCall<SetBatchSizeBannedRequest, SetBatchSizeBannedResponse>;
+  /**
+   * Pins a batch size in place of any other, or unpins it. Called by people and tools. Writes the pin alone: every launch gets
+   * the pinned batch size, whatever its status and even if it is banned, and its trials have no cost bound. Once it is
+   * unpinned, its status and ban are what they would be without the pin. A retry, like any call that asks for what is already
+   * so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size.
+   */
+  setPinnedBatchSize: handleUnaryCall<SetPinnedBatchSizeRequest, SetPinnedBatchSizeResponse>;
+  /**
+   * Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
+   * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
+   * too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
+   * stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
+   * no such batch size.
+   */
+  readmitBatchSize: handleUnaryCall<ReadmitBatchSizeRequest, ReadmitBatchSizeResponse>;
   /**
    * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
    * if none is known; their results count. These trials have no cost bound.
@@ -1316,7 +1666,8 @@ export interface JobControlServer extends UntypedServiceImplementation {
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
    * a retry with the same request_id changes nothing.
    * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-   * Banning the default batch size withdraws it, and so does a reset.
+   * Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
+   * pruned or out of memory.
    */
   requestBaseline: handleUnaryCall<RequestBaselineRequest, RequestBaselineResponse>;
   /**
@@ -1370,7 +1721,7 @@ export interface JobControlClient extends Client {
   ): ClientUnaryCall;
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+   * profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
    */
   setTrialExcluded(
     request: SetTrialExcludedRequest,
@@ -1388,23 +1739,69 @@ export interface JobControlClient extends Client {
     callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
-   * a pinned batch size have no cost bound.
+   * Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
+   * batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
+   * batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
+   * so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+   * NOT_POSSIBLE_NOW for a ban of the last available batch size.
    */
-  setBatchSizeState(
-    request: SetBatchSizeStateRequest,
-    callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
+  setBatchSizeBanned(
+    request: SetBatchSizeBannedRequest,
+    callback: (error: ServiceError | null, response: SetBatchSizeBannedResponse) => void,
   ): ClientUnaryCall;
-  setBatchSizeState(
-    request: SetBatchSizeStateRequest,
+  setBatchSizeBanned(
+    request: SetBatchSizeBannedRequest,
     metadata: Metadata,
-    callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
+    callback: (error: ServiceError | null, response: SetBatchSizeBannedResponse) => void,
   ): ClientUnaryCall;
-  setBatchSizeState(
-    request: SetBatchSizeStateRequest,
+  setBatchSizeBanned(
+    request: SetBatchSizeBannedRequest,
     metadata: Metadata,
     options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
+    callback: (error: ServiceError | null, response: SetBatchSizeBannedResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Pins a batch size in place of any other, or unpins it. Called by people and tools. Writes the pin alone: every launch gets
+   * the pinned batch size, whatever its status and even if it is banned, and its trials have no cost bound. Once it is
+   * unpinned, its status and ban are what they would be without the pin. A retry, like any call that asks for what is already
+   * so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size.
+   */
+  setPinnedBatchSize(
+    request: SetPinnedBatchSizeRequest,
+    callback: (error: ServiceError | null, response: SetPinnedBatchSizeResponse) => void,
+  ): ClientUnaryCall;
+  setPinnedBatchSize(
+    request: SetPinnedBatchSizeRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: SetPinnedBatchSizeResponse) => void,
+  ): ClientUnaryCall;
+  setPinnedBatchSize(
+    request: SetPinnedBatchSizeRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: SetPinnedBatchSizeResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
+   * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
+   * too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
+   * stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
+   * no such batch size.
+   */
+  readmitBatchSize(
+    request: ReadmitBatchSizeRequest,
+    callback: (error: ServiceError | null, response: ReadmitBatchSizeResponse) => void,
+  ): ClientUnaryCall;
+  readmitBatchSize(
+    request: ReadmitBatchSizeRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ReadmitBatchSizeResponse) => void,
+  ): ClientUnaryCall;
+  readmitBatchSize(
+    request: ReadmitBatchSizeRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ReadmitBatchSizeResponse) => void,
   ): ClientUnaryCall;
   /**
    * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
@@ -1429,7 +1826,8 @@ export interface JobControlClient extends Client {
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
    * a retry with the same request_id changes nothing.
    * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-   * Banning the default batch size withdraws it, and so does a reset.
+   * Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
+   * pruned or out of memory.
    */
   requestBaseline(
     request: RequestBaselineRequest,

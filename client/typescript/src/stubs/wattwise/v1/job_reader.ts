@@ -30,12 +30,12 @@ import {
   Measurement,
   Trial,
   TrialId,
+  TrialOrigin,
+  trialOriginFromJSON,
+  trialOriginToNumber,
   TrialStatus,
   trialStatusFromJSON,
   trialStatusToNumber,
-  TrialType,
-  trialTypeFromJSON,
-  trialTypeToNumber,
 } from "./trial.js";
 
 /** The order of a list of jobs. */
@@ -420,8 +420,8 @@ export interface PreviewedChoice {
   batchSize: number;
   /** Its share among the samples, above 0 and at most 1. */
   probability: number;
-  /** The type that the trial would have. */
-  type: TrialType;
+  /** The origin that the trial would have. Always set. */
+  origin: TrialOrigin;
   /** One sentence that explains the choice, of the first sample that has it. Never empty. */
   reason: string;
 }
@@ -2267,7 +2267,7 @@ export const PreviewNextResponse: MessageFns<PreviewNextResponse> = {
 };
 
 function createBasePreviewedChoice(): PreviewedChoice {
-  return { batchSize: 0, probability: 0, type: TrialType.TRIAL_TYPE_UNSPECIFIED, reason: "" };
+  return { batchSize: 0, probability: 0, origin: TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED, reason: "" };
 }
 
 export const PreviewedChoice: MessageFns<PreviewedChoice> = {
@@ -2278,8 +2278,8 @@ export const PreviewedChoice: MessageFns<PreviewedChoice> = {
     if (message.probability !== 0) {
       writer.uint32(17).double(message.probability);
     }
-    if (message.type !== TrialType.TRIAL_TYPE_UNSPECIFIED) {
-      writer.uint32(24).int32(trialTypeToNumber(message.type));
+    if (message.origin !== TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED) {
+      writer.uint32(24).int32(trialOriginToNumber(message.origin));
     }
     if (message.reason !== "") {
       writer.uint32(34).string(message.reason);
@@ -2321,7 +2321,7 @@ export const PreviewedChoice: MessageFns<PreviewedChoice> = {
               break;
             }
 
-            message.type = trialTypeFromJSON(reader.int32());
+            message.origin = trialOriginFromJSON(reader.int32());
             continue;
           }
           case 4: {
@@ -2351,7 +2351,7 @@ export const PreviewedChoice: MessageFns<PreviewedChoice> = {
     const message = createBasePreviewedChoice();
     message.batchSize = object.batchSize ?? 0;
     message.probability = object.probability ?? 0;
-    message.type = object.type ?? TrialType.TRIAL_TYPE_UNSPECIFIED;
+    message.origin = object.origin ?? TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED;
     message.reason = object.reason ?? "";
     return message;
   },

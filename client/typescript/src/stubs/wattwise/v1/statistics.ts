@@ -12,9 +12,9 @@ import {
   endReasonFromJSON,
   endReasonToNumber,
   PowerSetting,
-  TrialType,
-  trialTypeFromJSON,
-  trialTypeToNumber,
+  TrialOrigin,
+  trialOriginFromJSON,
+  trialOriginToNumber,
 } from "./trial.js";
 
 /** What a job's data say about its savings. To a reader that does not know a verdict, there is no claim. */
@@ -152,12 +152,12 @@ export interface Usage {
   carbonGrams?: number | undefined;
 }
 
-/** Some trials of a job: those of one batch size and type. */
+/** Some trials of a job: those of one batch size and origin. */
 export interface TrialStatistics {
   /** The batch size. Always set. */
   batchSize: number;
-  /** The type. Always set. */
-  type: TrialType;
+  /** The origin. Always set. */
+  origin: TrialOrigin;
   /** Number of trials, running ones included. */
   numTrials: number;
   /** Number of running ones. */
@@ -360,7 +360,7 @@ export interface TrialBucket {
   medianCost: number;
   /** The highest cost among them, in joules. Always set. */
   mostCost: number;
-  /** Number of them that explored: those of the type TRIAL_TYPE_EXPLORATION. */
+  /** Number of them that explored: those of PRUNING_GTS_ROLE_EXPLORATION. */
   numExplorations: number;
   /** Number of the newest of them. Always set. */
   newestTrial: number;
@@ -727,7 +727,7 @@ export const Usage: MessageFns<Usage> = {
 function createBaseTrialStatistics(): TrialStatistics {
   return {
     batchSize: 0,
-    type: TrialType.TRIAL_TYPE_UNSPECIFIED,
+    origin: TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED,
     numTrials: 0,
     numRunning: 0,
     numDeliveries: 0,
@@ -747,8 +747,8 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     if (message.batchSize !== 0) {
       writer.uint32(8).int32(message.batchSize);
     }
-    if (message.type !== TrialType.TRIAL_TYPE_UNSPECIFIED) {
-      writer.uint32(16).int32(trialTypeToNumber(message.type));
+    if (message.origin !== TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED) {
+      writer.uint32(16).int32(trialOriginToNumber(message.origin));
     }
     if (message.numTrials !== 0) {
       writer.uint32(24).int32(message.numTrials);
@@ -812,7 +812,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.type = trialTypeFromJSON(reader.int32());
+            message.origin = trialOriginFromJSON(reader.int32());
             continue;
           }
           case 3: {
@@ -921,7 +921,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
   fromPartial(object: DeepPartial<TrialStatistics>): TrialStatistics {
     const message = createBaseTrialStatistics();
     message.batchSize = object.batchSize ?? 0;
-    message.type = object.type ?? TrialType.TRIAL_TYPE_UNSPECIFIED;
+    message.origin = object.origin ?? TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED;
     message.numTrials = object.numTrials ?? 0;
     message.numRunning = object.numRunning ?? 0;
     message.numDeliveries = object.numDeliveries ?? 0;

@@ -9,68 +9,104 @@ import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Duration } from "../../google/protobuf/duration.js";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
 
-/** Why a trial was dispatched. */
-export enum TrialType {
-  /** TRIAL_TYPE_UNSPECIFIED - Never sent by the server. */
-  TRIAL_TYPE_UNSPECIFIED = "TRIAL_TYPE_UNSPECIFIED",
-  /** TRIAL_TYPE_EXPLORATION - By POLICY_PRUNING_GTS in its pruning stage, to explore the next batch size. */
-  TRIAL_TYPE_EXPLORATION = "TRIAL_TYPE_EXPLORATION",
-  /** TRIAL_TYPE_CONCURRENT - By POLICY_PRUNING_GTS while an exploration was running. Its result does not affect the pruning. */
-  TRIAL_TYPE_CONCURRENT = "TRIAL_TYPE_CONCURRENT",
-  /** TRIAL_TYPE_MAB - By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running. */
-  TRIAL_TYPE_MAB = "TRIAL_TYPE_MAB",
+/** Who chose the batch size of a trial. */
+export enum TrialOrigin {
+  /** TRIAL_ORIGIN_UNSPECIFIED - Never sent by the server. */
+  TRIAL_ORIGIN_UNSPECIFIED = "TRIAL_ORIGIN_UNSPECIFIED",
+  /** TRIAL_ORIGIN_SEARCH - The job's policy. */
+  TRIAL_ORIGIN_SEARCH = "TRIAL_ORIGIN_SEARCH",
   /**
-   * TRIAL_TYPE_REQUESTED - By a person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its
-   * result counts like that of a concurrent trial.
+   * TRIAL_ORIGIN_REQUESTED - A person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its result
+   * counts.
    */
-  TRIAL_TYPE_REQUESTED = "TRIAL_TYPE_REQUESTED",
-  /** TRIAL_TYPE_IMPORTED - Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial. */
-  TRIAL_TYPE_IMPORTED = "TRIAL_TYPE_IMPORTED",
+  TRIAL_ORIGIN_REQUESTED = "TRIAL_ORIGIN_REQUESTED",
+  /** TRIAL_ORIGIN_IMPORTED - Nobody: it ran without the server and was imported. Its result counts. */
+  TRIAL_ORIGIN_IMPORTED = "TRIAL_ORIGIN_IMPORTED",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
-export function trialTypeFromJSON(object: any): TrialType {
+export function trialOriginFromJSON(object: any): TrialOrigin {
   switch (object) {
     case 0:
-    case "TRIAL_TYPE_UNSPECIFIED":
-      return TrialType.TRIAL_TYPE_UNSPECIFIED;
+    case "TRIAL_ORIGIN_UNSPECIFIED":
+      return TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED;
     case 1:
-    case "TRIAL_TYPE_EXPLORATION":
-      return TrialType.TRIAL_TYPE_EXPLORATION;
+    case "TRIAL_ORIGIN_SEARCH":
+      return TrialOrigin.TRIAL_ORIGIN_SEARCH;
     case 2:
-    case "TRIAL_TYPE_CONCURRENT":
-      return TrialType.TRIAL_TYPE_CONCURRENT;
+    case "TRIAL_ORIGIN_REQUESTED":
+      return TrialOrigin.TRIAL_ORIGIN_REQUESTED;
     case 3:
-    case "TRIAL_TYPE_MAB":
-      return TrialType.TRIAL_TYPE_MAB;
-    case 4:
-    case "TRIAL_TYPE_REQUESTED":
-      return TrialType.TRIAL_TYPE_REQUESTED;
-    case 5:
-    case "TRIAL_TYPE_IMPORTED":
-      return TrialType.TRIAL_TYPE_IMPORTED;
+    case "TRIAL_ORIGIN_IMPORTED":
+      return TrialOrigin.TRIAL_ORIGIN_IMPORTED;
     case -1:
     case "UNRECOGNIZED":
     default:
-      return TrialType.UNRECOGNIZED;
+      return TrialOrigin.UNRECOGNIZED;
   }
 }
 
-export function trialTypeToNumber(object: TrialType): number {
+export function trialOriginToNumber(object: TrialOrigin): number {
   switch (object) {
-    case TrialType.TRIAL_TYPE_UNSPECIFIED:
+    case TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED:
       return 0;
-    case TrialType.TRIAL_TYPE_EXPLORATION:
+    case TrialOrigin.TRIAL_ORIGIN_SEARCH:
       return 1;
-    case TrialType.TRIAL_TYPE_CONCURRENT:
+    case TrialOrigin.TRIAL_ORIGIN_REQUESTED:
       return 2;
-    case TrialType.TRIAL_TYPE_MAB:
+    case TrialOrigin.TRIAL_ORIGIN_IMPORTED:
       return 3;
-    case TrialType.TRIAL_TYPE_REQUESTED:
-      return 4;
-    case TrialType.TRIAL_TYPE_IMPORTED:
-      return 5;
-    case TrialType.UNRECOGNIZED:
+    case TrialOrigin.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
+/** What a trial is for under POLICY_PRUNING_GTS. */
+export enum PruningGtsRole {
+  /** PRUNING_GTS_ROLE_UNSPECIFIED - Never sent by the server. */
+  PRUNING_GTS_ROLE_UNSPECIFIED = "PRUNING_GTS_ROLE_UNSPECIFIED",
+  /** PRUNING_GTS_ROLE_EXPLORATION - It explores the next batch size of the pruning round. */
+  PRUNING_GTS_ROLE_EXPLORATION = "PRUNING_GTS_ROLE_EXPLORATION",
+  /** PRUNING_GTS_ROLE_CONCURRENT - It runs while another trial explores. Its result does not affect the pruning. */
+  PRUNING_GTS_ROLE_CONCURRENT = "PRUNING_GTS_ROLE_CONCURRENT",
+  /** PRUNING_GTS_ROLE_BANDIT - The bandit chose its batch size, after the pruning rounds. */
+  PRUNING_GTS_ROLE_BANDIT = "PRUNING_GTS_ROLE_BANDIT",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function pruningGtsRoleFromJSON(object: any): PruningGtsRole {
+  switch (object) {
+    case 0:
+    case "PRUNING_GTS_ROLE_UNSPECIFIED":
+      return PruningGtsRole.PRUNING_GTS_ROLE_UNSPECIFIED;
+    case 1:
+    case "PRUNING_GTS_ROLE_EXPLORATION":
+      return PruningGtsRole.PRUNING_GTS_ROLE_EXPLORATION;
+    case 2:
+    case "PRUNING_GTS_ROLE_CONCURRENT":
+      return PruningGtsRole.PRUNING_GTS_ROLE_CONCURRENT;
+    case 3:
+    case "PRUNING_GTS_ROLE_BANDIT":
+      return PruningGtsRole.PRUNING_GTS_ROLE_BANDIT;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return PruningGtsRole.UNRECOGNIZED;
+  }
+}
+
+export function pruningGtsRoleToNumber(object: PruningGtsRole): number {
+  switch (object) {
+    case PruningGtsRole.PRUNING_GTS_ROLE_UNSPECIFIED:
+      return 0;
+    case PruningGtsRole.PRUNING_GTS_ROLE_EXPLORATION:
+      return 1;
+    case PruningGtsRole.PRUNING_GTS_ROLE_CONCURRENT:
+      return 2;
+    case PruningGtsRole.PRUNING_GTS_ROLE_BANDIT:
+      return 3;
+    case PruningGtsRole.UNRECOGNIZED:
     default:
       return -1;
   }
@@ -425,6 +461,14 @@ export function energyQualityToNumber(object: EnergyQuality): number {
   }
 }
 
+/** What POLICY_PRUNING_GTS knows of a trial that it chose. */
+export interface PruningGtsTrial {
+  /** What the trial is for. Always set. An exploration that goes on after another one has taken its place is concurrent. */
+  role: PruningGtsRole;
+  /** The pruning round in which it was dispatched, from 0; num_pruning_rounds for a trial of the bandit. */
+  pruningRound: number;
+}
+
 /** The id of a trial. */
 export interface TrialId {
   /** The job of the trial. Required: an empty id is refused as unknown. */
@@ -447,8 +491,8 @@ export interface Trial {
   id:
     | TrialId
     | undefined;
-  /** Why the trial was dispatched. Always set. */
-  type: TrialType;
+  /** Who chose its batch size; `reason` says why. Always set. */
+  origin: TrialOrigin;
   /** Whether the trial is running, or how it ended. Always set. */
   status: TrialStatus;
   /** Why the trial ended. Unspecified: it is running. */
@@ -509,8 +553,15 @@ export interface Trial {
    * a model.
    */
   targetReached: boolean;
-  /** The pruning round in which it was dispatched, from 0. Always 0 for policies without pruning. */
-  pruningRound: number;
+  /**
+   * What the policy that chose the batch size knows of the trial besides. Unset: the policy knows no more of it, or the trial
+   * is not of the search. A client that does not know the case ignores it.
+   */
+  policyRole:
+    | //
+    /** Of POLICY_PRUNING_GTS. */
+    { $case: "pruningGts"; value: PruningGtsTrial }
+    | undefined;
   /**
    * The need for a model that it served, from 1: one more than the number of the job's trials that had delivered a model
    * before it started. Only GetTrial, and ListTrials of one job, say it. 0: unknown.
@@ -685,6 +736,73 @@ export interface Decision {
   warnings: TrialWarning[];
 }
 
+function createBasePruningGtsTrial(): PruningGtsTrial {
+  return { role: PruningGtsRole.PRUNING_GTS_ROLE_UNSPECIFIED, pruningRound: 0 };
+}
+
+export const PruningGtsTrial: MessageFns<PruningGtsTrial> = {
+  encode(message: PruningGtsTrial, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.role !== PruningGtsRole.PRUNING_GTS_ROLE_UNSPECIFIED) {
+      writer.uint32(8).int32(pruningGtsRoleToNumber(message.role));
+    }
+    if (message.pruningRound !== 0) {
+      writer.uint32(16).int32(message.pruningRound);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PruningGtsTrial {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePruningGtsTrial();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.role = pruningGtsRoleFromJSON(reader.int32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.pruningRound = reader.int32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PruningGtsTrial>): PruningGtsTrial {
+    return PruningGtsTrial.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PruningGtsTrial>): PruningGtsTrial {
+    const message = createBasePruningGtsTrial();
+    message.role = object.role ?? PruningGtsRole.PRUNING_GTS_ROLE_UNSPECIFIED;
+    message.pruningRound = object.pruningRound ?? 0;
+    return message;
+  },
+};
+
 function createBaseTrialId(): TrialId {
   return { jobId: "", batchSize: 0, trialNumber: 0, launchId: "" };
 }
@@ -779,7 +897,7 @@ export const TrialId: MessageFns<TrialId> = {
 function createBaseTrial(): Trial {
   return {
     id: undefined,
-    type: TrialType.TRIAL_TYPE_UNSPECIFIED,
+    origin: TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED,
     status: TrialStatus.TRIAL_STATUS_UNSPECIFIED,
     endReason: EndReason.END_REASON_UNSPECIFIED,
     startTime: undefined,
@@ -796,7 +914,7 @@ function createBaseTrial(): Trial {
     decisionMessage: "",
     costBound: undefined,
     targetReached: false,
-    pruningRound: 0,
+    policyRole: undefined,
     recurrence: 0,
     labels: {},
     tokenId: "",
@@ -809,8 +927,8 @@ export const Trial: MessageFns<Trial> = {
     if (message.id !== undefined) {
       TrialId.encode(message.id, writer.uint32(10).fork()).join();
     }
-    if (message.type !== TrialType.TRIAL_TYPE_UNSPECIFIED) {
-      writer.uint32(16).int32(trialTypeToNumber(message.type));
+    if (message.origin !== TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED) {
+      writer.uint32(16).int32(trialOriginToNumber(message.origin));
     }
     if (message.status !== TrialStatus.TRIAL_STATUS_UNSPECIFIED) {
       writer.uint32(24).int32(trialStatusToNumber(message.status));
@@ -860,8 +978,10 @@ export const Trial: MessageFns<Trial> = {
     if (message.targetReached !== false) {
       writer.uint32(144).bool(message.targetReached);
     }
-    if (message.pruningRound !== 0) {
-      writer.uint32(152).int32(message.pruningRound);
+    switch (message.policyRole?.$case) {
+      case "pruningGts":
+        PruningGtsTrial.encode(message.policyRole.value, writer.uint32(154).fork()).join();
+        break;
     }
     if (message.recurrence !== 0) {
       writer.uint32(160).int32(message.recurrence);
@@ -904,7 +1024,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.type = trialTypeFromJSON(reader.int32());
+            message.origin = trialOriginFromJSON(reader.int32());
             continue;
           }
           case 3: {
@@ -1036,11 +1156,11 @@ export const Trial: MessageFns<Trial> = {
             continue;
           }
           case 19: {
-            if (tag !== 152) {
+            if (tag !== 154) {
               break;
             }
 
-            message.pruningRound = reader.int32();
+            message.policyRole = { $case: "pruningGts", value: PruningGtsTrial.decode(reader, reader.uint32()) };
             continue;
           }
           case 20: {
@@ -1096,7 +1216,7 @@ export const Trial: MessageFns<Trial> = {
   fromPartial(object: DeepPartial<Trial>): Trial {
     const message = createBaseTrial();
     message.id = (object.id !== undefined && object.id !== null) ? TrialId.fromPartial(object.id) : undefined;
-    message.type = object.type ?? TrialType.TRIAL_TYPE_UNSPECIFIED;
+    message.origin = object.origin ?? TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED;
     message.status = object.status ?? TrialStatus.TRIAL_STATUS_UNSPECIFIED;
     message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
     message.startTime = object.startTime ?? undefined;
@@ -1119,7 +1239,14 @@ export const Trial: MessageFns<Trial> = {
     message.decisionMessage = object.decisionMessage ?? "";
     message.costBound = object.costBound ?? undefined;
     message.targetReached = object.targetReached ?? false;
-    message.pruningRound = object.pruningRound ?? 0;
+    switch (object.policyRole?.$case) {
+      case "pruningGts": {
+        if (object.policyRole?.value !== undefined && object.policyRole?.value !== null) {
+          message.policyRole = { $case: "pruningGts", value: PruningGtsTrial.fromPartial(object.policyRole.value) };
+        }
+        break;
+      }
+    }
     message.recurrence = object.recurrence ?? 0;
     message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
       (acc: { [key: string]: string }, [key, value]: [string, string]) => {
