@@ -97,6 +97,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.RegisterJobRequest(job=BASE_SPEC),
         v1.RegisterJobRequest(job=VICTIM_SPEC),
         v1.GetNextBatchSizeRequest(job_id=BASE, launch_id="r"),
+        v1.LookupTrialRequest(job_id=BASE, launch_id="r"),
         v1.ReportResultRequest(result=result),
         v1.StreamResultsRequest(result=result),
         v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial)),
@@ -108,6 +109,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.ListJobsRequest(page_size=3, job_id_prefix="fuzz"),
         v1.ListTrialsRequest(job_id=BASE, page_size=3, batch_size=16),
         v1.GetTrialRequest(trial=trial),
+        v1.ListMeasurementsRequest(trial=trial, page_size=3, newest_first=True),
         v1.ImportTrialRequest(
             job_id=BASE,
             launch_id="imported",

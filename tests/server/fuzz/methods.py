@@ -14,7 +14,12 @@ def _methods(*files: Any) -> tuple[MethodDescriptor, ...]:
     return tuple(method for file in files for service in file.services_by_name.values() for method in service.methods)
 
 
-METHODS = _methods(v1.RegisterJobRequest.DESCRIPTOR.file, v1.GetJobRequest.DESCRIPTOR.file)
+METHODS = _methods(
+    *(
+        request.DESCRIPTOR.file
+        for request in (v1.RegisterJobRequest, v1.GetJobRequest, v1.DeleteJobRequest, v1.GetServerInfoRequest)
+    )
+)
 OTHERS = _methods(health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
 """The standard services of the server."""
 

@@ -40,6 +40,8 @@ def test_every_method_is_under_fire() -> None:
     assert {path(method).split("/")[1] for method in METHODS + OTHERS} == {
         "wattwise.v1.BatchSizeOptimizer",
         "wattwise.v1.JobReader",
+        "wattwise.v1.JobControl",
+        "wattwise.v1.ServerInfo",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }

@@ -65,10 +65,11 @@ def registration(job_id: str) -> v1.RegisterJobRequest:
 
 OF_TRAINERS: dict[str, Request] = {
     "RegisterJob": registration,
-    "GetNextBatchSize": lambda job_id: v1.GetNextBatchSizeRequest(job_id=job_id),
+    "GetNextBatchSize": lambda job_id: v1.GetNextBatchSizeRequest(job_id=job_id, launch_id="looked up"),
     "ReportResult": lambda job_id: v1.ReportResultRequest(result=result(job_id)),
     "StreamResults": lambda job_id: v1.StreamResultsRequest(result=result(job_id)),
     "Heartbeat": lambda job_id: v1.HeartbeatRequest(trial=trial(job_id)),
+    "LookupTrial": lambda job_id: v1.LookupTrialRequest(job_id=job_id, launch_id="looked up"),
     "AcquirePowerLimit": lambda job_id: v1.AcquirePowerLimitRequest(trial=trial(job_id)),
     "ReportPowerProfile": lambda job_id: v1.ReportPowerProfileRequest(trial=trial(job_id), samples=[power_sample()]),
     "EndTrial": lambda job_id: v1.EndTrialRequest(trial=trial(job_id), reason=v1.END_REASON_COMPLETED),

@@ -164,7 +164,7 @@ class TestSqliteStore(StoreConformance):
             async def end() -> None:
                 async with store.transaction("j") as tx:
                     if table == "trials":
-                        tx.save_trial(a_trial(1, status=TrialStatus.FAILED, end_reasons=(EndReason.ERROR,)))
+                        tx.save_trial(a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.ERROR))
                     else:
                         tx.delete_job()
                     left.set()
@@ -237,20 +237,26 @@ class TestSqliteStore(StoreConformance):
             async with store.transaction("sound") as tx:
                 assert tx.job == a_job("sound")
 
-    async def test_long_trials_are_read_in_pieces(self, opener: Opener, tmp_path: Path) -> None:
-        """Of more measurements than one answer holds, the newest are read, each once and by epoch."""
+    async def test_long_trials_are_read_in_pages(self, opener: Opener, tmp_path: Path) -> None:
+        """Measurements are read from an epoch on, in both directions, each once."""
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(with_trials(a_job(), 1))
                 tx.save_trial(a_trial(1))
-            for first, last, least in ((1, 1500, 1), (1501, 52_000, 2001)):
-                with closing(sqlite3.connect(tmp_path / "store.db")) as other, other:
-                    other.executemany(
-                        "INSERT INTO measurements VALUES (1, 1, ?, 1, 1, 1, 1, NULL, NULL, NULL, NULL)",
-                        [(epoch,) for epoch in range(first, last + 1)],
-                    )
-                async with store.transaction("j") as tx:
-                    assert [each.epoch for each in await tx.measurements(1)] == list(range(least, last + 1))
+            with closing(sqlite3.connect(tmp_path / "store.db")) as other, other:
+                other.executemany(
+                    "INSERT INTO measurements VALUES (1, 1, ?, 1, 1, 1, 1, NULL, NULL, NULL, NULL)",
+                    [(epoch,) for epoch in range(1, 2_501)],
+                )
+            for newest_first, expected in ((False, list(range(1, 2_501))), (True, list(range(2_500, 0, -1)))):
+                found: list[int] = []
+                while len(found) < 2_500:
+                    async with store.transaction("j") as tx:
+                        after = found[-1] if found else 0
+                        page = await tx.measurements(1, after=after, newest_first=newest_first, limit=1_000)
+                    assert len(page) == min(1_000, 2_500 - len(found))
+                    found += [each.epoch for each in page]
+                assert found == expected
 
     @pytest.mark.parametrize("suffix", ["", "-wal"])
     async def test_nothing_is_saved_or_read_while_the_file_is_away(

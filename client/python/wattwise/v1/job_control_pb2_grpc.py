@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class JobControlStub(object):
     """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry. A call that asks for what is already so changes nothing.
+    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     def __init__(self, channel):
@@ -85,22 +86,25 @@ class JobControlStub(object):
 
 class JobControlServicer(object):
     """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry. A call that asks for what is already so changes nothing.
+    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     def DeleteJob(self, request, context):
-        """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-        by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-        new job numbers its trials from 1.
+        """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
+        decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
+        numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
+        allow_missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetJob(self, request, context):
-        """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-        runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-        stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
+        """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
+        A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
+        banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
+        JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,7 +112,9 @@ class JobControlServicer(object):
 
     def SetTrialExcluded(self, request, context):
         """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-        profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
+        profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
+        trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
+        which cannot count again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,8 +153,9 @@ class JobControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetJobPaused(self, request, context):
-        """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-        if none is known; their results count. These trials have no cost bound.
+        """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
+        none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
+        INVALID_REQUEST if `paused` is unset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,19 +163,20 @@ class JobControlServicer(object):
 
     def RequestBaseline(self, request, context):
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-        a retry with the same request_id changes nothing.
-        While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-        Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
-        pruned or out of memory.
+        a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
+        that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
+        JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
+        batch size is banned, pruned or out of memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetJobPolicy(self, request, context):
-        """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-        fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-        told is ignored while the policy does not read it, and counts again once the policy is changed back.
+        """Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
+        are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
+        is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
+        configuration has a fault under it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,7 +240,8 @@ def add_JobControlServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class JobControl(object):
     """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry. A call that asks for what is already so changes nothing.
+    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     @staticmethod

@@ -28,7 +28,8 @@ GRPC_VERSION: str
 
 class JobControlStub:
     """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry. A call that asks for what is already so changes nothing.
+    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     @_typing.overload
@@ -36,18 +37,22 @@ class JobControlStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JobControlAsyncStub: ...
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.DeleteJobRequest, _job_control_pb2.DeleteJobResponse]
-    """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-    by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-    new job numbers its trials from 1.
+    """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
+    decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
+    numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
+    allow_missing.
     """
     ResetJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]
-    """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-    runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-    stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
+    """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
+    A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
+    banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
+    JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
     """
     SetTrialExcluded: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-    profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
+    profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
+    trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
+    which cannot count again.
     """
     SetBatchSizeBanned: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]
     """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
@@ -70,42 +75,49 @@ class JobControlStub:
     no such batch size.
     """
     SetJobPaused: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]
-    """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-    if none is known; their results count. These trials have no cost bound.
+    """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
+    none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
+    INVALID_REQUEST if `paused` is unset.
     """
     RequestBaseline: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.RequestBaselineRequest, _job_control_pb2.RequestBaselineResponse]
     """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-    a retry with the same request_id changes nothing.
-    While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-    Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
-    pruned or out of memory.
+    a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
+    that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
+    JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
+    batch size is banned, pruned or out of memory.
     """
     SetJobPolicy: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]
-    """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-    fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-    told is ignored while the policy does not read it, and counts again once the policy is changed back.
+    """Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
+    are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
+    is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
+    configuration has a fault under it.
     """
 
 @_typing.type_check_only
 class JobControlAsyncStub(JobControlStub):
     """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry. A call that asks for what is already so changes nothing.
+    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     DeleteJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.DeleteJobRequest, _job_control_pb2.DeleteJobResponse]  # type: ignore[assignment]
-    """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-    by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-    new job numbers its trials from 1.
+    """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
+    decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
+    numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
+    allow_missing.
     """
     ResetJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]  # type: ignore[assignment]
-    """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-    runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-    stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
+    """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
+    A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
+    banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
+    JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
     """
     SetTrialExcluded: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]  # type: ignore[assignment]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-    profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
+    profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
+    trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
+    which cannot count again.
     """
     SetBatchSizeBanned: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]  # type: ignore[assignment]
     """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
@@ -128,25 +140,28 @@ class JobControlAsyncStub(JobControlStub):
     no such batch size.
     """
     SetJobPaused: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]  # type: ignore[assignment]
-    """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-    if none is known; their results count. These trials have no cost bound.
+    """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
+    none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
+    INVALID_REQUEST if `paused` is unset.
     """
     RequestBaseline: _aio.UnaryUnaryMultiCallable[_job_control_pb2.RequestBaselineRequest, _job_control_pb2.RequestBaselineResponse]  # type: ignore[assignment]
     """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-    a retry with the same request_id changes nothing.
-    While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-    Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
-    pruned or out of memory.
+    a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
+    that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
+    JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
+    batch size is banned, pruned or out of memory.
     """
     SetJobPolicy: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]  # type: ignore[assignment]
-    """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-    fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-    told is ignored while the policy does not read it, and counts again once the policy is changed back.
+    """Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
+    are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
+    is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
+    configuration has a fault under it.
     """
 
 class JobControlServicer(metaclass=_abc_1.ABCMeta):
     """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry. A call that asks for what is already so changes nothing.
+    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     @_abc_1.abstractmethod
@@ -155,9 +170,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         request: _job_control_pb2.DeleteJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.DeleteJobResponse, _abc.Awaitable[_job_control_pb2.DeleteJobResponse]]:
-        """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-        by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-        new job numbers its trials from 1.
+        """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
+        decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
+        numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
+        allow_missing.
         """
 
     @_abc_1.abstractmethod
@@ -166,9 +182,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         request: _job_control_pb2.ResetJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.ResetJobResponse, _abc.Awaitable[_job_control_pb2.ResetJobResponse]]:
-        """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-        runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-        stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
+        """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
+        A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
+        banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
+        JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
         """
 
     @_abc_1.abstractmethod
@@ -178,7 +195,9 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetTrialExcludedResponse, _abc.Awaitable[_job_control_pb2.SetTrialExcludedResponse]]:
         """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-        profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
+        profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
+        trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
+        which cannot count again.
         """
 
     @_abc_1.abstractmethod
@@ -225,8 +244,9 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         request: _job_control_pb2.SetJobPausedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetJobPausedResponse, _abc.Awaitable[_job_control_pb2.SetJobPausedResponse]]:
-        """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-        if none is known; their results count. These trials have no cost bound.
+        """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
+        none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
+        INVALID_REQUEST if `paused` is unset.
         """
 
     @_abc_1.abstractmethod
@@ -236,10 +256,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.RequestBaselineResponse, _abc.Awaitable[_job_control_pb2.RequestBaselineResponse]]:
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-        a retry with the same request_id changes nothing.
-        While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-        Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
-        pruned or out of memory.
+        a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
+        that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
+        JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
+        batch size is banned, pruned or out of memory.
         """
 
     @_abc_1.abstractmethod
@@ -248,9 +268,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         request: _job_control_pb2.SetJobPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetJobPolicyResponse, _abc.Awaitable[_job_control_pb2.SetJobPolicyResponse]]:
-        """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-        fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-        told is ignored while the policy does not read it, and counts again once the policy is changed back.
+        """Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
+        are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
+        is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
+        configuration has a fault under it.
         """
 
 def add_JobControlServicer_to_server(servicer: JobControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

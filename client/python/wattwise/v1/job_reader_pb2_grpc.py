@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class JobReaderStub(object):
-    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call changes
-    anything, so that every call is safe to retry.
+    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
+    anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
+    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     def __init__(self, channel):
@@ -99,51 +100,55 @@ class JobReaderStub(object):
 
 
 class JobReaderServicer(object):
-    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call changes
-    anything, so that every call is safe to retry.
+    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
+    anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
+    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     def GetJob(self, request, context):
-        """Returns one job.
+        """Returns one job, and what it knows about its batch sizes. Errors: JOB_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Lists jobs, one page per call.
+        """Lists jobs, one page per call, with their summaries on request. Errors: INVALID_REQUEST for an unknown order or state, and
+        for a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTrials(self, request, context):
-        """Lists trials of one job or of several, one page per call.
+        """Lists trials of one job or of several, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown status or
+        end reason, for fields that contradict each other, and for a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTrial(self, request, context):
-        """Returns one trial and its power profile.
+        """Returns one trial and its power profile; ListMeasurements returns its epochs. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+        TRIAL_DELETED if the trial was deleted with its job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMeasurements(self, request, context):
-        """Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
-        nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
-        another list.
+        """Lists the measurements of one trial, one page per call, for charts and tables. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+        TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST for a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
-        a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
-        deleted.
+        """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times a
+        second to all watches of one caller together. States in between are left out. A client that has lost the stream opens it
+        again and gets the current state. Errors: JOB_NOT_FOUND, also as the end of the stream when the job is deleted;
+        TOO_MANY_STREAMS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,42 +157,47 @@ class JobReaderServicer(object):
     def WatchTrials(self, request, context):
         """Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
         bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
-        exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
+        exclusion, is not sent. A client that has lost the stream opens it again and gets all running trials. Errors:
+        JOB_NOT_FOUND, also as the end of the stream when the job is deleted; TOO_MANY_STREAMS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once.
+        """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. A
+        client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJobStatistics(self, request, context):
-        """Returns the figures of a job: its trials by batch size, what they took, and what they saved.
+        """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
+        INVALID_REQUEST for too many buckets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTotals(self, request, context):
-        """Returns the figures of several jobs together.
+        """Returns the figures of several jobs together. It has no errors of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PreviewNext(self, request, context):
-        """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched.
+        """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
+        JOB_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to.
+        """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to,
+        also those of deleted jobs. Errors: INVALID_REQUEST for an unknown kind, and for a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -265,8 +275,9 @@ def add_JobReaderServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobReader(object):
-    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call changes
-    anything, so that every call is safe to retry.
+    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
+    anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
+    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     @staticmethod

@@ -27,8 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobReaderStub:
-    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call changes
-    anything, so that every call is safe to retry.
+    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
+    anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
+    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     @_typing.overload
@@ -36,83 +37,115 @@ class JobReaderStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JobReaderAsyncStub: ...
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.GetJobRequest, _job_reader_pb2.GetJobResponse]
-    """Returns one job."""
+    """Returns one job, and what it knows about its batch sizes. Errors: JOB_NOT_FOUND."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.ListJobsRequest, _job_reader_pb2.ListJobsResponse]
-    """Lists jobs, one page per call."""
+    """Lists jobs, one page per call, with their summaries on request. Errors: INVALID_REQUEST for an unknown order or state, and
+    for a page token of another list.
+    """
     ListTrials: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.ListTrialsRequest, _job_reader_pb2.ListTrialsResponse]
-    """Lists trials of one job or of several, one page per call."""
+    """Lists trials of one job or of several, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown status or
+    end reason, for fields that contradict each other, and for a page token of another list.
+    """
     GetTrial: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.GetTrialRequest, _job_reader_pb2.GetTrialResponse]
-    """Returns one trial and its power profile."""
+    """Returns one trial and its power profile; ListMeasurements returns its epochs. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+    TRIAL_DELETED if the trial was deleted with its job.
+    """
     ListMeasurements: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.ListMeasurementsRequest, _job_reader_pb2.ListMeasurementsResponse]
-    """Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
-    nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
-    another list.
+    """Lists the measurements of one trial, one page per call, for charts and tables. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+    TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST for a page token of another list.
     """
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_reader_pb2.WatchJobRequest, _job_reader_pb2.WatchJobResponse]
-    """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
-    a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
-    deleted.
+    """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times a
+    second to all watches of one caller together. States in between are left out. A client that has lost the stream opens it
+    again and gets the current state. Errors: JOB_NOT_FOUND, also as the end of the stream when the job is deleted;
+    TOO_MANY_STREAMS.
     """
     WatchTrials: _grpc.UnaryStreamMultiCallable[_job_reader_pb2.WatchTrialsRequest, _job_reader_pb2.WatchTrialsResponse]
     """Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
     bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
-    exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
+    exclusion, is not sent. A client that has lost the stream opens it again and gets all running trials. Errors:
+    JOB_NOT_FOUND, also as the end of the stream when the job is deleted; TOO_MANY_STREAMS.
     """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_reader_pb2.WatchJobsRequest, _job_reader_pb2.WatchJobsResponse]
-    """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once."""
+    """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. A
+    client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
+    """
     GetJobStatistics: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.GetJobStatisticsRequest, _job_reader_pb2.GetJobStatisticsResponse]
-    """Returns the figures of a job: its trials by batch size, what they took, and what they saved."""
+    """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
+    INVALID_REQUEST for too many buckets.
+    """
     GetTotals: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.GetTotalsRequest, _job_reader_pb2.GetTotalsResponse]
-    """Returns the figures of several jobs together."""
+    """Returns the figures of several jobs together. It has no errors of its own."""
     PreviewNext: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.PreviewNextRequest, _job_reader_pb2.PreviewNextResponse]
-    """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched."""
+    """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
+    JOB_NOT_FOUND.
+    """
     ListEvents: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.ListEventsRequest, _job_reader_pb2.ListEventsResponse]
-    """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to."""
+    """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to,
+    also those of deleted jobs. Errors: INVALID_REQUEST for an unknown kind, and for a page token of another list.
+    """
 
 @_typing.type_check_only
 class JobReaderAsyncStub(JobReaderStub):
-    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call changes
-    anything, so that every call is safe to retry.
+    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
+    anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
+    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetJob: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.GetJobRequest, _job_reader_pb2.GetJobResponse]  # type: ignore[assignment]
-    """Returns one job."""
+    """Returns one job, and what it knows about its batch sizes. Errors: JOB_NOT_FOUND."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.ListJobsRequest, _job_reader_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Lists jobs, one page per call."""
+    """Lists jobs, one page per call, with their summaries on request. Errors: INVALID_REQUEST for an unknown order or state, and
+    for a page token of another list.
+    """
     ListTrials: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.ListTrialsRequest, _job_reader_pb2.ListTrialsResponse]  # type: ignore[assignment]
-    """Lists trials of one job or of several, one page per call."""
+    """Lists trials of one job or of several, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown status or
+    end reason, for fields that contradict each other, and for a page token of another list.
+    """
     GetTrial: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.GetTrialRequest, _job_reader_pb2.GetTrialResponse]  # type: ignore[assignment]
-    """Returns one trial and its power profile."""
+    """Returns one trial and its power profile; ListMeasurements returns its epochs. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+    TRIAL_DELETED if the trial was deleted with its job.
+    """
     ListMeasurements: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.ListMeasurementsRequest, _job_reader_pb2.ListMeasurementsResponse]  # type: ignore[assignment]
-    """Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
-    nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
-    another list.
+    """Lists the measurements of one trial, one page per call, for charts and tables. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+    TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST for a page token of another list.
     """
     WatchJob: _aio.UnaryStreamMultiCallable[_job_reader_pb2.WatchJobRequest, _job_reader_pb2.WatchJobResponse]  # type: ignore[assignment]
-    """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
-    a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
-    deleted.
+    """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times a
+    second to all watches of one caller together. States in between are left out. A client that has lost the stream opens it
+    again and gets the current state. Errors: JOB_NOT_FOUND, also as the end of the stream when the job is deleted;
+    TOO_MANY_STREAMS.
     """
     WatchTrials: _aio.UnaryStreamMultiCallable[_job_reader_pb2.WatchTrialsRequest, _job_reader_pb2.WatchTrialsResponse]  # type: ignore[assignment]
     """Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
     bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
-    exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
+    exclusion, is not sent. A client that has lost the stream opens it again and gets all running trials. Errors:
+    JOB_NOT_FOUND, also as the end of the stream when the job is deleted; TOO_MANY_STREAMS.
     """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_reader_pb2.WatchJobsRequest, _job_reader_pb2.WatchJobsResponse]  # type: ignore[assignment]
-    """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once."""
+    """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. A
+    client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
+    """
     GetJobStatistics: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.GetJobStatisticsRequest, _job_reader_pb2.GetJobStatisticsResponse]  # type: ignore[assignment]
-    """Returns the figures of a job: its trials by batch size, what they took, and what they saved."""
+    """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
+    INVALID_REQUEST for too many buckets.
+    """
     GetTotals: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.GetTotalsRequest, _job_reader_pb2.GetTotalsResponse]  # type: ignore[assignment]
-    """Returns the figures of several jobs together."""
+    """Returns the figures of several jobs together. It has no errors of its own."""
     PreviewNext: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.PreviewNextRequest, _job_reader_pb2.PreviewNextResponse]  # type: ignore[assignment]
-    """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched."""
+    """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
+    JOB_NOT_FOUND.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.ListEventsRequest, _job_reader_pb2.ListEventsResponse]  # type: ignore[assignment]
-    """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to."""
+    """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to,
+    also those of deleted jobs. Errors: INVALID_REQUEST for an unknown kind, and for a page token of another list.
+    """
 
 class JobReaderServicer(metaclass=_abc_1.ABCMeta):
-    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call changes
-    anything, so that every call is safe to retry.
+    """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
+    anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
+    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
     """
 
     @_abc_1.abstractmethod
@@ -121,7 +154,7 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.GetJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.GetJobResponse, _abc.Awaitable[_job_reader_pb2.GetJobResponse]]:
-        """Returns one job."""
+        """Returns one job, and what it knows about its batch sizes. Errors: JOB_NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def ListJobs(
@@ -129,7 +162,9 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.ListJobsResponse, _abc.Awaitable[_job_reader_pb2.ListJobsResponse]]:
-        """Lists jobs, one page per call."""
+        """Lists jobs, one page per call, with their summaries on request. Errors: INVALID_REQUEST for an unknown order or state, and
+        for a page token of another list.
+        """
 
     @_abc_1.abstractmethod
     def ListTrials(
@@ -137,7 +172,9 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.ListTrialsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.ListTrialsResponse, _abc.Awaitable[_job_reader_pb2.ListTrialsResponse]]:
-        """Lists trials of one job or of several, one page per call."""
+        """Lists trials of one job or of several, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown status or
+        end reason, for fields that contradict each other, and for a page token of another list.
+        """
 
     @_abc_1.abstractmethod
     def GetTrial(
@@ -145,7 +182,9 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.GetTrialRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.GetTrialResponse, _abc.Awaitable[_job_reader_pb2.GetTrialResponse]]:
-        """Returns one trial and its power profile."""
+        """Returns one trial and its power profile; ListMeasurements returns its epochs. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+        TRIAL_DELETED if the trial was deleted with its job.
+        """
 
     @_abc_1.abstractmethod
     def ListMeasurements(
@@ -153,9 +192,8 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.ListMeasurementsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.ListMeasurementsResponse, _abc.Awaitable[_job_reader_pb2.ListMeasurementsResponse]]:
-        """Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
-        nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
-        another list.
+        """Lists the measurements of one trial, one page per call, for charts and tables. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+        TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST for a page token of another list.
         """
 
     @_abc_1.abstractmethod
@@ -164,9 +202,10 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_reader_pb2.WatchJobResponse], _abc.AsyncIterator[_job_reader_pb2.WatchJobResponse]]:
-        """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
-        a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
-        deleted.
+        """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times a
+        second to all watches of one caller together. States in between are left out. A client that has lost the stream opens it
+        again and gets the current state. Errors: JOB_NOT_FOUND, also as the end of the stream when the job is deleted;
+        TOO_MANY_STREAMS.
         """
 
     @_abc_1.abstractmethod
@@ -177,7 +216,8 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_job_reader_pb2.WatchTrialsResponse], _abc.AsyncIterator[_job_reader_pb2.WatchTrialsResponse]]:
         """Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
         bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
-        exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
+        exclusion, is not sent. A client that has lost the stream opens it again and gets all running trials. Errors:
+        JOB_NOT_FOUND, also as the end of the stream when the job is deleted; TOO_MANY_STREAMS.
         """
 
     @_abc_1.abstractmethod
@@ -186,7 +226,9 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.WatchJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_reader_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_reader_pb2.WatchJobsResponse]]:
-        """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once."""
+        """Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. A
+        client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
+        """
 
     @_abc_1.abstractmethod
     def GetJobStatistics(
@@ -194,7 +236,9 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.GetJobStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.GetJobStatisticsResponse, _abc.Awaitable[_job_reader_pb2.GetJobStatisticsResponse]]:
-        """Returns the figures of a job: its trials by batch size, what they took, and what they saved."""
+        """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
+        INVALID_REQUEST for too many buckets.
+        """
 
     @_abc_1.abstractmethod
     def GetTotals(
@@ -202,7 +246,7 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.GetTotalsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.GetTotalsResponse, _abc.Awaitable[_job_reader_pb2.GetTotalsResponse]]:
-        """Returns the figures of several jobs together."""
+        """Returns the figures of several jobs together. It has no errors of its own."""
 
     @_abc_1.abstractmethod
     def PreviewNext(
@@ -210,7 +254,9 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.PreviewNextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.PreviewNextResponse, _abc.Awaitable[_job_reader_pb2.PreviewNextResponse]]:
-        """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched."""
+        """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
+        JOB_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def ListEvents(
@@ -218,6 +264,8 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.ListEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.ListEventsResponse, _abc.Awaitable[_job_reader_pb2.ListEventsResponse]]:
-        """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to."""
+        """Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to,
+        also those of deleted jobs. Errors: INVALID_REQUEST for an unknown kind, and for a page token of another list.
+        """
 
 def add_JobReaderServicer_to_server(servicer: JobReaderServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

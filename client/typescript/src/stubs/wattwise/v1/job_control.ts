@@ -1467,14 +1467,16 @@ export const SetJobPolicyResponse: MessageFns<SetJobPolicyResponse> = {
 
 /**
  * Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
- * to retry. A call that asks for what is already so changes nothing.
+ * to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+ * besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
  */
 export type JobControlService = typeof JobControlService;
 export const JobControlService = {
   /**
-   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-   * by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-   * new job numbers its trials from 1.
+   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
+   * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
+   * numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
+   * allow_missing.
    */
   deleteJob: {
     path: "/wattwise.v1.JobControl/DeleteJob" as const,
@@ -1486,9 +1488,10 @@ export const JobControlService = {
     responseDeserialize: (value: Buffer): DeleteJobResponse => DeleteJobResponse.decode(value),
   },
   /**
-   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-   * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-   * stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
+   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
+   * A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
+   * banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
    */
   resetJob: {
     path: "/wattwise.v1.JobControl/ResetJob" as const,
@@ -1501,7 +1504,9 @@ export const JobControlService = {
   },
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
+   * profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
+   * trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
+   * which cannot count again.
    */
   setTrialExcluded: {
     path: "/wattwise.v1.JobControl/SetTrialExcluded" as const,
@@ -1568,8 +1573,9 @@ export const JobControlService = {
     responseDeserialize: (value: Buffer): ReadmitBatchSizeResponse => ReadmitBatchSizeResponse.decode(value),
   },
   /**
-   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-   * if none is known; their results count. These trials have no cost bound.
+   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
+   * none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
+   * INVALID_REQUEST if `paused` is unset.
    */
   setJobPaused: {
     path: "/wattwise.v1.JobControl/SetJobPaused" as const,
@@ -1583,10 +1589,10 @@ export const JobControlService = {
   },
   /**
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-   * a retry with the same request_id changes nothing.
-   * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-   * Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
-   * pruned or out of memory.
+   * a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
+   * that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
+   * batch size is banned, pruned or out of memory.
    */
   requestBaseline: {
     path: "/wattwise.v1.JobControl/RequestBaseline" as const,
@@ -1600,9 +1606,10 @@ export const JobControlService = {
     responseDeserialize: (value: Buffer): RequestBaselineResponse => RequestBaselineResponse.decode(value),
   },
   /**
-   * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-   * told is ignored while the policy does not read it, and counts again once the policy is changed back.
+   * Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
+   * are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
+   * is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
+   * configuration has a fault under it.
    */
   setJobPolicy: {
     path: "/wattwise.v1.JobControl/SetJobPolicy" as const,
@@ -1618,20 +1625,24 @@ export const JobControlService = {
 
 export interface JobControlServer extends UntypedServiceImplementation {
   /**
-   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-   * by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-   * new job numbers its trials from 1.
+   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
+   * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
+   * numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
+   * allow_missing.
    */
   deleteJob: handleUnaryCall<DeleteJobRequest, DeleteJobResponse>;
   /**
-   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-   * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-   * stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
+   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
+   * A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
+   * banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
    */
   resetJob: handleUnaryCall<ResetJobRequest, ResetJobResponse>;
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
+   * profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
+   * trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
+   * which cannot count again.
    */
   setTrialExcluded: handleUnaryCall<SetTrialExcludedRequest, SetTrialExcludedResponse>;
   /**
@@ -1658,31 +1669,34 @@ export interface JobControlServer extends UntypedServiceImplementation {
    */
   readmitBatchSize: handleUnaryCall<ReadmitBatchSizeRequest, ReadmitBatchSizeResponse>;
   /**
-   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-   * if none is known; their results count. These trials have no cost bound.
+   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
+   * none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
+   * INVALID_REQUEST if `paused` is unset.
    */
   setJobPaused: handleUnaryCall<SetJobPausedRequest, SetJobPausedResponse>;
   /**
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-   * a retry with the same request_id changes nothing.
-   * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-   * Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
-   * pruned or out of memory.
+   * a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
+   * that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
+   * batch size is banned, pruned or out of memory.
    */
   requestBaseline: handleUnaryCall<RequestBaselineRequest, RequestBaselineResponse>;
   /**
-   * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-   * told is ignored while the policy does not read it, and counts again once the policy is changed back.
+   * Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
+   * are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
+   * is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
+   * configuration has a fault under it.
    */
   setJobPolicy: handleUnaryCall<SetJobPolicyRequest, SetJobPolicyResponse>;
 }
 
 export interface JobControlClient extends Client {
   /**
-   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
-   * by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
-   * new job numbers its trials from 1.
+   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
+   * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
+   * numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
+   * allow_missing.
    */
   deleteJob(
     request: DeleteJobRequest,
@@ -1700,9 +1714,10 @@ export interface JobControlClient extends Client {
     callback: (error: ServiceError | null, response: DeleteJobResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-   * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
-   * stay banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing.
+   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
+   * A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
+   * banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
    */
   resetJob(
     request: ResetJobRequest,
@@ -1721,7 +1736,9 @@ export interface JobControlClient extends Client {
   ): ClientUnaryCall;
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. NOT_POSSIBLE_NOW for a trial from before a reset, which cannot count again.
+   * profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
+   * trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
+   * which cannot count again.
    */
   setTrialExcluded(
     request: SetTrialExcludedRequest,
@@ -1804,8 +1821,9 @@ export interface JobControlClient extends Client {
     callback: (error: ServiceError | null, response: ReadmitBatchSizeResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-   * if none is known; their results count. These trials have no cost bound.
+   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
+   * none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
+   * INVALID_REQUEST if `paused` is unset.
    */
   setJobPaused(
     request: SetJobPausedRequest,
@@ -1824,10 +1842,10 @@ export interface JobControlClient extends Client {
   ): ClientUnaryCall;
   /**
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-   * a retry with the same request_id changes nothing.
-   * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
-   * Banning the default batch size withdraws it, and so does a reset. NOT_POSSIBLE_NOW while the default batch size is banned,
-   * pruned or out of memory.
+   * a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
+   * that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
+   * batch size is banned, pruned or out of memory.
    */
   requestBaseline(
     request: RequestBaselineRequest,
@@ -1845,9 +1863,10 @@ export interface JobControlClient extends Client {
     callback: (error: ServiceError | null, response: RequestBaselineResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
-   * told is ignored while the policy does not read it, and counts again once the policy is changed back.
+   * Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
+   * are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
+   * is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
+   * configuration has a fault under it.
    */
   setJobPolicy(
     request: SetJobPolicyRequest,

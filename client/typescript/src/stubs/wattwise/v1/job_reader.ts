@@ -2542,12 +2542,13 @@ export const ListEventsResponse: MessageFns<ListEventsResponse> = {
 };
 
 /**
- * Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call changes
- * anything, so that every call is safe to retry.
+ * Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
+ * anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
+ * call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
  */
 export type JobReaderService = typeof JobReaderService;
 export const JobReaderService = {
-  /** Returns one job. */
+  /** Returns one job, and what it knows about its batch sizes. Errors: JOB_NOT_FOUND. */
   getJob: {
     path: "/wattwise.v1.JobReader/GetJob" as const,
     requestStream: false as const,
@@ -2557,7 +2558,10 @@ export const JobReaderService = {
     responseSerialize: (value: GetJobResponse): Buffer => Buffer.from(GetJobResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetJobResponse => GetJobResponse.decode(value),
   },
-  /** Lists jobs, one page per call. */
+  /**
+   * Lists jobs, one page per call, with their summaries on request. Errors: INVALID_REQUEST for an unknown order or state, and
+   * for a page token of another list.
+   */
   listJobs: {
     path: "/wattwise.v1.JobReader/ListJobs" as const,
     requestStream: false as const,
@@ -2567,7 +2571,10 @@ export const JobReaderService = {
     responseSerialize: (value: ListJobsResponse): Buffer => Buffer.from(ListJobsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ListJobsResponse => ListJobsResponse.decode(value),
   },
-  /** Lists trials of one job or of several, one page per call. */
+  /**
+   * Lists trials of one job or of several, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown status or
+   * end reason, for fields that contradict each other, and for a page token of another list.
+   */
   listTrials: {
     path: "/wattwise.v1.JobReader/ListTrials" as const,
     requestStream: false as const,
@@ -2577,7 +2584,10 @@ export const JobReaderService = {
     responseSerialize: (value: ListTrialsResponse): Buffer => Buffer.from(ListTrialsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ListTrialsResponse => ListTrialsResponse.decode(value),
   },
-  /** Returns one trial and its power profile. */
+  /**
+   * Returns one trial and its power profile; ListMeasurements returns its epochs. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+   * TRIAL_DELETED if the trial was deleted with its job.
+   */
   getTrial: {
     path: "/wattwise.v1.JobReader/GetTrial" as const,
     requestStream: false as const,
@@ -2588,9 +2598,8 @@ export const JobReaderService = {
     responseDeserialize: (value: Buffer): GetTrialResponse => GetTrialResponse.decode(value),
   },
   /**
-   * Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
-   * nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
-   * another list.
+   * Lists the measurements of one trial, one page per call, for charts and tables. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+   * TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST for a page token of another list.
    */
   listMeasurements: {
     path: "/wattwise.v1.JobReader/ListMeasurements" as const,
@@ -2604,9 +2613,10 @@ export const JobReaderService = {
     responseDeserialize: (value: Buffer): ListMeasurementsResponse => ListMeasurementsResponse.decode(value),
   },
   /**
-   * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
-   * a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
-   * deleted.
+   * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times a
+   * second to all watches of one caller together. States in between are left out. A client that has lost the stream opens it
+   * again and gets the current state. Errors: JOB_NOT_FOUND, also as the end of the stream when the job is deleted;
+   * TOO_MANY_STREAMS.
    */
   watchJob: {
     path: "/wattwise.v1.JobReader/WatchJob" as const,
@@ -2620,7 +2630,8 @@ export const JobReaderService = {
   /**
    * Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
    * bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
-   * exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
+   * exclusion, is not sent. A client that has lost the stream opens it again and gets all running trials. Errors:
+   * JOB_NOT_FOUND, also as the end of the stream when the job is deleted; TOO_MANY_STREAMS.
    */
   watchTrials: {
     path: "/wattwise.v1.JobReader/WatchTrials" as const,
@@ -2631,7 +2642,10 @@ export const JobReaderService = {
     responseSerialize: (value: WatchTrialsResponse): Buffer => Buffer.from(WatchTrialsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): WatchTrialsResponse => WatchTrialsResponse.decode(value),
   },
-  /** Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. */
+  /**
+   * Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. A
+   * client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
+   */
   watchJobs: {
     path: "/wattwise.v1.JobReader/WatchJobs" as const,
     requestStream: false as const,
@@ -2641,7 +2655,10 @@ export const JobReaderService = {
     responseSerialize: (value: WatchJobsResponse): Buffer => Buffer.from(WatchJobsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): WatchJobsResponse => WatchJobsResponse.decode(value),
   },
-  /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. */
+  /**
+   * Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
+   * INVALID_REQUEST for too many buckets.
+   */
   getJobStatistics: {
     path: "/wattwise.v1.JobReader/GetJobStatistics" as const,
     requestStream: false as const,
@@ -2653,7 +2670,7 @@ export const JobReaderService = {
       Buffer.from(GetJobStatisticsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetJobStatisticsResponse => GetJobStatisticsResponse.decode(value),
   },
-  /** Returns the figures of several jobs together. */
+  /** Returns the figures of several jobs together. It has no errors of its own. */
   getTotals: {
     path: "/wattwise.v1.JobReader/GetTotals" as const,
     requestStream: false as const,
@@ -2663,7 +2680,10 @@ export const JobReaderService = {
     responseSerialize: (value: GetTotalsResponse): Buffer => Buffer.from(GetTotalsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetTotalsResponse => GetTotalsResponse.decode(value),
   },
-  /** Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. */
+  /**
+   * Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
+   * JOB_NOT_FOUND.
+   */
   previewNext: {
     path: "/wattwise.v1.JobReader/PreviewNext" as const,
     requestStream: false as const,
@@ -2673,7 +2693,10 @@ export const JobReaderService = {
     responseSerialize: (value: PreviewNextResponse): Buffer => Buffer.from(PreviewNextResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): PreviewNextResponse => PreviewNextResponse.decode(value),
   },
-  /** Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to. */
+  /**
+   * Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to,
+   * also those of deleted jobs. Errors: INVALID_REQUEST for an unknown kind, and for a page token of another list.
+   */
   listEvents: {
     path: "/wattwise.v1.JobReader/ListEvents" as const,
     requestStream: false as const,
@@ -2686,46 +2709,68 @@ export const JobReaderService = {
 } as const;
 
 export interface JobReaderServer extends UntypedServiceImplementation {
-  /** Returns one job. */
+  /** Returns one job, and what it knows about its batch sizes. Errors: JOB_NOT_FOUND. */
   getJob: handleUnaryCall<GetJobRequest, GetJobResponse>;
-  /** Lists jobs, one page per call. */
+  /**
+   * Lists jobs, one page per call, with their summaries on request. Errors: INVALID_REQUEST for an unknown order or state, and
+   * for a page token of another list.
+   */
   listJobs: handleUnaryCall<ListJobsRequest, ListJobsResponse>;
-  /** Lists trials of one job or of several, one page per call. */
+  /**
+   * Lists trials of one job or of several, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown status or
+   * end reason, for fields that contradict each other, and for a page token of another list.
+   */
   listTrials: handleUnaryCall<ListTrialsRequest, ListTrialsResponse>;
-  /** Returns one trial and its power profile. */
+  /**
+   * Returns one trial and its power profile; ListMeasurements returns its epochs. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+   * TRIAL_DELETED if the trial was deleted with its job.
+   */
   getTrial: handleUnaryCall<GetTrialRequest, GetTrialResponse>;
   /**
-   * Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
-   * nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
-   * another list.
+   * Lists the measurements of one trial, one page per call, for charts and tables. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+   * TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST for a page token of another list.
    */
   listMeasurements: handleUnaryCall<ListMeasurementsRequest, ListMeasurementsResponse>;
   /**
-   * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
-   * a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
-   * deleted.
+   * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times a
+   * second to all watches of one caller together. States in between are left out. A client that has lost the stream opens it
+   * again and gets the current state. Errors: JOB_NOT_FOUND, also as the end of the stream when the job is deleted;
+   * TOO_MANY_STREAMS.
    */
   watchJob: handleServerStreamingCall<WatchJobRequest, WatchJobResponse>;
   /**
    * Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
    * bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
-   * exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
+   * exclusion, is not sent. A client that has lost the stream opens it again and gets all running trials. Errors:
+   * JOB_NOT_FOUND, also as the end of the stream when the job is deleted; TOO_MANY_STREAMS.
    */
   watchTrials: handleServerStreamingCall<WatchTrialsRequest, WatchTrialsResponse>;
-  /** Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. */
+  /**
+   * Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. A
+   * client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
+   */
   watchJobs: handleServerStreamingCall<WatchJobsRequest, WatchJobsResponse>;
-  /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. */
+  /**
+   * Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
+   * INVALID_REQUEST for too many buckets.
+   */
   getJobStatistics: handleUnaryCall<GetJobStatisticsRequest, GetJobStatisticsResponse>;
-  /** Returns the figures of several jobs together. */
+  /** Returns the figures of several jobs together. It has no errors of its own. */
   getTotals: handleUnaryCall<GetTotalsRequest, GetTotalsResponse>;
-  /** Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. */
+  /**
+   * Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
+   * JOB_NOT_FOUND.
+   */
   previewNext: handleUnaryCall<PreviewNextRequest, PreviewNextResponse>;
-  /** Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to. */
+  /**
+   * Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to,
+   * also those of deleted jobs. Errors: INVALID_REQUEST for an unknown kind, and for a page token of another list.
+   */
   listEvents: handleUnaryCall<ListEventsRequest, ListEventsResponse>;
 }
 
 export interface JobReaderClient extends Client {
-  /** Returns one job. */
+  /** Returns one job, and what it knows about its batch sizes. Errors: JOB_NOT_FOUND. */
   getJob(
     request: GetJobRequest,
     callback: (error: ServiceError | null, response: GetJobResponse) => void,
@@ -2741,7 +2786,10 @@ export interface JobReaderClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetJobResponse) => void,
   ): ClientUnaryCall;
-  /** Lists jobs, one page per call. */
+  /**
+   * Lists jobs, one page per call, with their summaries on request. Errors: INVALID_REQUEST for an unknown order or state, and
+   * for a page token of another list.
+   */
   listJobs(
     request: ListJobsRequest,
     callback: (error: ServiceError | null, response: ListJobsResponse) => void,
@@ -2757,7 +2805,10 @@ export interface JobReaderClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ListJobsResponse) => void,
   ): ClientUnaryCall;
-  /** Lists trials of one job or of several, one page per call. */
+  /**
+   * Lists trials of one job or of several, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown status or
+   * end reason, for fields that contradict each other, and for a page token of another list.
+   */
   listTrials(
     request: ListTrialsRequest,
     callback: (error: ServiceError | null, response: ListTrialsResponse) => void,
@@ -2773,7 +2824,10 @@ export interface JobReaderClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ListTrialsResponse) => void,
   ): ClientUnaryCall;
-  /** Returns one trial and its power profile. */
+  /**
+   * Returns one trial and its power profile; ListMeasurements returns its epochs. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+   * TRIAL_DELETED if the trial was deleted with its job.
+   */
   getTrial(
     request: GetTrialRequest,
     callback: (error: ServiceError | null, response: GetTrialResponse) => void,
@@ -2790,9 +2844,8 @@ export interface JobReaderClient extends Client {
     callback: (error: ServiceError | null, response: GetTrialResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Lists the measurements of one trial, one page per call. The page and the commands read them for charts and tables. Writes
-   * nothing. ERROR_REASON_JOB_NOT_FOUND, ERROR_REASON_TRIAL_NOT_FOUND, or ERROR_REASON_INVALID_REQUEST for a page token of
-   * another list.
+   * Lists the measurements of one trial, one page per call, for charts and tables. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND;
+   * TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST for a page token of another list.
    */
   listMeasurements(
     request: ListMeasurementsRequest,
@@ -2810,9 +2863,10 @@ export interface JobReaderClient extends Client {
     callback: (error: ServiceError | null, response: ListMeasurementsResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
-   * a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
-   * deleted.
+   * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times a
+   * second to all watches of one caller together. States in between are left out. A client that has lost the stream opens it
+   * again and gets the current state. Errors: JOB_NOT_FOUND, also as the end of the stream when the job is deleted;
+   * TOO_MANY_STREAMS.
    */
   watchJob(request: WatchJobRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchJobResponse>;
   watchJob(
@@ -2823,7 +2877,8 @@ export interface JobReaderClient extends Client {
   /**
    * Sends the running trials of a job, then each trial that starts, and each change of one until it has ended: its epochs, its
    * bound and its end. Several changes within a tenth of a second are one. What happens to a trial after its end, such as an
-   * exclusion, is not sent. Ends with NOT_FOUND when the job is deleted.
+   * exclusion, is not sent. A client that has lost the stream opens it again and gets all running trials. Errors:
+   * JOB_NOT_FOUND, also as the end of the stream when the job is deleted; TOO_MANY_STREAMS.
    */
   watchTrials(request: WatchTrialsRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchTrialsResponse>;
   watchTrials(
@@ -2831,14 +2886,20 @@ export interface JobReaderClient extends Client {
     metadata?: Metadata,
     options?: Partial<CallOptions>,
   ): ClientReadableStream<WatchTrialsResponse>;
-  /** Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. */
+  /**
+   * Says which jobs change: their state, their trials, or an epoch. At most once a second; the first message comes at once. A
+   * client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
+   */
   watchJobs(request: WatchJobsRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchJobsResponse>;
   watchJobs(
     request: WatchJobsRequest,
     metadata?: Metadata,
     options?: Partial<CallOptions>,
   ): ClientReadableStream<WatchJobsResponse>;
-  /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. */
+  /**
+   * Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
+   * INVALID_REQUEST for too many buckets.
+   */
   getJobStatistics(
     request: GetJobStatisticsRequest,
     callback: (error: ServiceError | null, response: GetJobStatisticsResponse) => void,
@@ -2854,7 +2915,7 @@ export interface JobReaderClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetJobStatisticsResponse) => void,
   ): ClientUnaryCall;
-  /** Returns the figures of several jobs together. */
+  /** Returns the figures of several jobs together. It has no errors of its own. */
   getTotals(
     request: GetTotalsRequest,
     callback: (error: ServiceError | null, response: GetTotalsResponse) => void,
@@ -2870,7 +2931,10 @@ export interface JobReaderClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetTotalsResponse) => void,
   ): ClientUnaryCall;
-  /** Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. */
+  /**
+   * Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
+   * JOB_NOT_FOUND.
+   */
   previewNext(
     request: PreviewNextRequest,
     callback: (error: ServiceError | null, response: PreviewNextResponse) => void,
@@ -2886,7 +2950,10 @@ export interface JobReaderClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: PreviewNextResponse) => void,
   ): ClientUnaryCall;
-  /** Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to. */
+  /**
+   * Lists what happened to jobs, newest first, one page per call. Events are kept for as long as the server is configured to,
+   * also those of deleted jobs. Errors: INVALID_REQUEST for an unknown kind, and for a page token of another list.
+   */
   listEvents(
     request: ListEventsRequest,
     callback: (error: ServiceError | null, response: ListEventsResponse) => void,
