@@ -97,7 +97,7 @@ belief: $(VENV)/.dev ## draw docs/belief.svg: what the default policy believes a
 decisions: $(VENV)/.dev ## print what the policies cost beside the best possible, and whether limits are met (TRACES=folder for measured rows, WORKLOADS=folder for your own; DECISIONS=--quick: two minutes)
 	$(BIN)/python -m benchmarks.decisions $(if $(TRACES),--traces '$(TRACES)') $(if $(WORKLOADS),--workloads '$(WORKLOADS)') $(DECISIONS)
 
-ablation: $(VENV)/.dev ## print what each part of POLICY_KNOWLEDGE_GRADIENT brings (TRACES=folder for measured columns)
+ablation: $(VENV)/.dev ## print what each part of knowledge_gradient brings (TRACES=folder for measured columns)
 	$(BIN)/python -m benchmarks.decisions.ablation $(if $(TRACES),--traces '$(TRACES)') $(ABLATION)
 
 savings: $(VENV)/.dev ## print whether claims of what a job has saved hold where the truth is known (TRACES=folder for measured lines)

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from statistics import median
 
 import numpy as np
-from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Measurement, Search, Trial, TrialOrigin, TrialStatus
+from wattwise_server.domain import EndReason, GpuGroup, JobSpec, Measurement, Search, Trial, TrialOrigin, TrialStatus
 from wattwise_server.policy.base import Choice, Dispatched, Succeeded
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
@@ -26,9 +26,9 @@ from benchmarks.figures import Samples, medians
 SIZES = 20
 """Batch sizes of the job."""
 
-_POLICY = POLICIES["KNOWLEDGE_GRADIENT"]
+_POLICY = POLICIES["knowledge_gradient"]
 _SIZES = tuple(round(8 * 1.4**place) for place in range(SIZES))
-_SPEC = JobSpec("bench", "bench", _SIZES, _SIZES[SIZES // 2], GpuConfig(300.0, 1, "Benchmark GPU"), target_metric=0.9)
+_SPEC = JobSpec("bench", "bench", _SIZES, _SIZES[SIZES // 2], GpuGroup("Benchmark GPU", 1, 300.0), target_metric=0.9)
 _TIME = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _RNG = np.random.default_rng(0)
 

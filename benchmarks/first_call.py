@@ -19,7 +19,7 @@ _BARE = """
 import os, sys
 import grpc
 from wattwise.v1 import batch_size_optimizer_pb2 as pb, batch_size_optimizer_pb2_grpc as rpc, job_pb2, trial_pb2
-gpu = job_pb2.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="CPU")
+gpu = job_pb2.GpuGroup(gpu_model="CPU", count=1, max_power_watts_per_gpu=100)
 sizes = dict(batch_sizes=[32, 64], default_batch_size=64)
 job = job_pb2.JobSpec(job_id_prefix="first", job_id=sys.argv[2], **sizes, target_metric=0.9, gpu=gpu)
 channel = grpc.insecure_channel(sys.argv[1])
@@ -30,8 +30,8 @@ stub.RegisterJob(pb.RegisterJobRequest(job=job), timeout=60)
 _CLIENTS = {
     "client": """
 import sys
-from wattwise import Client, GpuConfig, JobSpec
-gpu = GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="CPU")
+from wattwise import Client, GpuGroup, JobSpec
+gpu = GpuGroup(gpu_model="CPU", count=1, max_power_watts_per_gpu=100)
 sizes = dict(batch_sizes=[32, 64], default_batch_size=64)
 spec = JobSpec(job_id_prefix="first", job_id=sys.argv[2], **sizes, target_metric=0.9, gpu=gpu)
 with Client(sys.argv[1]) as client:

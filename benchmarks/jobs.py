@@ -10,7 +10,7 @@ from wattwise import v1
 
 Reports = Iterator[v1.ReportResultRequest]
 
-_GPU = v1.GpuConfig(max_power_watts=300, number_of_gpus=1, gpu_model="Benchmark GPU")
+_GPU = v1.GpuGroup(gpu_model="Benchmark GPU", count=1, max_power_watts_per_gpu=300)
 
 
 def register(stub: v1.BatchSizeOptimizerStub, **changes: object) -> v1.JobSpec:
@@ -29,8 +29,8 @@ def job_spec(**changes: object) -> v1.JobSpec:
         "default_batch_size": 64,
         "target_metric": 0.9,
         "max_epochs": 2**31 - 1,
-        "mab_seed": 1,
-        "policy": v1.POLICY_PRUNING_GTS,
+        "seed": 1,
+        "policy": "pruning_gts",
         "gpu": _GPU,
     }
     return v1.JobSpec(**(usual | changes))  # type: ignore[arg-type]

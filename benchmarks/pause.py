@@ -32,7 +32,7 @@ async def _measure(database: Path) -> float:
     async with open_store(f"sqlite:///{database}", clock) as store:
         optimizer = Optimizer(store, clock, Limits(max_running_trials=0))
         # A policy that tries both batch sizes from the start. Trials of the best known one are not stopped.
-        spec = jobs.job_spec(batch_sizes=[32, 64], policy=v1.POLICY_GTS)
+        spec = jobs.job_spec(batch_sizes=[32, 64], policy="gts")
         await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=spec)))
         best = await _next(optimizer, spec.job_id)
         while best.id.batch_size == spec.default_batch_size:

@@ -55,7 +55,7 @@ LEAST_COVERED = 0.95
 _UNLIKELY = 0.05
 """Probability below which chance explains nothing."""
 
-_USUAL = ("POLICY_KNOWLEDGE_GRADIENT", "POLICY_PRUNING_GTS")
+_USUAL = ("knowledge_gradient", "pruning_gts")
 _ETA = 0.5
 _WIDTH = 80
 _CHANGES = " *"
@@ -156,7 +156,7 @@ class _Recorded(WithFallback):
 
     def __init__(self, engine: InProcess, workload: Workload, policy: str, every: int) -> None:
         super().__init__(engine, workload)
-        self._job, self._policy, self._every = engine, policy.removeprefix("POLICY_"), every
+        self._job, self._policy, self._every = engine, policy, every
         self.numbers: list[int] = []
         self.compared_from: list[int] = []
 

@@ -25,7 +25,6 @@ parser.add_argument("--resume_from_checkpoint", type=Path, help="a folder that w
 args = parser.parse_args()
 
 job = JobSpec(
-    job_id_prefix="digits",
     job_id="digits-accelerate",
     batch_sizes=[16, 32, 64, 128, 256],
     default_batch_size=64,

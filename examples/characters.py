@@ -29,13 +29,12 @@ EXAMPLES_PER_EPOCH = 2048
 CONTEXT = 32
 
 job = JobSpec(
-    job_id_prefix="characters",
     job_id="characters-sentences",
     batch_sizes=[16, 32, 64, 128],
     default_batch_size=DEFAULT_BATCH_SIZE,
     # The loss per character, in nats: lower is better.
     target_metric=0.25,
-    higher_is_better_metric=False,
+    higher_is_better=False,
     # The maximum of steps, as a number of evaluations.
     max_epochs=MAX_STEPS * DEFAULT_BATCH_SIZE // EXAMPLES_PER_EPOCH,
 )

@@ -26,7 +26,6 @@ parser.add_argument("--resume", type=Path, help="checkpoint to continue")
 args = parser.parse_args()
 
 job = JobSpec(
-    job_id_prefix="digits",
     job_id="digits-image-classifier",
     batch_sizes=[32, 64, 128],
     default_batch_size=64,

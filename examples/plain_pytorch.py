@@ -15,7 +15,6 @@ parser.add_argument("--server", default=os.environ.get("WATTWISE_SERVER", "local
 server = parser.parse_args().server
 
 job = JobSpec(
-    job_id_prefix="digits",
     job_id="digits-pytorch",
     batch_sizes=[16, 32, 64, 128, 256],
     default_batch_size=64,

@@ -8,7 +8,6 @@ from sklearn.neural_network import MLPClassifier
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
 
 job = JobSpec(
-    job_id_prefix="digits",
     job_id="digits-nightly",
     batch_sizes=[8, 16, 32, 64, 128],
     default_batch_size=128,

@@ -45,13 +45,12 @@ parser.set_defaults(
 server = parser.parse_args_and_config()[1].server
 
 job = JobSpec(
-    job_id_prefix="sentences",
     job_id="sentences-trl",
     batch_sizes=[8, 16, 32],
     default_batch_size=16,
     # The loss per word of the completions, in nats: lower is better.
     target_metric=0.05,
-    higher_is_better_metric=False,
+    higher_is_better=False,
     # As many evaluations as the options above have.
     max_epochs=20,
 )

@@ -21,10 +21,10 @@ class Recurring(Trainer):
 
     def __init__(self, server: LiveServer, **fields: Any) -> None:
         usual = {
-            "policy": v1.POLICY_KNOWLEDGE_GRADIENT,
+            "policy": "knowledge_gradient",
             "max_epochs": 50,
             "batch_sizes": [8, 16, 32],
-            "disable_early_stopping": True,
+            "beta_knob": "off",
         }
         super().__init__(server.trainer, **(usual | fields))
         self.admin = server.admin

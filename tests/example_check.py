@@ -111,7 +111,7 @@ def does_not_repeat(program: str, server: LiveServer) -> None:
     losing = Losing(server.start())
     losing.calls = ["RegisterJob"]
     job = spec()
-    job.gpu.gpu_model = "Another GPU"
+    job.gpus[0].gpu_model = "Another GPU"
     server.trainer.RegisterJob(v1.RegisterJobRequest(job=job))
     status, said = Example(program, losing.address).end()
     losing.close()
@@ -331,8 +331,9 @@ def wait_for_output(example: Example, text: str) -> str:
 def spec() -> v1.JobSpec:
     """The program's job."""
     return v1.JobSpec(
-        job_id=JOB, job_id_prefix=PREFIX, batch_sizes=[16, 32, 64, 128], default_batch_size=32, target_metric=0.9,
-        trial_lease_seconds=300, gpu=v1.GpuConfig(max_power_watts=300, number_of_gpus=1, gpu_model="Simulated GPU"),
+        job_id=JOB, job_id_prefix=PREFIX, batch_sizes=[16, 32, 64, 128], default_batch_size=32,
+        target=v1.Target(value=0.9, direction=v1.DIRECTION_HIGHER_IS_BETTER),
+        trial_lease_seconds=300, gpus=[v1.GpuGroup(gpu_model="Simulated GPU", count=1, max_power_watts_per_gpu=300)],
     )  # fmt: skip
 
 

@@ -6,16 +6,25 @@ The cost is the energy (eta is 1) unless a test sets another eta.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+from google.protobuf.json_format import ParseDict
 from wattwise import v1
+from wattwise.spec import POLICIES, max_power_watts, policy_name
+from wattwise.training.rules import resolved
 
-GPU = v1.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="Test GPU")
+GPU = v1.GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100)
 _ids = itertools.count()
 
 
 def job_spec(**fields: Any) -> v1.JobSpec:
-    """A job of the paper's policy with a new id, batch sizes 8, 16, 32, 64 and default 16."""
+    """A job of the paper's policy with a new id, batch sizes 8, 16, 32, 64 and default 16.
+
+    Args:
+        **fields: fields of the Python `JobSpec`, or of the message; None is unset. Nothing is checked.
+    """
     defaults: dict[str, Any] = {
         "job_id_prefix": "test",
         "job_id": f"test-{next(_ids)}",
@@ -24,11 +33,84 @@ def job_spec(**fields: Any) -> v1.JobSpec:
         "eta_knob": 1.0,
         "target_metric": 0.9,
         "max_epochs": 10,
-        "mab_seed": 1,
-        "policy": v1.POLICY_PRUNING_GTS,
+        "higher_is_better": True,
+        "policy": "pruning_gts",
         "gpu": GPU,
     }
-    return v1.JobSpec(**(defaults | fields))
+    return to_message(defaults | fields)
+
+
+def to_message(fields: Mapping[str, Any]) -> v1.JobSpec:
+    """A job with fields of the Python `JobSpec` or of the message; None is unset, and a missing seed is 1.
+
+    Parameters of other policies are left out.
+    """
+    values = {name: value for name, value in fields.items() if value is not None}
+    message = v1.JobSpec()
+    if "target_metric" in values:
+        message.target.value = values.pop("target_metric")
+    if "higher_is_better" in values:
+        better = "HIGHER" if values.pop("higher_is_better") else "LOWER"
+        message.target.direction = v1.Direction.Value(f"DIRECTION_{better}_IS_BETTER")
+    if (beta := values.pop("beta_knob", None)) == "off":
+        message.early_stopping.off.SetInParent()
+    elif beta is not None:
+        message.early_stopping.cost_bound.beta_knob = beta
+    if "gpu" in values:
+        message.gpus.append(values.pop("gpu"))
+    parameters = {name: values.pop(name) for names in POLICIES.values() for name in names if name in values}
+    if isinstance(policy := values.get("policy", "knowledge_gradient" if parameters else None), str):
+        parameters = {name: value for name, value in parameters.items() if name in POLICIES[policy]}
+        values["policy"] = policy_message(policy, **({"seed": 1} if "seed" in POLICIES[policy] else {}) | parameters)
+    # Messages of a table replace the defaults.
+    for name, value in values.items():
+        if isinstance(value, Mapping) or name == "gpus":
+            message.ClearField(name)  # type: ignore[arg-type]
+            ParseDict({name: _json(value)}, message)
+        else:
+            message.MergeFrom(v1.JobSpec(**{name: value}))
+    return message
+
+
+def _json(value: Any) -> Any:
+    """A value of a table as JSON, which has no NaN."""
+    if isinstance(value, Mapping):
+        return {name: _json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_json(each) for each in value]
+    return "NaN" if value != value else value  # noqa: PLR0124 - NaN alone
+
+
+def flat_of(spec: v1.JobSpec) -> SimpleNamespace:
+    """A job with the fields of the Python `JobSpec`, and all defaults; fields of other policies are missing."""
+    full = resolved(spec)
+    fields: dict[str, Any] = {field.name: value for field, value in full.ListFields()}
+    rule = full.early_stopping
+    fields |= {
+        "target_metric": full.target.value,
+        "higher_is_better": full.target.direction == v1.DIRECTION_HIGHER_IS_BETTER,
+        "beta_knob": rule.cost_bound.beta_knob if rule.WhichOneof("rule") == "cost_bound" else None,
+        "max_power_watts": max_power_watts(full),
+        "policy": policy_name(full),
+    }
+    parameters = getattr(full.policy, policy_name(full))
+    return SimpleNamespace(**fields, **{name: getattr(parameters, name) for name in POLICIES[policy_name(full)]})
+
+
+def set_policy(spec: v1.JobSpec, policy: str | None, **parameters: Any) -> None:
+    """Changes the policy of a job; None leaves it to the server."""
+    spec.ClearField("policy")
+    if policy is not None:
+        spec.policy.CopyFrom(policy_message(policy, **parameters))
+
+
+def policy_message(policy: str, **parameters: Any) -> v1.PolicySpec:
+    """A policy with some parameters."""
+    message = v1.PolicySpec()
+    chosen = getattr(message, policy)
+    chosen.SetInParent()
+    chosen.MergeFrom(type(chosen)(**parameters))
+    return message
 
 
 def monitor_of(*kinds: str) -> v1.Monitor:

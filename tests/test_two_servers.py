@@ -92,7 +92,7 @@ async def test_one_exploration_at_a_time(pair: Pair) -> None:
 
 async def test_wave_is_planned_by_both(pair: Pair) -> None:
     """Eight launches at both servers at once get the batch sizes of eight launches at one server in turn."""
-    kind = {"policy": v1.POLICY_KNOWLEDGE_GRADIENT, "max_epochs": 50}
+    kind = {"policy": "knowledge_gradient", "max_epochs": 50}
     alone = Trainer(pair[0].trainer, **kind)
     planned = [alone.next() for _ in range(8)]
     job = Trainer(pair[0].trainer, **kind)

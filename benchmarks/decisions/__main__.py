@@ -22,7 +22,7 @@ from benchmarks.decisions.report import earlier_ratios, lines, print_details, pr
 from benchmarks.decisions.rows import REAL, Row, playable, rows, seeds_of
 from benchmarks.decisions.scores import MAX_TRIES, SEEDS
 
-_JUDGED = "POLICY_KNOWLEDGE_GRADIENT"
+_JUDGED = "knowledge_gradient"
 _USUAL = (_JUDGED, *(policy for policy in POLICIES if policy != _JUDGED))
 _QUICK_SEEDS = 3
 _SLOW = ("humps",)

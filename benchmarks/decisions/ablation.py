@@ -1,4 +1,4 @@
-"""Prints what each part of `POLICY_KNOWLEDGE_GRADIENT` brings, or what its constants do.
+"""Prints what each part of `knowledge_gradient` brings, or what its constants do.
 
     python -m benchmarks.decisions.ablation --traces DIR
     python -m benchmarks.decisions.ablation --traces DIR --constants
@@ -34,7 +34,7 @@ from benchmarks.decisions.figures import ALL, FIRST_40, UNDELIVERED, Figure, Sco
 from benchmarks.decisions.playing import Setup, play_all
 from benchmarks.decisions.rows import REAL, Row, evenly, playable, rows, seeds_of
 
-_COMPLETE = "POLICY_KNOWLEDGE_GRADIENT"
+_COMPLETE = "knowledge_gradient"
 
 _COLUMNS: Mapping[str, str] = {
     "settings": "8 settings",

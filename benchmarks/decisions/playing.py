@@ -46,7 +46,7 @@ def contenders(setup: Setup) -> Mapping[str, Contender]:
         ReplayError: the variants cannot be loaded.
     """
     found = {
-        name: Contender(name, lambda name=name: registry.POLICIES[name.removeprefix("POLICY_")])  # type: ignore[misc]
+        name: Contender(name, lambda name=name: registry.POLICIES[name])  # type: ignore[misc]
         for name in setup.policies
     }
     if setup.variants is not None:

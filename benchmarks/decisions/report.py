@@ -19,7 +19,7 @@ from benchmarks.decisions.figures import EARLY, FALLBACKS, USUAL, Figure, Scores
 from benchmarks.decisions.rows import Limits, Row
 from benchmarks.decisions.scores import Score
 
-PAPERS = "POLICY_PRUNING_GTS"
+PAPERS = "pruning_gts"
 _WORSE = 0.01
 """How much more a case may cost than in an earlier table, as a share of the best's cost."""
 

@@ -145,7 +145,7 @@ def played(
     lines = []
     for seed in seeds:
         policy = contender.make()
-        name = contender.name.removeprefix("POLICY_")
+        name = contender.name
         engine = _Launches(_job(case, workload, (name, policy), seed, prior), workload, policy, case.baseline_every)
         ledger = play(engine, world, seed, len(is_search), case.overlap, at_once=case.at_once, max_tries=MAX_TRIES)
         lines.append(_line(ledger, is_search, engine))
@@ -226,7 +226,7 @@ def _line(ledger: Ledger, is_search: np.ndarray, engine: _Launches) -> Mapping[s
 def _job(case: Case, workload: Workload, policy: tuple[str, Policy], seed: int, prior: Workload | None) -> InProcess:
     def job(its: Workload, priors: Sequence[InProcess]) -> InProcess:
         spec = job_spec(
-            its, "replay-decisions", policy="POLICY_GTS", eta=case.eta, beta=case.beta, seed=seed, window=case.window
+            its, "replay-decisions", policy="gts", eta=case.eta, beta=case.beta, seed=seed, window=case.window
         )
         return InProcess(spec, policy, priors)
 

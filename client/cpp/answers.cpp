@@ -95,21 +95,22 @@ void check_registered(const v1::RegisterJobResponse& answer, const v1::JobSpec& 
   // The order of batch sizes does not matter.
   differences.TreatAsSet(v1::JobSpec::descriptor()->FindFieldByNumber(v1::JobSpec::kBatchSizesFieldNumber));
   for (const FieldDescriptor* field : fields) {
-    // An older server does not know every field; it has always known the batch sizes, the one list that is required.
-    const bool optional =
-        field->has_presence() || (field->is_repeated() && field->number() != v1::JobSpec::kBatchSizesFieldNumber);
-    const bool known = !optional || (field->is_repeated() ? spec.GetReflection()->FieldSize(spec, field) > 0
-                                                          : spec.GetReflection()->HasField(spec, field));
-    if (field->number() == v1::JobSpec::kPolicyFieldNumber || !known) continue;
+    // Unset fields of the rule have their defaults in the answer.
+    if (field->number() == v1::JobSpec::kPolicyFieldNumber || field->number() == v1::JobSpec::kEarlyStoppingFieldNumber) {
+      continue;
+    }
     require(differences.CompareWithFields(sent, spec, {field}, {field}), call,
             "its job has another " + field->name() + " than the job that was registered");
   }
+  const auto rule = sent.early_stopping().rule_case();
+  require(rule == v1::EarlyStopping::RULE_NOT_SET || rule == spec.early_stopping().rule_case(), call,
+          "its job has another early_stopping than the job that was registered");
   const double lease = spec.trial_lease_seconds();
   require(lease == 0 || (lease >= kLeastLease && lease <= kLongestLease), call,
           "its job has the lease " + std::to_string(lease) + " s");
   require(!spec.has_max_epochs() || spec.max_epochs() >= 1, call,
           "its job has max_epochs " + std::to_string(spec.max_epochs()));
-  require(!std::isnan(spec.target_metric()), call, "its job has the target NaN");
+  require(!std::isnan(spec.target().value()), call, "its job has the target NaN");
 }
 
 void check_trial(const std::string& call, v1::Trial& trial, const std::string& job_id, const std::string& launch_id,

@@ -40,11 +40,13 @@ v1::JobSpec job(double lease) {
   spec.set_job_id_prefix("pretend");
   for (const int size : {16, 32, 64, 128}) spec.add_batch_sizes(size);
   spec.set_default_batch_size(kDefaultBatchSize);
-  spec.set_target_metric(0.9);
+  spec.mutable_target()->set_value(0.9);
+  spec.mutable_target()->set_direction(v1::DIRECTION_HIGHER_IS_BETTER);
   spec.set_trial_lease_seconds(lease);
-  spec.mutable_gpu()->set_max_power_watts(300);
-  spec.mutable_gpu()->set_number_of_gpus(1);
-  spec.mutable_gpu()->set_gpu_model("Simulated GPU");
+  auto& gpu = *spec.add_gpus();
+  gpu.set_gpu_model("Simulated GPU");
+  gpu.set_count(1);
+  gpu.set_max_power_watts_per_gpu(300);
   return spec;
 }
 

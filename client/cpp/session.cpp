@@ -42,9 +42,9 @@ Seconds jittered(Seconds pause) {
 // Stops a training that has reached its target or its last epoch, as the server would. A job that no server has
 // registered may lack its defaults.
 v1::Decision decide_without_server(const v1::JobSpec& spec, const v1::TrainingResult& result) {
-  const double target = spec.has_target_metric() ? spec.target_metric() : 0.5;
-  const bool higher = !spec.has_higher_is_better_metric() || spec.higher_is_better_metric();
-  const bool reached = higher ? result.measurement().metric() >= target : result.measurement().metric() <= target;
+  const double target = spec.target().value();
+  const bool lower = spec.target().direction() == v1::DIRECTION_LOWER_IS_BETTER;
+  const bool reached = lower ? result.measurement().metric() <= target : result.measurement().metric() >= target;
   v1::Decision decision;
   decision.set_last_epoch(result.measurement().epoch());
   if (!reached && result.measurement().epoch() < (spec.has_max_epochs() ? spec.max_epochs() : 100)) {
@@ -61,7 +61,7 @@ v1::Decision decide_without_server(const v1::JobSpec& spec, const v1::TrainingRe
 }  // namespace
 
 TrialSession::TrialSession(Client& client, const v1::JobSpec& spec, int fallback, bool registered)
-    : client_(client), job_(named(spec)), spec_(job_), start_(TimeUtil::GetCurrentTime()) {
+    : client_(client), job_(spec), spec_(job_), start_(TimeUtil::GetCurrentTime()) {
   const auto& sizes = job_.batch_sizes();
   if (fallback != 0 && std::find(sizes.begin(), sizes.end(), fallback) == sizes.end()) {
     throw std::invalid_argument("the fallback " + std::to_string(fallback) + " is not one of the job's batch sizes");
@@ -393,12 +393,11 @@ void TrialSession::stop_thread() {
 
 bool attempts(Client& client, const v1::JobSpec& spec, int max_tries, int fallback,
               const std::function<void(TrialSession&, int attempt)>& train) {
-  const v1::JobSpec job = named(spec);
   bool registered = false;
   for (int attempt = 0; attempt < max_tries; ++attempt) {
     std::optional<TrialSession> session;
     try {
-      session.emplace(client, job, fallback, registered);
+      session.emplace(client, spec, fallback, registered);
     } catch (const Error& error) {
       if (attempt > 0 && error.reason == kJobNotFound) return false;
       throw;

@@ -21,11 +21,13 @@ v1::JobSpec job() {
   spec.set_job_id_prefix("threads");
   spec.add_batch_sizes(16);
   spec.set_default_batch_size(16);
-  spec.set_target_metric(0.9);
+  spec.mutable_target()->set_value(0.9);
+  spec.mutable_target()->set_direction(v1::DIRECTION_HIGHER_IS_BETTER);
   spec.set_max_epochs(kEpochs);
-  spec.mutable_gpu()->set_max_power_watts(300);
-  spec.mutable_gpu()->set_number_of_gpus(1);
-  spec.mutable_gpu()->set_gpu_model("Some GPU");
+  auto& gpu = *spec.add_gpus();
+  gpu.set_gpu_model("Some GPU");
+  gpu.set_count(1);
+  gpu.set_max_power_watts_per_gpu(300);
   return spec;
 }
 

@@ -262,11 +262,6 @@ std::string new_id() {
   return text.str();
 }
 
-v1::JobSpec named(v1::JobSpec spec) {
-  if (!spec.has_job_id()) spec.set_job_id(spec.job_id_prefix() + "-" + new_id().substr(0, 8));
-  return spec;
-}
-
 Client::Client(const std::string& address, const Credentials& credentials) : token_(credentials.token) {
   std::vector<Server> servers;
   const auto targets = parse_address(address);
@@ -315,7 +310,7 @@ void Client::print_warning(const std::string& message) { std::cerr << message + 
 
 v1::RegisterJobResponse Client::register_job(v1::JobSpec spec, Timeout call_timeout) {
   v1::RegisterJobRequest request;
-  *request.mutable_job() = named(std::move(spec));
+  *request.mutable_job() = std::move(spec);
   auto response = call(&v1::BatchSizeOptimizer::Stub::RegisterJob, request, call_timeout);
   check_registered(response, request.job());
   const std::lock_guard lock(mutex_);
@@ -446,10 +441,10 @@ v1::Job Client::request_baseline(const std::string& job_id) {
   return call(&v1::JobControl::Stub::RequestBaseline, request).job();
 }
 
-v1::Job Client::set_job_policy(const std::string& job_id, v1::Policy policy) {
+v1::Job Client::set_job_policy(const std::string& job_id, const v1::PolicySpec& policy) {
   v1::SetJobPolicyRequest request;
   request.set_job_id(job_id);
-  request.set_policy(policy);
+  *request.mutable_policy() = policy;
   return call(&v1::JobControl::Stub::SetJobPolicy, request).job();
 }
 

@@ -72,9 +72,6 @@ struct Credentials {
 // 128 random bits, by which the server recognizes a retry.
 std::string new_id();
 
-// The job with an id: if it has none, one is generated here, so that a retry registers the same job.
-v1::JobSpec named(v1::JobSpec spec);
-
 // A connection to a server, or to one of several on one database, opened by the first call. Thread-safe; calls throw Error.
 class Client {
  public:
@@ -131,7 +128,7 @@ class Client {
   // Requests that the job's next launch gets the default batch size, to compare with.
   v1::Job request_baseline(const std::string& job_id);
   // Changes the job's policy; the search is rebuilt from the job's trials.
-  v1::Job set_job_policy(const std::string& job_id, v1::Policy policy);
+  v1::Job set_job_policy(const std::string& job_id, const v1::PolicySpec& policy);
 
   // Any other call: call(&v1::JobReader::Stub::GetTrial, request).
   template <class Stub, class Request, class Response>

@@ -65,14 +65,16 @@ func checkRegistered(answer *v1.RegisterJobResponse, sent *v1.JobSpec) error {
 	}
 	other := ""
 	sent.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
-		// An older server does not know every field; it has always known the batch sizes, the one list that is required.
-		optional := field.HasPresence() || (field.IsList() && field.Name() != "batch_sizes")
-		known := !optional || spec.ProtoReflect().Has(field)
-		if field.Name() != "policy" && known && !proto.Equal(only(sent, field), only(spec, field)) {
+		// Unset fields of the rule have their defaults in the answer.
+		same := field.Name() == "policy" || field.Name() == "early_stopping"
+		if !same && !proto.Equal(only(sent, field), only(spec, field)) {
 			other = string(field.Name())
 		}
 		return other == ""
 	})
+	if sent.EarlyStopping.GetRule() != nil && (sent.EarlyStopping.GetOff() == nil) != (spec.EarlyStopping.GetOff() == nil) {
+		other = "early_stopping"
+	}
 	lease := spec.GetTrialLeaseSeconds()
 	switch {
 	case other != "":
@@ -81,7 +83,7 @@ func checkRegistered(answer *v1.RegisterJobResponse, sent *v1.JobSpec) error {
 		return invalidAnswer(call, "its job has the lease %g s", lease)
 	case spec.MaxEpochs != nil && *spec.MaxEpochs < 1:
 		return invalidAnswer(call, "its job has max_epochs %d", *spec.MaxEpochs)
-	case math.IsNaN(spec.GetTargetMetric()):
+	case math.IsNaN(spec.GetTarget().GetValue()):
 		return invalidAnswer(call, "its job has the target NaN")
 	}
 	return nil

@@ -47,20 +47,16 @@ func TestTextsOfTrialsAndDecisions(t *testing.T) {
 }
 
 func TestListsOfRegisteredJobs(t *testing.T) {
-	id := "job"
-	sent := &v1.JobSpec{JobId: &id, BatchSizes: []int32{16, 32}, PriorJobIds: []string{"before"}}
+	sent := &v1.JobSpec{JobId: "job", BatchSizes: []int32{16, 32}}
 	for _, found := range []struct {
-		sizes  []int32
-		priors []string
-		same   bool
+		sizes []int32
+		same  bool
 	}{
-		{[]int32{32, 16}, []string{"before"}, true},
-		{[]int32{16, 32}, nil, true}, // An older server does not know the list.
-		{[]int32{16, 32}, []string{"other"}, false},
-		{nil, []string{"before"}, false},
-		{[]int32{16}, []string{"before"}, false},
+		{[]int32{32, 16}, true},
+		{nil, false},
+		{[]int32{16}, false},
 	} {
-		spec := &v1.JobSpec{JobId: &id, BatchSizes: found.sizes, PriorJobIds: found.priors}
+		spec := &v1.JobSpec{JobId: "job", BatchSizes: found.sizes}
 		err := checkRegistered(&v1.RegisterJobResponse{Job: &v1.Job{Spec: spec}}, sent)
 		if (err == nil) != found.same {
 			t.Errorf("%v: %v", found, err)

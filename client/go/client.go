@@ -183,13 +183,8 @@ func (c *Client) warn(message string) {
 	log.Print(message)
 }
 
-// RegisterJob creates the job, or confirms that the one under its id has the identical configuration. If the spec has no
-// id, the client generates it, so that a retry registers the same job.
+// RegisterJob creates the job, or confirms that the one under its id has the identical configuration.
 func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (response *v1.RegisterJobResponse, err error) {
-	if spec.JobId == nil {
-		id := spec.JobIdPrefix + "-" + NewID()[:8]
-		spec.JobId = &id
-	}
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
 		if response, err = c.Trainer.RegisterJob(ctx, &v1.RegisterJobRequest{Job: spec}); err != nil {
 			return err
@@ -199,7 +194,7 @@ func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (response *v
 	if err == nil {
 		c.mutex.Lock()
 		defer c.mutex.Unlock()
-		c.specs[*spec.JobId] = response.Job.Spec
+		c.specs[spec.JobId] = response.Job.Spec
 	}
 	return response, err
 }

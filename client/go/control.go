@@ -60,8 +60,8 @@ func (c *Client) RequestBaseline(ctx context.Context, jobID string) (*v1.Job, er
 	})
 }
 
-// SetJobPolicy changes the job's policy; the search is rebuilt from the job's trials.
-func (c *Client) SetJobPolicy(ctx context.Context, jobID string, policy v1.Policy) (*v1.Job, error) {
+// SetJobPolicy changes the job's policy and its parameters; the search is rebuilt from the job's trials.
+func (c *Client) SetJobPolicy(ctx context.Context, jobID string, policy *v1.PolicySpec) (*v1.Job, error) {
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
 		return c.Control.SetJobPolicy(ctx, &v1.SetJobPolicyRequest{JobId: jobID, Policy: policy})
 	})

@@ -507,19 +507,13 @@ func (s *TrialSession) decideWithoutServer(result *v1.TrainingResult, outage err
 }
 
 func decide(spec *v1.JobSpec, result *v1.TrainingResult) *v1.Decision {
-	target, higherIsBetter, maxEpochs := 0.5, true, int32(100)
-	if spec.TargetMetric != nil {
-		target = *spec.TargetMetric
-	}
-	if spec.HigherIsBetterMetric != nil {
-		higherIsBetter = *spec.HigherIsBetterMetric
-	}
+	target, maxEpochs := spec.GetTarget(), int32(100)
 	if spec.MaxEpochs != nil {
 		maxEpochs = *spec.MaxEpochs
 	}
-	reached := result.Measurement.GetMetric() >= target
-	if !higherIsBetter {
-		reached = result.Measurement.GetMetric() <= target
+	reached := result.Measurement.GetMetric() >= target.GetValue()
+	if target.GetDirection() == v1.Direction_DIRECTION_LOWER_IS_BETTER {
+		reached = result.Measurement.GetMetric() <= target.GetValue()
 	}
 	switch {
 	case reached:

@@ -17,7 +17,7 @@ def job_spec(job_id: str, batch_sizes: list[int], default: int) -> JobSpec:
         batch_sizes=batch_sizes,
         default_batch_size=default,
         target_metric=0.17,
-        higher_is_better_metric=False,
+        higher_is_better=False,
         max_epochs=30,
         # Trials of a second or two vary a lot: at twice the least expected cost, good ones would be stopped.
         beta_knob=3.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from wattwise import GpuConfig, RaplMonitor
+from wattwise import GpuGroup, RaplMonitor
 from wattwise.monitor import Window
 
 ESTIMATED_WATTS = 65.0
@@ -30,9 +30,9 @@ class ProcessorTimeMonitor:
     def __repr__(self) -> str:
         return f"{self._watts:g} W times processor time"
 
-    def gpu_config(self) -> GpuConfig:
+    def gpu_group(self) -> GpuGroup:
         """The estimated power, as that of one device."""
-        return GpuConfig(max_power_watts=self._watts, number_of_gpus=1, gpu_model=f"estimate ({self!r})")
+        return GpuGroup(gpu_model=f"estimate ({self!r})", count=1, max_power_watts_per_gpu=self._watts)
 
     def begin_window(self, name: str, /) -> None:
         """Begins a window of this name."""

@@ -46,7 +46,7 @@ _EXAMPLES = """examples:
 """
 _SERVER_SECONDS = 10.0
 _USUAL_SEEDS = 20
-_USUAL_BELIEF: Policy = "POLICY_KNOWLEDGE_GRADIENT"
+_USUAL_BELIEF: Policy = "knowledge_gradient"
 
 
 class ReplayCommand:
@@ -265,7 +265,7 @@ def _maker(args: argparse.Namespace, client: Client | None) -> MakeEngine:
     run = f"replay-{secrets.token_hex(4)}"
 
     def engine(workload: Workload, name: str, policy: Policy, seed: int, prior: Engine | None) -> Engine:
-        job_id = f"{run}-{name}-{policy.lower()}-{seed}"
+        job_id = f"{run}-{name}-{policy}-{seed}"
         job = job_spec(workload, job_id, policy=policy, eta=args.eta, beta=args.beta, seed=seed, window=args.window)
         if client:
             return OverGrpc(client, job, [prior] if isinstance(prior, OverGrpc) else [])
@@ -275,7 +275,7 @@ def _maker(args: argparse.Namespace, client: Client | None) -> MakeEngine:
         workload, prior = world.workload, None
         name = f"{workload.name}-{workload.gpu}"
         before = None if args.prior is None else _prior(args, workload)
-        if before is not None and reads_priors(registry.POLICIES[policy.removeprefix("POLICY_")]):
+        if before is not None and reads_priors(registry.POLICIES[policy]):
             prior = engine(before, f"{name}-prior", policy, seed, None)
             play_prior(prior, before, args.eta, seed)
         return engine(workload, name, policy, seed, prior)

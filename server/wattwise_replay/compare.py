@@ -21,7 +21,7 @@ DEFAULT, AT_BEST_LIMIT, GRID, HINDSIGHT = (
     "best in hindsight",
 )
 POLICIES: Sequence[Policy] = [
-    name for name, _ in v1.Policy.items() if name.removeprefix("POLICY_") in registry.POLICIES
+    field.name for field in v1.PolicySpec.DESCRIPTOR.fields if field.name in registry.POLICIES
 ]
 EARLY = 40
 """The first recurrences, in which learning costs most."""

@@ -46,7 +46,7 @@ class Guarded:
     """Calls a policy and checks its answers against the protocol.
 
     Args:
-        name: The policy's name in the registry, such as "GTS".
+        name: The policy's name in the registry, such as "gts".
         policy: The policy.
 
     Raises:
@@ -58,12 +58,17 @@ class Guarded:
         self._policy = policy
 
     @property
+    def parameters(self) -> Sequence[str]:
+        """The fields of a JobSpec that only some policies read."""
+        return self._called(lambda: "parameters", lambda: tuple(self._policy.parameters))
+
+    @property
     def watches_epochs(self) -> bool:
         """Whether it observes every epoch."""
         return self._called(lambda: "watches_epochs", lambda: bool(self._policy.watches_epochs))
 
     def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:
-        """What is wrong with the fields that only this policy reads."""
+        """What is wrong with its parameters."""
         return self._called(lambda: "faults", lambda: list(self._policy.faults(spec)))
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
@@ -104,7 +109,7 @@ class Guarded:
             return answer()
         except Exception as error:
             # Any error here is the policy author's to fix.
-            policy = f"POLICY_{self._name} ({self._place(error)})"
+            policy = f"{self._name} ({self._place(error)})"
             raise ReplayError(f"{policy} failed in {call()}: {type(error).__name__}: {error}") from error
 
     def _place(self, error: Exception) -> str:

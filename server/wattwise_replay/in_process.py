@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
-from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialOrigin, TrialStatus, undecided
-from wattwise_server.domain import JobSpec as DomainSpec
+from wattwise_server.domain import Measurement, Search, Trial, TrialOrigin, TrialStatus, undecided
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import (
     ArmBelief,
@@ -62,7 +61,7 @@ class InProcess:
     ) -> None:
         policies = {name: Guarded(name, policy) for name, policy in POLICIES.items()}
         try:
-            self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), "replay", policies)
+            self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), policies)
         except InvalidJobSpecError as error:
             raise ReplayError(str(error)) from error
         self._policy = Guarded(*variant) if variant else policies[self._spec.policy]
@@ -182,8 +181,7 @@ class InProcess:
 
 def reads_priors(policy: Policy) -> bool:
     """Whether a policy takes jobs with `prior_job_ids`."""
-    spec = DomainSpec("later", "later", (1,), 1, GpuConfig(1.0, 1, "any"), prior_job_ids=("earlier",))
-    return all(field != "prior_job_ids" for field, _ in policy.faults(spec))
+    return "prior_job_ids" in policy.parameters
 
 
 def measurement(epochs: TrialCourse, epoch: int, target_metric: float) -> Measurement:

@@ -56,7 +56,7 @@ class OverGrpc:
         key = v1.TrialId(job_id=self._job.job_id, batch_size=trial.batch_size, trial_number=trial.number)
         last = self._job.max_epochs if epochs.crash is None else min(epochs.crash.epochs, self._job.max_epochs)
         for epoch in range(1, last + 1):
-            measured = measurement(epochs, epoch, self._job.target_metric)
+            measured = measurement(epochs, epoch, self._job.target.value)
             decision = self._client.report_result(
                 v1.TrainingResult(
                     trial=key,

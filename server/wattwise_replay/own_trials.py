@@ -23,7 +23,7 @@ import numpy as np
 from wattwise import Client, v1
 from wattwise.commands.humanize import end_reason
 from wattwise.driver.history import History, TrialRecord
-from wattwise.spec import enum_constant
+from wattwise.spec import enum_constant, max_power_watts
 from wattwise_server.domain import EndReason
 
 from wattwise_replay.errors import ReplayError
@@ -118,13 +118,13 @@ def from_server(client: Client, job_id: str) -> Workload:
         raise ReplayError(f"job {job_id!r} has no measured trial yet; run some of its recurrences first")
     job = Workload(
         job_id,
-        spec.gpu.gpu_model,
+        spec.gpus[0].gpu_model,
         (),
         spec.default_batch_size,
-        spec.target_metric,
-        spec.higher_is_better_metric,
+        spec.target.value,
+        spec.target.direction != v1.DIRECTION_LOWER_IS_BETTER,
         spec.max_epochs,
-        spec.gpu.max_power_watts,
+        max_power_watts(spec),
     )
     return _workload(job, trials)
 
@@ -150,8 +150,9 @@ def _recorded(record: TrialRecord) -> EndedTrial:
 def _listed(trial: v1.Trial, spec: v1.JobSpec, limit_watts_per_gpu: float | None) -> EndedTrial:
     name = enum_constant(v1.EndReason, trial.end_reason).removeprefix("END_REASON_")
     reason = EndReason(name) if name in EndReason.__members__ else _BY_STATUS.get(trial.status)
-    metric, target = trial.newest.metric, spec.target_metric
-    near = metric >= target if spec.higher_is_better_metric else metric <= target
+    metric, target = trial.newest.metric, spec.target
+    lower = target.direction == v1.DIRECTION_LOWER_IS_BETTER
+    near = metric <= target.value if lower else metric >= target.value
     used: v1.Measurement | v1.ComputedUsage = trial.newest
     if trial.newest.HasField("computed"):
         used, limit_watts_per_gpu = trial.newest.computed, trial.newest.computed.power_setting.limit_watts_per_gpu

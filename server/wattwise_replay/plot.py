@@ -24,9 +24,9 @@ _COLOURS = {
     DEFAULT: "#999999",
     AT_BEST_LIMIT: "#56B4E9",
     GRID: "#E69F00",
-    "POLICY_PRUNING_GTS": "#D55E00",
-    "POLICY_GTS": "#0072B2",
-    "POLICY_KNOWLEDGE_GRADIENT": "#009E73",
+    "pruning_gts": "#D55E00",
+    "gts": "#0072B2",
+    "knowledge_gradient": "#009E73",
 }
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from wattwise import GpuConfig, JobSpec
-from wattwise.spec import Policy
+from wattwise import GpuGroup, JobSpec
+from wattwise.spec import POLICIES, Policy
 from wattwise_server.domain import EndReason
 from wattwise_server.policy.cost import weighed
 
@@ -186,19 +186,18 @@ def job_spec(
         window: Number of a batch size's newest costs to use; 0 for all.
     """
     return JobSpec(
-        job_id_prefix="replay",
         job_id=job_id,
         batch_sizes=workload.sizes,
         default_batch_size=workload.default_batch_size,
         eta_knob=eta,
-        beta_knob=beta,
+        beta_knob="off" if beta is None else beta,
         target_metric=workload.target_metric,
-        higher_is_better_metric=workload.higher_is_better,
+        higher_is_better=workload.higher_is_better,
         max_epochs=workload.max_epochs,
         window_size=window,
-        mab_seed=seed,
+        seed=seed if "seed" in POLICIES[policy] else None,
         policy=policy,
-        gpu=GpuConfig(max_power_watts=workload.max_power_watts, number_of_gpus=1, gpu_model=workload.gpu),
+        gpu=GpuGroup(gpu_model=workload.gpu, count=1, max_power_watts_per_gpu=workload.max_power_watts),
     )
 
 

@@ -12,7 +12,7 @@ import operator
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -35,7 +35,7 @@ def identifier_fault(value: str) -> str | None:
 
 
 class Stage(Enum):
-    """Where a search stands under POLICY_PRUNING_GTS; every other policy is in the bandit."""
+    """Where a search stands under pruning_gts; every other policy is in the bandit."""
 
     PRUNING = "PRUNING"
     BANDIT = "BANDIT"
@@ -50,7 +50,7 @@ class TrialOrigin(Enum):
 
 
 class PruningGtsRole(Enum):
-    """What a trial is for under POLICY_PRUNING_GTS."""
+    """What a trial is for under pruning_gts."""
 
     EXPLORATION = "EXPLORATION"
     CONCURRENT = "CONCURRENT"
@@ -58,7 +58,7 @@ class PruningGtsRole(Enum):
 
 
 class PruningGtsTrial(NamedTuple):
-    """What POLICY_PRUNING_GTS knows of a trial that it chose: its role, and the round in which it was dispatched."""
+    """What pruning_gts knows of a trial that it chose: its role, and the round in which it was dispatched."""
 
     role: PruningGtsRole
     pruning_round: int
@@ -170,40 +170,51 @@ def undecided(reason: EndReason) -> TrialStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuConfig:
-    """The GPUs that every trial of a job runs on; `max_power_watts` is the sum over all of them."""
+class GpuGroup:
+    """Equal GPUs that every trial of a job runs on."""
 
-    max_power_watts: float
-    number_of_gpus: int
     gpu_model: str
+    count: int
+    max_power_watts_per_gpu: float
+
+    @property
+    def max_power_watts(self) -> float:
+        """The highest power of all GPUs together: the P of the cost."""
+        return self.count * self.max_power_watts_per_gpu
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A resolved configuration: every default filled in, batch sizes ascending."""
+    """A resolved configuration: every default filled in, batch sizes ascending.
+
+    The fields from `window_size` on are parameters of policies; those that the policy does not have are ignored.
+
+    Attributes:
+        job_id_prefix: Empty: none.
+        beta_knob: None: early stopping is off.
+    """
 
     job_id: str
     job_id_prefix: str
     batch_sizes: tuple[int, ...]
     default_batch_size: int
-    gpu: GpuConfig
+    gpu: GpuGroup
     eta_knob: float = 0.5
     beta_knob: float | None = 2.0
-    disable_early_stopping: bool = False
     target_metric: float = 0.5
-    higher_is_better_metric: bool = True
+    higher_is_better: bool = True
     max_epochs: int = 100
-    num_pruning_rounds: int = 2
+    trial_lease_seconds: float = 300.0
+    policy: str = "knowledge_gradient"
     window_size: int = 0
-    mab_prior_mean: float = 0.0
-    mab_prior_precision: float = 0.0
-    mab_num_explorations: int = 2
-    mab_seed: int | None = None
-    policy: str = "KNOWLEDGE_GRADIENT"
+    prior_job_ids: tuple[str, ...] = ()
+    num_pruning_rounds: int = 2
+    prior_mean: float = 0.0
+    prior_precision: float = 0.0
+    num_explorations: int = 2
+    seed: int | None = None
     learn_reward_precision: bool = True
     reward_precision: float = 0.0
-    trial_lease_seconds: float = 300.0
-    prior_job_ids: tuple[str, ...] = ()
 
     @property
     def heartbeat_interval(self) -> timedelta | None:
@@ -213,6 +224,11 @@ class JobSpec:
     def lease_expiry(self, now: datetime) -> datetime | None:
         """When a lease granted now expires; None is never."""
         return now + _span(self.trial_lease_seconds) if self.trial_lease_seconds else None
+
+
+_SPEC_FIELDS = [field.name for field in fields(JobSpec)]
+PARAMETERS = tuple(_SPEC_FIELDS[_SPEC_FIELDS.index("policy") + 1 :])
+"""The fields of a JobSpec that are parameters of policies."""
 
 
 @lru_cache(maxsize=64)
@@ -496,7 +512,8 @@ class Job:
         power_limits: One per batch size that was profiled or is being profiled, ascending.
         num_events: Events of its trials and batch sizes so far, which are numbered in their order.
         first_notes: The notes of its search before the first trial, if they depend on other jobs; otherwise empty.
-        registered_policy: The policy that it was registered with, if a person has changed it since.
+        registered: What it was registered with, if a person has changed its policy since; otherwise None.
+        set_fields: The optional fields that were set when it was registered, of the policy too.
         reset_after: Trials up to this number do not count, because a person has reset the search.
         reset_time: When that was last; None: never, or in an earlier version.
         paused: Whether launches get the best known batch size.
@@ -517,7 +534,8 @@ class Job:
     power_limits: tuple[PowerLimitState, ...] = ()
     num_events: int = 0
     first_notes: str = ""
-    registered_policy: str | None = None
+    registered: JobSpec | None = None
+    set_fields: frozenset[str] = frozenset()
     reset_after: int = 0
     reset_time: datetime | None = None
     paused: bool = False
@@ -873,7 +891,7 @@ class Trial(NamedTuple):
 
     @property
     def role(self) -> PruningGtsRole | None:
-        """What it is for under POLICY_PRUNING_GTS; None if that policy did not choose it."""
+        """What it is for under pruning_gts; None if that policy did not choose it."""
         return self.policy_role.role if self.policy_role else None
 
     @property

@@ -74,12 +74,13 @@ class JobDiffersError(ServiceError):
 
     reason = "ERROR_REASON_JOB_DIFFERS"
 
-    def __init__(self, job_id: str, differences: Mapping[str, str]) -> None:
-        listed = "; ".join(f"{name}: {both}" for name, both in differences.items())
+    def __init__(self, job_id: str, differences: Sequence[Violation]) -> None:
+        listed = "; ".join(f"{each.field}: {each.description}" for each in differences)
         super().__init__(
             f"job {job_id!r} is registered with another configuration ({listed}); "
             "register the changed job under a new job_id, or use the registered values",
-            metadata={"job_id": job_id, **differences},
+            violations=differences,
+            metadata={"job_id": job_id},
         )
 
 

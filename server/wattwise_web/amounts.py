@@ -201,7 +201,7 @@ def stage_word(job: v1.Job) -> str:
         return policy(job.spec)
     state = job.policy_state.pruning_gts
     if state.stage == v1.PRUNING_GTS_STAGE_PRUNING:
-        return f"pruning, round {state.pruning_round + 1} of {job.spec.num_pruning_rounds}"
+        return f"pruning, round {state.pruning_round + 1} of {job.spec.policy.pruning_gts.num_pruning_rounds}"
     return "bandit"
 
 

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 from wattwise import v1
 from wattwise.commands.answer import main_quantity, shown_saving
 from wattwise.commands.humanize import energy_of
-from wattwise.commands.tables import banned, baseline_waits, policy
+from wattwise.commands.tables import banned, baseline_waits, beta_knob, direction, has_stages, policy
 from wattwise.monitor.kind import monitor_text
+from wattwise.spec import gpus_text, max_power_watts, policy_name
 
 from wattwise_web import amounts
 
@@ -85,23 +86,21 @@ def chooser(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
 def job_facts(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
     """Which batch size a job uses, and how it is configured."""
     spec = job.spec
-    sign = "at least" if spec.higher_is_better_metric else "at most"
-    least = "least expected cost" if spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT else "cost of the cheapest trial"
-    stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} × the {least}"
+    least = "least expected cost" if policy_name(spec) == "knowledge_gradient" else "cost of the cheapest trial"
+    beta = beta_knob(spec)
+    stopping = "never" if beta is None else f"above {beta:g} × the {least}"
     facts = [
         ("Used now", _used(job)),
         (
             "Policy",
-            amounts.stage_word(job)
-            if spec.policy != v1.POLICY_PRUNING_GTS
-            else f"{policy(spec)}: {amounts.stage_word(job)}",
+            amounts.stage_word(job) if not has_stages(spec) else f"{policy(spec)}: {amounts.stage_word(job)}",
         ),
         ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
         ("Default", str(spec.default_batch_size)),
-        ("Target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"),
+        ("Target", f"metric {direction(spec)} {spec.target.value:g} within {spec.max_epochs} epochs"),
         ("Energy against time", f"η = {spec.eta_knob:g} (1: only energy, 0: only time)"),
         ("Stopped early", stopping),
-        ("GPUs", f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total"),
+        ("GPUs", gpus_text(spec, "×")),
         ("Monitor", monitor_text(job.monitor) or "none named yet"),
         ("Registered", amounts.moment(job.create_time).exact),
     ]
@@ -158,9 +157,9 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
                 if delivered
                 else dash,
                 "policy": policy(spec),
-                "target": f"{spec.target_metric:g} within {spec.max_epochs} epochs",
+                "target": f"{spec.target.value:g} within {spec.max_epochs} epochs",
                 "η": f"{spec.eta_knob:g}",
-                "GPUs": f"{spec.gpu.number_of_gpus} × {spec.gpu.gpu_model}, {spec.gpu.max_power_watts:g} W in total",
+                "GPUs": gpus_text(spec, "×"),
                 "monitor": monitor_text(job.monitor) or dash,
             }
         )
@@ -175,14 +174,14 @@ def incomparable(one: v1.Job, other: v1.Job) -> list[str]:
         notes.append(
             f"The costs weigh energy and time differently: η is {one.spec.eta_knob:g} and {other.spec.eta_knob:g}."
         )
-    elif one.spec.eta_knob < 1 and one.spec.gpu.max_power_watts != other.spec.gpu.max_power_watts:
+    elif one.spec.eta_knob < 1 and max_power_watts(one.spec) != max_power_watts(other.spec):
         notes.append(
             "The costs count time at different powers: the GPUs of the jobs may draw different maximum powers."
         )
     if one.monitor.kinds and other.monitor.kinds and set(one.monitor.kinds) != set(other.monitor.kinds):
         monitors = f"{monitor_text(one.monitor)} and {monitor_text(other.monitor)}"
         notes.append(f"The energy was measured by different monitors: {monitors}.")
-    if one.spec.target_metric != other.spec.target_metric:
+    if one.spec.target != other.spec.target:
         notes.append("The targets differ, so a delivery of one job is not that of the other.")
     return notes
 
@@ -226,7 +225,7 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
         ("Epochs", f"{trial.newest.epoch} of at most {job.spec.max_epochs}"),
         (
             "Metric",
-            f"{amounts.metric(trial.newest.metric)}, target {job.spec.target_metric:g}"
+            f"{amounts.metric(trial.newest.metric)}, target {job.spec.target.value:g}"
             if trial.HasField("newest")
             else "no report yet",
         ),

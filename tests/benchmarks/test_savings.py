@@ -17,7 +17,7 @@ from benchmarks.decisions.cases import Case
 from benchmarks.savings import Claim, Line, chance, claimed, claims, default_cost, summary
 from tests.replay.worlds import workload
 
-_POLICIES = ("POLICY_KNOWLEDGE_GRADIENT", "POLICY_PRUNING_GTS")
+_POLICIES = ("knowledge_gradient", "pruning_gts")
 
 
 def _rows(text: str, title: str) -> list[list[str]]:
@@ -57,7 +57,7 @@ def test_the_truth_is_the_mean_of_the_runs_that_deliver() -> None:
 
 def test_a_claim_stands_beside_the_truth() -> None:
     """8 costs four times as much as 16, exactly: the walk delivers with it once, and four baselines do."""
-    (found,) = claims(Case("made", eta=1.0), workload(4, 1), "POLICY_PRUNING_GTS", 0, (40,))
+    (found,) = claims(Case("made", eta=1.0), workload(4, 1), "pruning_gts", 0, (40,))
     assert found is not None
     would = 40 * 400.0
     assert (found.verdict, found.runs) == (Verdict.SAVING, 5)
@@ -70,13 +70,13 @@ def test_a_claim_stands_beside_the_truth() -> None:
 
 def test_without_baselines_there_is_no_claim() -> None:
     """The walk runs the default twice, once to the bound; a claim takes three deliveries."""
-    assert claims(Case("made", eta=1.0), workload(4, 1), "POLICY_PRUNING_GTS", 0, (40,), every=0) == [None]
+    assert claims(Case("made", eta=1.0), workload(4, 1), "pruning_gts", 0, (40,), every=0) == [None]
 
 
 def test_the_truth_follows_the_default_after_a_drift() -> None:
     """The default costs a quarter from the seventh recurrence on: deliveries count at what it would cost then."""
     made = workload(4, 1).drifting(6)
-    early, late = claims(Case("made", eta=1.0), made, "POLICY_PRUNING_GTS", 0, (6, 8), every=2)
+    early, late = claims(Case("made", eta=1.0), made, "pruning_gts", 0, (6, 8), every=2)
     assert early is not None
     assert late is not None
     assert early.true == pytest.approx(early.plain)
@@ -95,12 +95,12 @@ def test_a_claim_compares_trials_since_the_newest_change() -> None:
 
 def test_a_default_that_never_delivers_has_no_claim() -> None:
     """One of each horizon, each without."""
-    assert claims(Case("made", eta=1.0), workload(None, 1), "POLICY_PRUNING_GTS", 0, (1, 5)) == [None, None]
+    assert claims(Case("made", eta=1.0), workload(None, 1), "pruning_gts", 0, (1, 5)) == [None, None]
 
 
 def test_launches_without_a_choice_are_no_trials_of_the_job() -> None:
     """Where the policy gives up, trainers run the default on their own, and the server learns nothing of it."""
-    assert claims(Case("made", eta=1.0), workload(None, None), "POLICY_PRUNING_GTS", 0, (3,)) == [None]
+    assert claims(Case("made", eta=1.0), workload(None, None), "pruning_gts", 0, (3,)) == [None]
 
 
 def _claim(saved: float, at_least: float) -> Claim:

@@ -40,7 +40,7 @@ def test_trainer_needs_no_server_and_no_torch() -> None:
 
 def test_client_loads_only_what_it_uses() -> None:
     """Importing the client loads neither the trainer's part nor what only a failed call needs."""
-    loaded = _loaded("from wattwise import Client, GpuConfig, JobSpec; Client('localhost:1').close()")
+    loaded = _loaded("from wattwise import Client, GpuGroup, JobSpec; Client('localhost:1').close()")
     assert not {"google.rpc.error_details_pb2", "wattwise.training.optimizer"} & loaded
 
 

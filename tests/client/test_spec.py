@@ -1,9 +1,10 @@
-"""JobSpec and GpuConfig."""
+"""JobSpec and GpuGroup."""
 
 from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -11,69 +12,106 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wattwise import Client, GpuConfig, InvalidJobSpecError, JobSpec, v1
+from wattwise import Client, GpuGroup, InvalidJobSpecError, JobDiffersError, JobSpec, v1
 from wattwise.prices import PRICES
+from wattwise.spec import POLICIES, leaves, policy_spec
 from wattwise.training.driver_launch import spec_from_json, spec_to_json
 
 from tests.client.training.script import GPU, job_spec
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "own"), [(JobSpec, v1.JobSpec, set(PRICES)), (GpuConfig, v1.GpuConfig, set())]
-)
-def test_fields_are_those_of_the_wire(ours: type[JobSpec], theirs: type[v1.JobSpec], own: set[str]) -> None:
-    """The dataclasses have exactly the fields of the messages that they stand for, and the prices."""
-    sent = {field.name for field in theirs.DESCRIPTOR.fields}
-    assert {field.name for field in fields(ours)} == sent | own
-    assert not sent & own
+def test_every_field_of_the_wire_has_a_flat_one() -> None:
+    """The dataclass has a field for each one of the messages, and the prices; parameters of policies have one name."""
+    paths = {each.name for each in v1.JobSpec.DESCRIPTOR.fields} - {"target", "early_stopping", "gpus"}
+    flat = {"target_metric", "higher_is_better", "beta_knob", "gpu"}
+    parameters = {name for names in POLICIES.values() for name in names}
+    assert {field.name for field in fields(JobSpec)} == paths | flat | parameters | set(PRICES)
+    assert {field.name for field in fields(GpuGroup)} == {field.name for field in v1.GpuGroup.DESCRIPTOR.fields}
 
 
 def test_every_field_is_sent() -> None:
-    """Every value is sent in the field of its name, zero and False included."""
-    values: dict[str, Any] = {
-        "job_id": "test-1",
-        "eta_knob": 0.0,
-        "beta_knob": 3.5,
-        "disable_early_stopping": False,
-        "target_metric": 0.0,
-        "higher_is_better_metric": False,
-        "max_epochs": 7,
-        "num_pruning_rounds": 0,
+    """Every value is sent in its field, zero and False included."""
+    parameters: dict[str, Any] = {
         "window_size": 0,
-        "mab_prior_mean": -5.0,
-        "mab_prior_precision": 0.0,
-        "mab_num_explorations": 1,
-        "mab_seed": 0,
+        "prior_mean": -5.0,
+        "prior_precision": 0.0,
+        "num_explorations": 1,
+        "seed": 0,
         "learn_reward_precision": False,
         "reward_precision": 0.5,
+    }
+    values: dict[str, Any] = {
+        "job_id": "test-1",
+        "job_id_prefix": "test",
+        "batch_sizes": [8, 16],
+        "default_batch_size": 8,
+        "eta_knob": 0.0,
+        "max_epochs": 7,
         "trial_lease_seconds": 0.0,
     }
-    spec = JobSpec(
-        job_id_prefix="test", batch_sizes=[8, 16], default_batch_size=8, policy="POLICY_GTS", gpu=GPU, **values
+    target: dict[str, Any] = {"target_metric": 0.0, "higher_is_better": False}
+    spec = JobSpec(policy="gts", gpu=GPU, beta_knob=3.5, **values, **target, **parameters)
+    assert spec.to_proto() == v1.JobSpec(
+        **values,
+        target=v1.Target(value=0.0, direction=v1.DIRECTION_LOWER_IS_BETTER),
+        early_stopping=v1.EarlyStopping(cost_bound=v1.EarlyStopping.CostBound(beta_knob=3.5)),
+        gpus=[v1.GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100)],
+        policy=v1.PolicySpec(gts=v1.GtsSpec(**parameters)),
     )
-    message = spec.to_proto()
-    present = {field.name: value for field, value in message.ListFields()}
-    assert {name: present[name] for name in values} == values
-    assert (message.policy, list(message.batch_sizes)) == (v1.POLICY_GTS, [8, 16])
-    assert message.gpu == v1.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="Test GPU")
+    assert spec.to_proto().policy == policy_spec("gts", **parameters)
 
 
 def test_unset_fields_are_left_to_the_server() -> None:
-    """A field that is not given is not sent."""
-    given: dict[str, Any] = {
-        "job_id_prefix": "test",
+    """A field that is not given is not sent; the direction of the target always is."""
+    message = JobSpec(job_id="test-1", batch_sizes=[8], default_batch_size=8, target_metric=0.9).to_proto()
+    assert dict(leaves(message)) == {
+        "job_id": "test-1",
         "batch_sizes": [8],
         "default_batch_size": 8,
-        "target_metric": 0.9,
+        "target.value": 0.9,
+        "target.direction": v1.DIRECTION_HIGHER_IS_BETTER,
     }
-    message = JobSpec(**given).to_proto()
-    assert {field.name for field, _ in message.ListFields()} == set(given)
 
 
-@pytest.mark.parametrize("missing", ["job_id_prefix", "batch_sizes", "default_batch_size", "target_metric"])
+def test_parameters_belong_to_a_policy() -> None:
+    """Without a policy they are those of the default one; those of another policy are refused, all at once."""
+    assert job_spec(policy=None, seed=None, window_size=3).to_proto().policy == policy_spec(
+        "knowledge_gradient", window_size=3
+    )
+    with pytest.raises(InvalidJobSpecError, match="set policy to pruning_gts or gts") as refused:
+        job_spec(policy=None, seed=1, num_explorations=2).to_proto()
+    assert {each.field for each in refused.value.violations} == {"job.seed", "job.num_explorations"}
+    with pytest.raises(InvalidJobSpecError, match="set policy to knowledge_gradient") as refused:
+        job_spec(policy="gts", prior_job_ids=["a"]).to_proto()
+    assert [each.field for each in refused.value.violations] == ["job.prior_job_ids"]
+
+
+def test_refusals_have_the_names_of_the_fields(grpc_addr: str) -> None:
+    """The server's faults and differences have the names of the Python fields, in the message too."""
+    wrong = {"target_metric": math.nan, "beta_knob": -1.0, "seed": None, "policy": "gts", "window_size": -1}
+    gpu = GpuGroup(gpu_model="", count=1, max_power_watts_per_gpu=1.0)
+    names = ["job.target_metric", "job.beta_knob", "job.window_size", "job.gpu.gpu_model"]
+    with Client(grpc_addr) as client:
+        with pytest.raises(InvalidJobSpecError) as refused:
+            client.register_job(job_spec(**wrong, gpu=gpu))
+        assert {each.field for each in refused.value.violations} == set(names)
+        assert all(f"{name}: " in str(refused.value) for name in names)
+        spec = job_spec(policy="gts", beta_knob=2.0, seed=1)
+        client.register_job(spec)
+        with pytest.raises(JobDiffersError) as differs:
+            client.register_job(replace(spec, target_metric=0.8, beta_knob="off", seed=7))
+    assert {each.field: each.description for each in differs.value.violations} == {
+        "job.target_metric": "registered 0.9, requested 0.8",
+        "job.beta_knob": "registered 2.0, requested off",
+        "job.seed": "registered 1, requested 7",
+    }
+    assert "job.target_metric: registered 0.9, requested 0.8" in str(differs.value)
+
+
+@pytest.mark.parametrize("missing", ["job_id", "batch_sizes", "default_batch_size", "target_metric"])
 def test_required_fields(missing: str) -> None:
     """A job without one of these fields is refused by name, when it is created and when it is sent as None."""
-    given: dict[str, Any] = {"job_id_prefix": "a", "batch_sizes": [8], "default_batch_size": 8, "target_metric": 0.9}
+    given: dict[str, Any] = {"job_id": "a", "batch_sizes": [8], "default_batch_size": 8, "target_metric": 0.9}
     with pytest.raises(InvalidJobSpecError, match="None") as none:
         JobSpec(**(given | {missing: None})).to_proto()
     assert [violation.field for violation in none.value.violations] == [f"job.{missing}"]
@@ -85,34 +123,24 @@ def test_required_fields(missing: str) -> None:
 def test_wording_of_a_missing_target() -> None:
     """The error for a missing target says what it is."""
     with pytest.raises(TypeError) as caught:
-        JobSpec(job_id_prefix="a", batch_sizes=[8], default_batch_size=8)  # type: ignore[call-arg]
+        JobSpec(job_id="a", batch_sizes=[8], default_batch_size=8)  # type: ignore[call-arg]
     assert str(caught.value) == (
         "JobSpec is missing target_metric, the validation metric at which a model is good enough, such as "
         "target_metric=0.98"
     )
 
 
-def test_beta_of_none_disables_early_stopping(grpc_addr: str) -> None:
-    """`beta_knob=None` disables early stopping; without `beta_knob` the server's default 2 holds."""
+def test_beta_of_off_disables_early_stopping(grpc_addr: str) -> None:
+    """Without `beta_knob` the server's default 2 holds."""
     with Client(grpc_addr) as client:
-        specs = [
-            client.register_job(job).job.spec
-            for job in (job_spec(beta_knob=None), job_spec(beta_knob=None, disable_early_stopping=True), job_spec())
-        ]
-    assert [spec.disable_early_stopping for spec in specs] == [True, True, False]
-    assert specs[2].beta_knob == 2.0
+        rules = [client.register_job(job).job.spec.early_stopping for job in (job_spec(beta_knob="off"), job_spec())]
+    assert [rule.WhichOneof("rule") for rule in rules] == ["off", "cost_bound"]
+    assert rules[1].cost_bound.beta_knob == 2.0
 
 
-def test_beta_of_none_with_early_stopping() -> None:
-    """`beta_knob=None` with `disable_early_stopping=False` is refused, because they contradict each other."""
-    with pytest.raises(InvalidJobSpecError, match="beta_knob=None") as caught:
-        job_spec(beta_knob=None, disable_early_stopping=False).to_proto()
-    assert [violation.field for violation in caught.value.violations] == ["job.disable_early_stopping"]
-
-
-@pytest.mark.parametrize("fields", [{}, {"beta_knob": None}, {"beta_knob": 3.0}, {"gpu": None, "max_epochs": 7}])
+@pytest.mark.parametrize("fields", [{}, {"beta_knob": "off"}, {"beta_knob": 3.0}, {"gpu": None, "max_epochs": 7}])
 def test_json_of_the_driver(fields: dict[str, Any]) -> None:
-    """The driver's JSON of a job is read as the same job; a `beta_knob` of None differs from one that is not given."""
+    """The driver's JSON of a job is read as the same job."""
     spec = job_spec(**fields)
     text = spec_to_json(spec)
     read = spec_from_json(text)
@@ -126,7 +154,7 @@ def test_json_of_the_driver(fields: dict[str, Any]) -> None:
         (JobSpec, "max_epoch", "did you mean max_epochs?"),
         (JobSpec, "target_metrc", "did you mean target_metric?"),
         (JobSpec, "gpus", "did you mean gpu?"),
-        (GpuConfig, "power", "the fields are max_power_watts, number_of_gpus, gpu_model"),
+        (GpuGroup, "power", "the fields are gpu_model, count, max_power_watts_per_gpu"),
     ],
 )
 def test_misspelt_name(kind: type[Any], name: str, hint: str) -> None:
@@ -152,14 +180,14 @@ def test_specs_are_copied_and_pickled() -> None:
 
 def test_unknown_policy_lists_the_choices() -> None:
     """An unknown policy raises with the list of policies."""
-    with pytest.raises(InvalidJobSpecError, match="'POLICY_GT': use one of POLICY_PRUNING_GTS, POLICY_GTS"):
+    with pytest.raises(InvalidJobSpecError, match="'POLICY_GT': use one of knowledge_gradient, pruning_gts, gts"):
         job_spec(policy="POLICY_GT").to_proto()
 
 
 def test_warning_for_beta_below_one_names_what_it_multiplies(caplog: pytest.LogCaptureFixture) -> None:
     """The default policy multiplies the least expected cost, the paper's policies multiply the lowest cost."""
-    for policy in (None, "POLICY_PRUNING_GTS"):
-        job_spec(beta_knob=0.9, policy=policy).warn_if_doubtful()
+    for policy in (None, "pruning_gts"):
+        job_spec(beta_knob=0.9, policy=policy, seed=None).warn_if_doubtful()
     default, paper = caplog.messages
     assert "0.9 times the least expected cost" in default
     assert "0.9 times the lowest cost" in paper
@@ -171,14 +199,14 @@ def test_warning_for_beta_below_one(
 ) -> None:
     """A beta below 1 is registered unchanged, with one warning."""
     with Client(grpc_addr) as client:
-        registered = client.register_job(job_spec(beta_knob=beta)).job.spec.beta_knob
+        registered = client.register_job(job_spec(beta_knob=beta)).job.spec.early_stopping.cost_bound.beta_knob
     assert registered == beta
     assert len([message for message in caplog.messages if "beta_knob=0.9" in message]) == warned
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("policy", "POLICY_GT"), ("batch_sizes", ["8"]), ("max_epochs", 1.5), ("job_id", 3), ("mab_seed", 2**80)],
+    [("policy", "POLICY_GT"), ("batch_sizes", ["8"]), ("max_epochs", 1.5), ("job_id", 3), ("seed", 2**80)],
 )
 def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
     """A value of the wrong type raises with its field."""
@@ -213,10 +241,10 @@ def test_batch_sizes_are_whole_numbers(name: str, value: object) -> None:
         ("eta_knob", "0.5", "a number, such as 0.5; float() converts a string"),
         ("target_metric", [0.5], "a number, such as 0.5; float() converts a string"),
         ("max_epochs", True, "a whole number, such as 32; int() converts a float or a string"),
-        ("mab_seed", 1.5, "a whole number, such as 32; int() converts a float or a string"),
-        ("higher_is_better_metric", "false", "True or False"),
-        ("gpu", "H200", "GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"),
-        ("gpu", {"max_power_watts": 700}, "GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"),
+        ("seed", 1.5, "a whole number, such as 32; int() converts a float or a string"),
+        ("higher_is_better", "false", "True or False"),
+        ("gpu", "H200", "GpuGroup(gpu_model=..., count=..., max_power_watts_per_gpu=...)"),
+        ("gpu", {"max_power_watts_per_gpu": 700}, "GpuGroup(gpu_model=..., count=..., max_power_watts_per_gpu=...)"),
     ],
 )
 def test_what_to_use_instead(name: str, value: object, instead: str) -> None:
@@ -230,13 +258,3 @@ def test_batch_sizes_of_numpy() -> None:
     """NumPy integers are accepted."""
     message = job_spec(batch_sizes=list(np.array([8, 16])), default_batch_size=np.int64(8)).to_proto()
     assert (list(message.batch_sizes), message.default_batch_size) == ([8, 16], 8)
-
-
-def test_generated_ids() -> None:
-    """A job without an id gets a new one each time: its prefix and eight hexadecimal digits."""
-    spec = job_spec(job_id=None)
-    first, second = spec.named(), spec.named()
-    assert first != second
-    prefix, _, digits = str(first.job_id).rpartition("-")
-    assert (prefix, len(digits)) == ("test", 8)
-    assert first.named() is first

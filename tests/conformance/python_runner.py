@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import yaml
 from google.protobuf.message import Message
-from wattwise import Client, GpuConfig, JobSpec, WattwiseError, v1
+from wattwise import Client, GpuGroup, JobSpec, WattwiseError, v1
 
 from tests.conformance.refusal import MismatchError, Refused
 from tests.conformance.replay import Replay
@@ -91,17 +91,28 @@ class ClientStream:
 
 
 def spec_of(job: v1.JobSpec) -> JobSpec:
-    """The client's `JobSpec` for a job, whose target it requires; a server's default is 0.5."""
-    fields = {name: getattr(job, name) for name in ("job_id_prefix", "batch_sizes", "default_batch_size")}
-    fields |= {"target_metric": 0.5} | {field.name: value for field, value in job.ListFields()}
-    if job.policy:
-        fields["policy"] = v1.Policy.Name(job.policy)
-    gpu = {field.name: getattr(job.gpu, field.name) for field in v1.GpuConfig.DESCRIPTOR.fields}
-    return JobSpec(**{**fields, "gpu": GpuConfig(**gpu)})
+    """The client's `JobSpec` for a job."""
+    fields: dict[str, Any] = {field.name: value for field, value in job.ListFields()}
+    for name in ("target", "early_stopping", "policy", "gpus"):
+        fields.pop(name, None)
+    rule, policy = job.early_stopping.WhichOneof("rule"), job.policy.WhichOneof("policy")
+    if rule is not None:
+        fields["beta_knob"] = "off" if rule == "off" else job.early_stopping.cost_bound.beta_knob
+    if policy is not None:
+        fields["policy"] = policy
+        fields |= {field.name: value for field, value in getattr(job.policy, policy).ListFields()}
+    (group,) = job.gpus
+    gpu = {field.name: getattr(group, field.name) for field in v1.GpuGroup.DESCRIPTOR.fields}
+    required = {"batch_sizes": [], "default_batch_size": 0, "gpu": GpuGroup(**gpu)}
+    better = job.target.direction != v1.DIRECTION_LOWER_IS_BETTER
+    return JobSpec(**{**required, **fields, "target_metric": job.target.value, "higher_is_better": better})
 
 
 def refused(error: WattwiseError) -> Refused:
     """Converts an exception of the client."""
+    if isinstance(error.__context__, WattwiseError):
+        # The client names the fields of its JobSpec; the tables name those of the protos.
+        error = error.__context__
     # The client suppresses the cause, because users should not see it.
     cause = error.__context__
     # A client that refuses a call itself gives the server's reason and fields.

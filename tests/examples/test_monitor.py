@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from wattwise.monitor import EnergyQuality, gpu_config, monitor_kinds
+from wattwise.monitor import EnergyQuality, gpu_group, monitor_kinds
 
 from examples.digits.monitor import ProcessorTimeMonitor
 
@@ -26,4 +26,4 @@ def test_it_is_an_estimate() -> None:
     """Its energy is marked as an estimate, and its device says what it is."""
     monitor = ProcessorTimeMonitor(65)
     assert monitor_kinds(monitor).quality is EnergyQuality.ESTIMATED
-    assert gpu_config(monitor).gpu_model == "estimate (65 W times processor time)"
+    assert gpu_group(monitor).gpu_model == "estimate (65 W times processor time)"

@@ -68,7 +68,7 @@ class _ThirdHits(RecurringJob):
 
 def test_baseline_is_the_default_alone(server: LiveServer) -> None:
     """All trials of a run of the default have its batch size, also those after one that missed the target."""
-    trainer = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    trainer = Trainer(server.trainer, policy="knowledge_gradient")
     for _ in range(4):
         trainer.run(1.0)
     with Client(server.address) as client:

@@ -355,12 +355,12 @@ class Load:
     def _register(self) -> JobBook:
         with self._lock:
             number = next(self._numbers)
-        window, policy = (0, 3)[number % 2], ("POLICY_PRUNING_GTS", "POLICY_GTS")[number % 3 == 2]
+        window, policy = (0, 3)[number % 2], ("pruning_gts", "gts")[number % 3 == 2]
         spec = job_spec(
             job_id=f"test-{self.seed}-{number}",
             window_size=window,
             policy=policy,
-            mab_seed=self.seed + number,
+            seed=self.seed + number,
             max_epochs=8,
             trial_lease_seconds=86400,
         )

@@ -11,7 +11,7 @@ import math
 import sys
 import time
 
-from wattwise import BatchSizeOptimizer, GpuConfig, JobSpec, TrainFailError, WattwiseError
+from wattwise import BatchSizeOptimizer, GpuGroup, JobSpec, TrainFailError, WattwiseError
 from wattwise.monitor import Window
 
 
@@ -48,7 +48,7 @@ def main(address: str, pace: float = 0.0, lease: float = 300.0) -> int:
         default_batch_size=32,
         target_metric=0.9,
         trial_lease_seconds=lease,
-        gpu=GpuConfig(max_power_watts=300, number_of_gpus=1, gpu_model="Simulated GPU"),
+        gpu=GpuGroup(gpu_model="Simulated GPU", count=1, max_power_watts_per_gpu=300),
     )
     bso = BatchSizeOptimizer(address, job, monitor=monitor, timeout=3, report_timeout=2, fallback="default")
     with bso:

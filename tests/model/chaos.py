@@ -12,7 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from wattwise import v1
+from wattwise.spec import policy_name
 
+from tests.jobs import flat_of
 from tests.model.calls import Calls, MismatchError, RefusedError
 from tests.model.jobs import bad_metric, good_metric
 from tests.model.oracle import END, REASON, STATE, STATUS, Row, check_arms, kind_of
@@ -267,12 +269,12 @@ class Audit:
         self._hold(usual, f"{where} does not count, but is no delivery beside others")
         self._hold(trial.id.batch_size in self.spec.batch_sizes, f"{where} has batch size {trial.id.batch_size}")
         if trial.HasField("cost"):
-            eta, watts = self.spec.eta_knob, self.spec.gpu.max_power_watts
+            eta, watts = self.spec.eta_knob, flat_of(self.spec).max_power_watts
             want = eta * trial.newest.energy_joules + (1 - eta) * watts * trial.newest.time_seconds
             self._hold(math.isclose(trial.cost, want, rel_tol=1e-12), f"{where} costs {trial.cost}, not {want}")
 
     def _cheapest(self) -> None:
-        if self.spec.window_size:
+        if flat_of(self.spec).window_size:
             return
         least: dict[int, float] = {}
         for trial in filter(counts, self.trials):
@@ -308,13 +310,13 @@ class Audit:
             self._hold(any(REASON[t.end_reason] == "OUT_OF_MEMORY" for t in smaller), f"{size} never ran out of memory")
 
     def _arms(self) -> None:
-        if self.spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT:
+        if policy_name(self.spec) == "knowledge_gradient":
             return
         done = [trial for trial in self.trials if STATUS[trial.status] == "DECIDED" and counts(trial)]
         done.sort(key=lambda trial: (trial.end_time.ToNanoseconds(), trial.id.trial_number))
-        factor = 2.0 if self.spec.disable_early_stopping else self.spec.beta_knob
+        factor = flat_of(self.spec).beta_knob or 2.0
         floor = factor * self.job.min_cost if self.job.HasField("min_cost") else 0.0
-        counted, window = {}, self.spec.window_size
+        counted, window = {}, flat_of(self.spec).window_size
         for size in self.job.available_batch_sizes:
             mine = [trial for trial in done if trial.id.batch_size == size]
             border = [trial.end_time.ToNanoseconds() for trial in mine[-window - 1 :][:2]]

@@ -10,10 +10,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from wattwise import v1
 
+from tests.jobs import flat_of
 from tests.model.calls import MismatchError, same
 
 END = {name.removeprefix("END_REASON_"): value for name, value in v1.EndReason.items()}
@@ -94,12 +96,12 @@ class Oracle:
 
     def __init__(self, spec: v1.JobSpec, ask: Callable[[ModelTrial], v1.Decision | None]) -> None:
         """`ask` returns the server's answer to a trial that was decided meanwhile, None to any other."""
-        self.spec = spec
+        self.job, self.spec = spec, flat_of(spec)
         self.ask = ask
-        self.knows_bounds = spec.policy != v1.POLICY_KNOWLEDGE_GRADIENT
+        self.knows_bounds = self.spec.policy != "knowledge_gradient"
         self.told: float | None = None
         self.sizes = sorted(spec.batch_sizes)
-        self.pruning = spec.policy == v1.POLICY_PRUNING_GTS and spec.num_pruning_rounds > 0
+        self.pruning = self.spec.policy == "pruning_gts" and self.spec.num_pruning_rounds > 0
         self.round, self.default = 0, spec.default_batch_size
         self.pruned: set[int] = set()
         self.excluded: set[int] = set()
@@ -164,13 +166,13 @@ class Oracle:
             raise ExhaustedError
         able = self._able()
         if not self.pruning:
-            starts = self.spec.policy != v1.POLICY_PRUNING_GTS and not self.trials
+            starts = self.spec.policy != "pruning_gts" and not self.trials
             if starts and self.spec.default_batch_size in able:
                 return "SEARCH", {self.spec.default_batch_size}
-            kind = "BANDIT" if self.spec.policy == v1.POLICY_PRUNING_GTS else "SEARCH"
+            kind = "BANDIT" if self.spec.policy == "pruning_gts" else "SEARCH"
             if not self.knows_bounds:
                 return kind, able
-            new = {size for size in able if len(self._of(size)) < self.spec.mab_num_explorations}
+            new = {size for size in able if len(self._of(size)) < self.spec.num_explorations}
             if not new and not any(trial.converged for size in able for trial in self._of(size)):
                 # A miss never makes an arm look better than one without any.
                 new = {size for size in able if not self._of(size)}
@@ -205,29 +207,29 @@ class Oracle:
     def price(self, row: Row) -> float:
         """The cost in joules."""
         eta = self.spec.eta_knob
-        return eta * row.joules + (1 - eta) * self.spec.gpu.max_power_watts * row.seconds
+        return float(eta * row.joules + (1 - eta) * self.spec.max_power_watts * row.seconds)
 
     def limit(self, size: int) -> float | None:
         """The bound of a running trial."""
         if not self.knows_bounds:
             return self.told
-        if self.spec.disable_early_stopping or self.min_cost is None or size == self.min_size:
+        if self.spec.beta_knob is None or self.min_cost is None or size == self.min_size:
             return None
-        return self.spec.beta_knob * self.min_cost * 2.0 ** max(0, self.stops - 1)
+        return float(self.spec.beta_knob * self.min_cost * 2.0 ** max(0, self.stops - 1))
 
     def hear(self, decision: v1.Decision) -> None:
         """The answer to a trial has its bound, of which some things hold for every policy."""
         self.told = decision.cost_bound if decision.HasField("cost_bound") else None
         if self.knows_bounds or self.told is None:
             return
-        same(self.spec.disable_early_stopping, False, "a bound although early stopping is off")
+        same(self.spec.beta_knob is None, False, "a bound although early stopping is off")
         same(any(other.reached for other in self.succeeded), True, "a bound before a trial has reached the target")
 
     def judge(self, trial: ModelTrial, row: Row) -> Verdict:
         """The verdict on a measurement."""
         cost, bound, target = self.price(row), self.limit(trial.size), self.spec.target_metric
         reason: str | None
-        good = row.metric >= target if self.spec.higher_is_better_metric else row.metric <= target
+        good = row.metric >= target if self.spec.higher_is_better else row.metric <= target
         expensive = bound is not None and cost > bound
         if expensive:
             reason = "COST_BOUND"
@@ -281,7 +283,7 @@ class Oracle:
         if not found and last is not None and last.epoch == 1 and self.min_cost is not None and cost < self.min_cost:
             top = 1 if self.spec.target_metric <= 1 else 100
             others = [other.last.epoch for other in self.succeeded if other.reached and other.last]
-            found = last.metric == (top if self.spec.higher_is_better_metric else 0) and min(others) > 1
+            found = last.metric == (top if self.spec.higher_is_better else 0) and min(others) > 1
         if found and self.doubted == trial.size:
             self.doubted = None
             return False
@@ -394,7 +396,7 @@ class Oracle:
         return self._of(size)[-self.spec.window_size :]
 
     def _counted(self, size: int) -> list[float]:
-        factor = 2.0 if self.spec.disable_early_stopping else self.spec.beta_knob
+        factor = 2.0 if self.spec.beta_knob is None else self.spec.beta_knob
         floor = 0.0 if self.min_cost is None else factor * self.min_cost
         costs = [(trial.cost or 0.0, trial.converged) for trial in self._counting(size)]
         return [cost if converged else max(cost, floor) for cost, converged in costs]
@@ -402,7 +404,7 @@ class Oracle:
     def check_job(self, job: v1.Job) -> None:
         """Compares a job as a whole."""
         of_policy = job.policy_state.pruning_gts
-        if self.spec.policy == v1.POLICY_PRUNING_GTS:
+        if self.spec.policy == "pruning_gts":
             stage = v1.PRUNING_GTS_STAGE_PRUNING if self.pruning else v1.PRUNING_GTS_STAGE_BANDIT
             same(of_policy.stage, stage, "stage")
             same(of_policy.pruning_round, self.round, "pruning_round")
@@ -497,18 +499,18 @@ def check_arms(known: v1.GetJobResponse, counted: dict[int, list[float]]) -> Non
         return
     same([arm.batch_size for arm in arms], sorted(counted), "arms")
     for arm in arms:
-        _check_arm(known.job.spec, arm, counted[arm.batch_size])
+        _check_arm(flat_of(known.job.spec), arm, counted[arm.batch_size])
 
 
-def _check_arm(spec: v1.JobSpec, arm: v1.Arm, costs: list[float]) -> None:
+def _check_arm(spec: SimpleNamespace, arm: v1.Arm, costs: list[float]) -> None:
     n, where = len(costs), f"arm {arm.batch_size}"
     same(arm.num_observations, n, f"{where} num_observations")
     if not n:
-        same(arm.param_mean, spec.mab_prior_mean, f"{where} mean")
-        same(arm.param_precision, spec.mab_prior_precision, f"{where} precision")
+        same(arm.param_mean, spec.prior_mean, f"{where} mean")
+        same(arm.param_precision, spec.prior_precision, f"{where} precision")
         return
     mean = math.fsum(costs) / n
-    if spec.policy == v1.POLICY_GTS and not spec.learn_reward_precision:
+    if spec.policy == "gts" and not spec.learn_reward_precision:
         precision = spec.reward_precision
         same(arm.reward_precision, precision, f"{where} reward_precision")
     else:
@@ -519,10 +521,10 @@ def _check_arm(spec: v1.JobSpec, arm: v1.Arm, costs: list[float]) -> None:
             raise MismatchError(f"{where} variance: server {got!r}, model {variance!r} of {costs[:6]}")
         # It has been compared; what follows rests on it.
         precision = arm.reward_precision
-    total = spec.mab_prior_precision + n * precision
+    total = spec.prior_precision + n * precision
     same(arm.param_precision, total, f"{where} param_precision", rel=1e-9)
-    prior = spec.mab_prior_precision * spec.mab_prior_mean
+    prior = spec.prior_precision * spec.prior_mean
     want = -mean if math.isinf(total) else (prior + precision * n * -mean) / total
-    least = 1e-9 * max(abs(mean), abs(spec.mab_prior_mean), 1e-300)
+    least = 1e-9 * max(abs(mean), abs(spec.prior_mean), 1e-300)
     if not math.isclose(arm.param_mean, want, rel_tol=1e-8, abs_tol=least):
         raise MismatchError(f"{where} param_mean: server {arm.param_mean!r}, model {want!r}")

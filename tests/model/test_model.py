@@ -21,7 +21,7 @@ import pytest
 from wattwise import v1
 
 from tests.faults.soak import number
-from tests.jobs import GPU
+from tests.jobs import GPU, policy_message
 from tests.live_server import LiveServer
 from tests.model.calls import Calls, stripped
 from tests.model.chaos import Agent, Audit, Ledger
@@ -181,7 +181,8 @@ def hanging(job_id: str) -> v1.JobSpec:
         job_id_prefix="d",
         batch_sizes=[4, 8, 16],
         default_batch_size=8,
+        target=v1.Target(value=0.5, direction=v1.DIRECTION_HIGHER_IS_BETTER),
         trial_lease_seconds=1,
-        policy=v1.POLICY_PRUNING_GTS,
-        gpu=GPU,
+        policy=policy_message("pruning_gts"),
+        gpus=[GPU],
     )

@@ -278,7 +278,7 @@ class Walker:
         self.oracle.check_decision(decision, trial)
 
     def _row(self, trial: ModelTrial) -> Row:
-        rng, spec = self.rng, self.oracle.spec
+        rng, spec = self.rng, self.oracle.job
         epoch, seconds, joules, _ = trial.last or Row(0, 0.0, 0.0, 0.0)
         room = spec.max_epochs - epoch
         small = room < 5 or rng.random() < 0.8
@@ -403,7 +403,7 @@ class Walker:
     def differ(self) -> None:
         other = v1.JobSpec()
         other.CopyFrom(self.spec)
-        other.target_metric += 1
+        other.target.value += 1
         self._refused("ALREADY_EXISTS", self.calls.register, other)
 
     def delete(self) -> None:

@@ -23,7 +23,7 @@ from tests.replay.worlds import POINTS, job, workload, world
 _WORLD = ("replay", "--synthetic", "all-crash")
 
 
-def taken(there: World, recurrences: int, policy: Policy = "POLICY_KNOWLEDGE_GRADIENT") -> list[Snapshot]:
+def taken(there: World, recurrences: int, policy: Policy = "knowledge_gradient") -> list[Snapshot]:
     """The snapshots of a world."""
     return list(snapshots(lambda: InProcess(job(there.workload, policy, eta=1.0)), there, recurrences))
 
@@ -51,7 +51,7 @@ def test_later_snapshots_continue_earlier_ones() -> None:
 
 def test_the_next_choice_and_the_best_known_are_those_of_the_policy() -> None:
     """The paper's policy walks from 8, which cost 100 J, to 16: stopped at twice the lowest cost."""
-    (first,) = taken(world(1, 4, None), 1, "POLICY_PRUNING_GTS")
+    (first,) = taken(world(1, 4, None), 1, "pruning_gts")
     assert (first.best, first.bound) == (8, 200.0)
     assert first.next is not None
     assert (first.next.batch_size, first.beliefs[0].expected_cost) == (16, 100.0)
@@ -59,7 +59,7 @@ def test_the_next_choice_and_the_best_known_are_those_of_the_policy() -> None:
 
 def test_without_a_batch_size_the_default_is_trained() -> None:
     """Nothing converges, and the paper's policy gives up: its launches are the default's; there is no next trial."""
-    *_, last = taken(world(None, None), 4, "POLICY_PRUNING_GTS")
+    *_, last = taken(world(None, None), 4, "pruning_gts")
     assert (last.recurrences, last.next) == (4, None)
     assert {trial.batch_size for trial in last.trials if trial.recurrence == 3} == {8}
 
@@ -97,7 +97,7 @@ def test_the_true_cost_follows_a_drift() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "ends"),
-    [("POLICY_KNOWLEDGE_GRADIENT", ["reached"]), ("POLICY_GTS", ["reached", "missed", "crashed"])],
+    [("knowledge_gradient", ["reached"]), ("gts", ["reached", "missed", "crashed"])],
 )
 def test_the_picture_has_a_panel_for_each_snapshot(
     policy: str, ends: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -118,7 +118,7 @@ def test_the_picture_has_a_panel_for_each_snapshot(
 def test_after_a_drift_the_best_known_may_have_no_true_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only 1024 converged before the drift, and only 32 does after it."""
     world = ("--synthetic", "one-converges", "--recurrences", "8", "--drift-at", "7")
-    assert main(("replay", *world, "--policy", "POLICY_GTS", "--belief", str(tmp_path / "belief.svg"))) == 0
+    assert main(("replay", *world, "--policy", "gts", "--belief", str(tmp_path / "belief.svg"))) == 0
     *_, last = (line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("|"))
     assert [last[place].strip() for place in (1, 3, 5)] == ["8", "1024", "-"]
 
@@ -130,4 +130,4 @@ def test_the_same_numbers_give_the_same_file(tmp_path: Path) -> None:
         assert main((*_WORLD, "--recurrences", "2", "--belief", str(picture))) == 0
     first, second = (picture.read_bytes() for picture in pictures)
     assert first == second
-    assert b"POLICY_KNOWLEDGE_GRADIENT" in first
+    assert b"knowledge_gradient" in first

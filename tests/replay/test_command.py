@@ -42,11 +42,11 @@ class ReplayOptions(NamedTuple):
     eta: float = 0.5
 
     def played(self) -> Ledger:
-        """One seed of POLICY_GTS with them, played without the command."""
+        """One seed of gts with them, played without the command."""
         made = synthetic(1)
         world = World(made if self.drift_at is None else made.drifting(self.drift_at), self.eta)
         job = job_spec(
-            world.workload, "replay-1", policy="POLICY_GTS", eta=self.eta, beta=self.beta, seed=0, window=self.window
+            world.workload, "replay-1", policy="gts", eta=self.eta, beta=self.beta, seed=0, window=self.window
         )
         return play(InProcess(job), world, 0, _RECURRENCES, self.overlap)
 
@@ -56,17 +56,17 @@ def test_it_prints_every_contender(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_QUICK) == 0
     printed = capsys.readouterr().out
     assert "synthetic-1/simulated: 12 recurrences, 2 seeds; default batch size 1024, best in hindsight" in printed
-    for name in ("default at maximum power", "grid search", "POLICY_PRUNING_GTS", "POLICY_GTS", "best in hindsight"):
+    for name in ("default at maximum power", "grid search", "pruning_gts", "gts", "best in hindsight"):
         assert printed.count(f"| {name}") == 2
 
 
 def test_the_docs_explain_every_row_and_column(capsys: pytest.CaptureFixture[str]) -> None:
     """Names of policies and units aside."""
-    assert main((*_QUICK, "--policy", "POLICY_GTS")) == 0
+    assert main((*_QUICK, "--policy", "gts")) == 0
     page = (Path(__file__).parents[2] / "docs/replay.md").read_text()
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     header = next(cells for cells in lines if cells and cells[0] == "all recurrences")
-    rows = {cells[0] for cells in lines if len(cells) == len(header)} - {"all recurrences", "POLICY_GTS"}
+    rows = {cells[0] for cells in lines if len(cells) == len(header)} - {"all recurrences", "gts"}
     names = {name for name in rows if not name.startswith("-")} | {name.split(",")[0] for name in header[1:]}
     assert len(names) == 13
     explained = re.findall(r"^\| ([^|]+) \|", page.partition("## The tables")[2].partition("\n## ")[0], re.MULTILINE)
@@ -75,7 +75,7 @@ def test_the_docs_explain_every_row_and_column(capsys: pytest.CaptureFixture[str
 
 def test_first_recurrences_have_their_own_table(capsys: pytest.CaptureFixture[str]) -> None:
     """With more than 40 recurrences, the first 40 have a second table, with ratios to the default and the best."""
-    assert main(("replay", "--synthetic", "1", "--seeds", "1", "--recurrences", "41", "--policy", "POLICY_GTS")) == 0
+    assert main(("replay", "--synthetic", "1", "--seeds", "1", "--recurrences", "41", "--policy", "gts")) == 0
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     assert [cells[0] for cells in lines if "energy ÷ default" in cells] == ["all recurrences", "first 40 recurrences"]
     assert [cells[-2:] for cells in lines if cells and cells[0] == "best in hindsight"][:2] == [["1", "0"]] * 2
@@ -85,10 +85,10 @@ def test_first_recurrences_have_their_own_table(capsys: pytest.CaptureFixture[st
 
 def test_json_holds_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     """With -, JSON is the whole output: sums, regret, and each trial of each seed."""
-    assert main((*_QUICK, "--policy", "POLICY_GTS", "--json", "-")) == 0
+    assert main((*_QUICK, "--policy", "gts", "--json", "-")) == 0
     (setting,) = json.loads(capsys.readouterr().out)
-    mine = setting["contenders"]["POLICY_GTS"]
-    assert "POLICY_PRUNING_GTS" not in setting["contenders"]
+    mine = setting["contenders"]["gts"]
+    assert "pruning_gts" not in setting["contenders"]
     assert len(mine["choices"]) == 2
     assert {choice["recurrence"] for choice in mine["choices"][0]} == set(range(1, 13))
     spent = sum(choice["cost_joules"] for seed in mine["choices"] for choice in seed) / 2
@@ -111,10 +111,10 @@ def test_every_option_reaches_the_replay(
     words: tuple[str, ...], settings: ReplayOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each option alone gives the same trials as a replay in process with that setting."""
-    usual = ("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS", "--json", "-")
+    usual = ("replay", "--synthetic", "1", "--seeds", "1", "--policy", "gts", "--json", "-")
     assert main((*usual, "--recurrences", str(_RECURRENCES), *words)) == 0
     (setting,) = json.loads(capsys.readouterr().out)
-    contender, ledger = setting["contenders"]["POLICY_GTS"], settings.played()
+    contender, ledger = setting["contenders"]["gts"], settings.played()
     choices = [
         (choice["recurrence"] - 1, choice["try"] - 1, choice["batch_size"], choice["limit_watts_per_gpu"])
         for choice in contender["choices"][0]
@@ -134,7 +134,7 @@ def test_every_option_reaches_the_replay(
 
 def test_a_named_world_has_its_own_horizon_and_drift(capsys: pytest.CaptureFixture[str]) -> None:
     """The name chooses recurrences and drift; options replace both, and crashes are in the JSON."""
-    usual = ("replay", "--seeds", "1", "--policy", "POLICY_GTS", "--json", "-", "--synthetic")
+    usual = ("replay", "--seeds", "1", "--policy", "gts", "--json", "-", "--synthetic")
     assert main((*usual, "drift")) == 0
     (setting,) = json.loads(capsys.readouterr().out)
     assert (setting["recurrences"], setting["drift_at"], len(setting["best_batch_sizes"])) == (120, 60, 2)
@@ -143,7 +143,7 @@ def test_a_named_world_has_its_own_horizon_and_drift(capsys: pytest.CaptureFixtu
     assert (setting["recurrences"], setting["drift_at"]) == (12, 6)
     assert main((*usual, "memory-limit", "--recurrences", "12")) == 0
     (setting,) = json.loads(capsys.readouterr().out)
-    mine = setting["contenders"]["POLICY_GTS"]
+    mine = setting["contenders"]["gts"]
     assert {choice["failure"] for choice in mine["choices"][0]} == {None, "OUT_OF_MEMORY"}
     assert mine["undelivered"] == [0]
 
@@ -190,17 +190,17 @@ def test_without_a_batch_size_the_default_is_trained(
     assert main(words) == 0
     here = capsys.readouterr().out
     assert (
-        "- POLICY_PRUNING_GTS: no batch size was left for 76 launches in 2 of 2 seeds; they trained the default, 256, "
-        "without early stopping\n- POLICY_PRUNING_GTS: 4 of 4 recurrences ended without a model\n" in here
+        "- pruning_gts: no batch size was left for 76 launches in 2 of 2 seeds; they trained the default, 256, "
+        "without early stopping\n- pruning_gts: 4 of 4 recurrences ended without a model\n" in here
     )
-    assert "POLICY_GTS: no" not in here
+    assert "gts: no" not in here
     # Of those with a model; the others spend megajoules.
     assert "| regret, kJ a recurrence |" in here
     assert main((*words, "--json", "-")) == 0
     (setting,) = json.loads(capsys.readouterr().out)
     found = {name: each["fallbacks"] for name, each in setting["contenders"].items() if any(each["fallbacks"])}
-    assert found == {"POLICY_PRUNING_GTS": [38, 38]}
-    choices = setting["contenders"]["POLICY_PRUNING_GTS"]["choices"][0]
+    assert found == {"pruning_gts": [38, 38]}
+    choices = setting["contenders"]["pruning_gts"]["choices"][0]
     assert {choice["batch_size"] for choice in choices[-38:]} == {256}
     assert main((*words, "--server", grpc_server.address)) == 0
     assert capsys.readouterr().out == here
@@ -222,7 +222,7 @@ def test_a_contender_without_a_model_has_no_numbers(capsys: pytest.CaptureFixtur
     assert "\n- default at maximum power: 82 of 82 recurrences ended without a model\n" in printed
     assert main((*words, "--json", "-")) == 0
     (setting,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert setting["contenders"]["POLICY_GTS"]["cost_ratio_to_default"] == {"mean": None, "half_width_95": None}
+    assert setting["contenders"]["gts"]["cost_ratio_to_default"] == {"mean": None, "half_width_95": None}
     assert setting["contenders"][DEFAULT]["cost_ratio_to_best"]["mean"] is None
 
 
@@ -254,7 +254,7 @@ def test_another_default_is_named(folder: Path, capsys: pytest.CaptureFixture[st
     """A GPU without measurements of the paper's default batch size: the note has both."""
     power = folder / "summary_power_t4.csv"
     power.write_text(power.read_text().replace(",32,", ",64,"))
-    words = ("--traces", str(folder), "--workload", "squad", "--gpu", "t4", "--policy", "POLICY_GTS")
+    words = ("--traces", str(folder), "--workload", "squad", "--gpu", "t4", "--policy", "gts")
     assert main(("replay", *words, "--recurrences", "1", "--seeds", "1")) == 0
     assert "\n- the default batch size 32 was not measured; 64 replaces it\n" in capsys.readouterr().out
 
@@ -294,7 +294,7 @@ def test_a_plot_without_matplotlib_says_how_to_install_it(
         (("--synthetic", "1", "--belief", "b.svg", "--server", "127.0.0.1:1"), "cannot be combined with --server"),
         (("--traces", "nowhere", "--belief", "b.svg", "--all"), "cannot be combined with --all"),
         (
-            ("--synthetic", "1", "--belief", "b.svg", "--policy", "POLICY_GTS", "--policy", "POLICY_PRUNING_GTS"),
+            ("--synthetic", "1", "--belief", "b.svg", "--policy", "gts", "--policy", "pruning_gts"),
             "cannot be combined with several --policy",
         ),
         (
@@ -326,7 +326,7 @@ def test_traces_without_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         (("--seeds", "0"), "use 1 or more"),
         (("--overlap", "1"), "from 0 to below 1"),
-        (("--policy", "POLICY_BEST"), "invalid choice: 'POLICY_BEST'"),
+        (("--policy", "best"), "invalid choice: 'best'"),
         (("--seeds", "few"), "invalid whole number value: 'few'"),
     ],
 )

@@ -18,7 +18,7 @@ from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.play import play
 from wattwise_replay.synthetic import synthetic
 from wattwise_replay.world import TrialCourse, World
-from wattwise_server.domain import GpuConfig, JobSpec
+from wattwise_server.domain import GpuGroup, JobSpec
 from wattwise_server.policy.stopping import judge
 
 from tests.live_server import LiveServer
@@ -64,7 +64,7 @@ def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
 ) -> None:
     """Skipping epochs finds the same last epoch as going through all of them."""
     spec = JobSpec(
-        "x", "x", (8,), 8, GpuConfig(250.0, 1, "made"), eta_knob=eta, beta_knob=beta, target_metric=0.9, max_epochs=50
+        "x", "x", (8,), 8, GpuGroup("made", 1, 250.0), eta_knob=eta, beta_knob=beta, target_metric=0.9, max_epochs=50
     )
     bound = None if min_cost is None else beta * min_cost
     steps = (judge(spec, bound, measurement(epochs, epoch, 0.9)) for epoch in itertools.count(1))
@@ -78,7 +78,7 @@ def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
 def test_no_trial_costs_more_than_its_bound_and_one_epoch() -> None:
     """Early stopping: beyond its bound a trial has no second epoch. The best known batch size has no bound."""
     made = synthetic(3)
-    engine = InProcess(job(made, "POLICY_GTS", seed=3))
+    engine = InProcess(job(made, "gts", seed=3))
     cheapest, best, stops = math.inf, 0, 0
     for trial in play(engine, World(made), seed=3, recurrences=60).trials:
         bound = math.inf if trial.batch_size == best else 2.0 * cheapest * 2.0 ** max(0, stops - 1)

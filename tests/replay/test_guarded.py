@@ -14,7 +14,7 @@ from wattwise_replay.errors import ReplayError
 from wattwise_replay.guarded import Guarded
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import Change, GpuConfig, JobSpec, Search
+from wattwise_server.domain import Change, GpuGroup, JobSpec, Search
 from wattwise_server.policy import gts, registry, thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, Succeeded
 from wattwise_server.policy.gts import Gts
@@ -79,11 +79,11 @@ def test_the_policy_and_the_event_are_named(
     monkeypatch: pytest.MonkeyPatch, method: str, answer: object, message: str
 ) -> None:
     """Whatever a policy raises or wrongly returns, the error names it, its file and the call."""
-    monkeypatch.setitem(registry.POLICIES, "GTS", Faulty(method, answer))
+    monkeypatch.setitem(registry.POLICIES, "gts", Faulty(method, answer))
     here = world(5, 4)
     with pytest.raises(ReplayError) as failed:
-        play(InProcess(job(here.workload, "POLICY_GTS")), here, seed=1, recurrences=3)
-    assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
+        play(InProcess(job(here.workload, "gts")), here, seed=1, recurrences=3)
+    assert str(failed.value).startswith("gts (policy/gts.py")
     assert f"failed in {message}" in str(failed.value)
 
 
@@ -97,11 +97,11 @@ def test_the_policy_and_the_event_are_named(
 )
 def test_faulty_changes_are_named(answer: object, message: str) -> None:
     """One line names the policy, its file and the call."""
-    spec = JobSpec("j", "j", (8, 16), 8, GpuConfig(100.0, 1, "Test GPU"))
+    spec = JobSpec("j", "j", (8, 16), 8, GpuGroup("Test GPU", 1, 100.0))
     search = Gts().register(spec, ())
     with pytest.raises(ReplayError) as failed:
-        Guarded("GTS", Faulty("changes", answer)).changes(search)
-    assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
+        Guarded("gts", Faulty("changes", answer)).changes(search)
+    assert str(failed.value).startswith("gts (policy/gts.py")
     assert f"failed in changes: {message}" in str(failed.value)
 
 
@@ -133,11 +133,11 @@ def _beliefs(**changed: object) -> list[ArmBelief]:
 )
 def test_a_faulty_belief_is_named(monkeypatch: pytest.MonkeyPatch, answer: object, message: str) -> None:
     """One line names the policy, its file and the call."""
-    monkeypatch.setitem(registry.POLICIES, "GTS", Faulty("belief", answer))
-    engine = InProcess(job(world(5, 4).workload, "POLICY_GTS"))
+    monkeypatch.setitem(registry.POLICIES, "gts", Faulty("belief", answer))
+    engine = InProcess(job(world(5, 4).workload, "gts"))
     with pytest.raises(ReplayError) as failed:
         _ = engine.beliefs
-    assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
+    assert str(failed.value).startswith("gts (policy/gts.py")
     assert f"failed in belief: {message}" in str(failed.value)
     assert "\n" not in str(failed.value)
 
@@ -147,35 +147,35 @@ def test_a_belief_without_an_opinion_is_drawn(
 ) -> None:
     """No expected cost and no doubt; NumPy's numbers are numbers. Without batch sizes one line replaces the picture."""
     picture = tmp_path / "belief.svg"
-    words = ("replay", "--synthetic", "large-optimum", "--recurrences", "2", "--policy", "POLICY_GTS")
+    words = ("replay", "--synthetic", "large-optimum", "--recurrences", "2", "--policy", "gts")
     beliefs = [ArmBelief(8 << place, np.float32(-1), math.inf, math.inf, 0) for place in range(10)]
-    monkeypatch.setitem(registry.POLICIES, "GTS", Faulty("belief", beliefs))
+    monkeypatch.setitem(registry.POLICIES, "gts", Faulty("belief", beliefs))
     assert main((*words, "--belief", str(picture))) == 0
     assert picture.exists()
-    monkeypatch.setitem(registry.POLICIES, "GTS", Faulty("belief", []))
+    monkeypatch.setitem(registry.POLICIES, "gts", Faulty("belief", []))
     assert main((*words, "--belief", str(picture))) == 1
     printed = capsys.readouterr().err
-    assert "POLICY_GTS (policy/gts.py) failed in belief: ValueError: returned batch sizes []" in printed
+    assert "gts (policy/gts.py) failed in belief: ValueError: returned batch sizes []" in printed
     assert printed.count("\n") == 1
 
 
 def test_the_line_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An error in the policy's own file is reported with its line number, in one line of output."""
     monkeypatch.setattr(thompson, "draw", None)
-    assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS")) == 1
+    assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "gts")) == 1
     printed = capsys.readouterr().err
     line = 1 + next(
         number for number, text in enumerate(Path(gts.__file__).read_text().splitlines()) if "thompson.draw(" in text
     )
-    assert f"POLICY_GTS (policy/gts.py, line {line}) failed in next for trial 2: TypeError" in printed
+    assert f"gts (policy/gts.py, line {line}) failed in next for trial 2: TypeError" in printed
     assert printed.count("\n") == 1
 
 
 def test_object_without_the_protocol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """An object that is not a policy is named as well."""
-    monkeypatch.setitem(registry.POLICIES, "GTS", object())
+    monkeypatch.setitem(registry.POLICIES, "gts", object())
     with pytest.raises(ReplayError, match=r"policy/gts\.py\) .*AttributeError"):
-        InProcess(job(world(5).workload, "POLICY_GTS"))
+        InProcess(job(world(5).workload, "gts"))
 
 
 def test_command_that_cannot_be_loaded(capsys: pytest.CaptureFixture[str]) -> None:

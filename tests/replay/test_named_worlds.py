@@ -169,7 +169,7 @@ def test_what_delivers_nothing_is_not_the_best_in_hindsight() -> None:
     assert ledger.delivered.all()
 
 
-@pytest.mark.parametrize("policy", ["POLICY_PRUNING_GTS", "POLICY_KNOWLEDGE_GRADIENT"])
+@pytest.mark.parametrize("policy", ["pruning_gts", "knowledge_gradient"])
 @pytest.mark.parametrize("name", ["default-crashes", "all-crash", "memory-limit", "default-out-of-memory"])
 def test_crashes_are_the_same_over_grpc(name: str, policy: Policy, grpc_server: LiveServer) -> None:
     """A server that is notified of crashes chooses as the policies in process, to the last digit of the costs."""
@@ -186,8 +186,8 @@ def test_crashes_are_the_same_over_grpc(name: str, policy: Policy, grpc_server: 
 def test_priors_are_the_same_over_grpc(window: int, grpc_server: LiveServer) -> None:
     """After a prior job with misses, overlapping trials of which some crash lead to the same choices and beliefs."""
     before, made = named_world("all-fail"), named_world("all-crash")
-    earlier = replace(job(before, "POLICY_KNOWLEDGE_GRADIENT", seed=4), job_id=f"replay-earlier-{window}")
-    later = replace(job(made, "POLICY_KNOWLEDGE_GRADIENT", seed=5), job_id=f"replay-later-{window}", window_size=window)
+    earlier = replace(job(before, "knowledge_gradient", seed=4), job_id=f"replay-earlier-{window}")
+    later = replace(job(made, "knowledge_gradient", seed=5), job_id=f"replay-later-{window}", window_size=window)
     prior = InProcess(earlier)
     known = play(prior, World(before), seed=4, recurrences=8, overlap=0.3)
     assert not all(trial.target_reached for trial in known.trials)

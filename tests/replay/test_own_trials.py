@@ -205,7 +205,7 @@ def test_the_usual_server_has_the_job(
         assert main(("replay", "--job", "replay-usual", "--seeds", "1", "--json", "-")) == 0
         assert json.loads(capsys.readouterr().out)[0]["workload"] == "replay-usual"
         before = {each.job.spec.job_id for each in client.list_jobs()}
-        assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS")) == 0
+        assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "gts")) == 0
         assert {each.job.spec.job_id for each in client.list_jobs()} == before
     monkeypatch.setenv("WATTWISE_SERVER", "127.0.0.1:1")
     assert main(("replay", "--job", "replay-usual")) == 1

@@ -68,7 +68,7 @@ def test_baselines_have_the_expected_costs() -> None:
     found = compare(
         world(4, 2),
         lambda its, policy, seed: InProcess(job(its.workload, policy, eta=1.0, seed=seed)),
-        ["POLICY_GTS"],
+        ["gts"],
         seeds=2,
         recurrences=10,
     )
@@ -85,7 +85,7 @@ def test_after_a_drift_another_batch_size_is_the_best() -> None:
     found = compare(
         world(1, 5, drift_at=4),
         lambda its, policy, seed: InProcess(job(its.workload, policy, seed=seed)),
-        ["POLICY_GTS"],
+        ["gts"],
         seeds=1,
         recurrences=6,
     )

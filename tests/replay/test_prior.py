@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,26 +18,24 @@ from wattwise_replay.play import play, play_prior
 from wattwise_replay.synthetic import synthetic
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import TrialCourse, World
-from wattwise_server.domain import JobSpec
 from wattwise_server.policy import registry
-from wattwise_server.policy.gts import Gts
 
 from tests.live_server import LiveServer
 from tests.replay.worlds import job, workload
 
-_ONE = ("--seeds", "1", "--recurrences", "6", "--policy", "POLICY_GTS")
+_ONE = ("--seeds", "1", "--recurrences", "6", "--policy", "gts")
 
 
 def test_a_server_is_told_the_prior(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     """The prior is a job of its own, trained over its horizon, and the replayed job names it."""
-    reader = next(name for name in POLICIES if reads_priors(registry.POLICIES[name.removeprefix("POLICY_")]))
+    reader = next(name for name in POLICIES if reads_priors(registry.POLICIES[name]))
     words = ("--synthetic", "two-humps", "--prior", "flat-noisy", "--seeds", "1", "--recurrences", "6")
     assert main(("replay", *words, "--policy", reader, "--server", grpc_server.address)) == 0
     capsys.readouterr()
     with Client(grpc_server.address) as client:
         prior, job = [each for each in client.list_jobs() if "two-humps" in each.job.spec.job_id]
-    assert list(job.job.spec.prior_job_ids) == [prior.job.spec.job_id]
-    assert not prior.job.spec.prior_job_ids
+    assert list(job.job.spec.policy.knowledge_gradient.prior_job_ids) == [prior.job.spec.job_id]
+    assert not prior.job.spec.policy.knowledge_gradient.prior_job_ids
     assert prior.job.num_trials >= 100
     assert job.job.num_trials < 50
 
@@ -65,33 +62,23 @@ def test_an_unknown_prior_is_refused(folder: Path, capsys: pytest.CaptureFixture
     assert "no synthetic workload is named 'valley'" in capsys.readouterr().err
 
 
-class Cold(Gts):
-    """The policy GTS, for jobs without priors only."""
-
-    def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
-        yield from super().faults(spec)
-        if spec.prior_job_ids:
-            yield "prior_job_ids", "are set; remove them"
-
-
 def test_a_policy_that_takes_no_priors_starts_without(
-    grpc_server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No job is played before, and the replayed one names none."""
-    monkeypatch.setitem(registry.POLICIES, "GTS", Cold())
     assert main(("replay", "--synthetic", "drift", "--prior", "mirrored", *_ONE, "--server", grpc_server.address)) == 0
     capsys.readouterr()
     with Client(grpc_server.address) as client:
         (job,) = [each for each in client.list_jobs() if "drift" in each.job.spec.job_id]
-    assert not job.job.spec.prior_job_ids
+    assert not job.job.spec.policy.knowledge_gradient.prior_job_ids
 
 
 def _cost(made: Workload, seed: int, before: Workload | None = None) -> float:
     """What a hundred recurrences cost with the knowledge-gradient policy, after a job on another workload or none."""
-    spec = job(made, "POLICY_KNOWLEDGE_GRADIENT", seed=seed)
+    spec = job(made, "knowledge_gradient", seed=seed)
     priors = []
     if before is not None:
-        priors = [InProcess(job(before, "POLICY_KNOWLEDGE_GRADIENT", seed=seed))]
+        priors = [InProcess(job(before, "knowledge_gradient", seed=seed))]
         play_prior(priors[0], before, 0.5, seed)
     return float(play(InProcess(spec, priors=priors), World(made), seed, recurrences=100).costs.sum())
 

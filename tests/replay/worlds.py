@@ -24,7 +24,7 @@ def world(*target_epochs: int | None, eta: float = 1.0, drift_at: int | None = N
 
 
 def job(
-    made: Workload, policy: Policy = "POLICY_PRUNING_GTS", *, eta: float = 0.5, beta: float = 2.0, seed: int = 1
+    made: Workload, policy: Policy = "pruning_gts", *, eta: float = 0.5, beta: float = 2.0, seed: int = 1
 ) -> JobSpec:
     """The job of a workload."""
     return job_spec(made, f"replay-{made.name}-{policy}-{seed}", policy=policy, eta=eta, beta=beta, seed=seed, window=0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiosqlite
 from wattwise_server.config import Limits
-from wattwise_server.domain import Decision, GpuConfig, TrialKey
+from wattwise_server.domain import Decision, GpuGroup, TrialKey
 from wattwise_server.store.cache import CachedStore
 from wattwise_server.store.sqlite.connection import Group
 from wattwise_server.store.sqlite.open import open_sqlite
@@ -67,12 +67,13 @@ def draft(job_id: str = "j", **fields: Any) -> JobDraft:
         "job_id_prefix": "j",
         "batch_sizes": (8, 16, 32),
         "default_batch_size": 16,
-        "gpu": GpuConfig(100.0, 1, "Test GPU"),
-        "policy": "PRUNING_GTS",
+        "gpu": GpuGroup("Test GPU", 1, 100.0),
+        "policy": "pruning_gts",
         "eta_knob": 1.0,
         "max_epochs": 10,
         "target_metric": 0.9,
-        "mab_seed": 1,
+        "higher_is_better": True,
+        "seed": 1,
         "num_pruning_rounds": 1,
         "trial_lease_seconds": 3600.0,
     }

@@ -21,7 +21,7 @@ def fill(server: LiveServer) -> None:
     address = server.address
     with grpc.insecure_channel(address) as channel:
         stub = v1.BatchSizeOptimizerStub(channel)
-        trainer = Trainer(stub, job_id=BIGGEST, job_id_prefix="big", policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+        trainer = Trainer(stub, job_id=BIGGEST, job_id_prefix="big", policy="knowledge_gradient")
         for number in range(_EACH):
             trial = trainer.next()
             trainer.report(trial, 50.0, 0.5, 1)

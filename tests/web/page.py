@@ -68,7 +68,7 @@ class WebPage:
 def populate(channel: grpc.Channel, *, long: int = 60) -> dict[str, str]:
     """Makes jobs in the states that people see; returns their ids by the state."""
     dice, stub = random.Random(7), v1.BatchSizeOptimizerStub(channel)
-    policy = v1.POLICY_KNOWLEDGE_GRADIENT
+    policy = "knowledge_gradient"
     saving = _walk(channel, dice, "resnet-nightly", long, policy=policy, job_id_prefix="resnet")
     loss = _walk(channel, dice, "bert-weekly", 14, policy=policy, job_id_prefix="bert", flat=True)
     new = Trainer(stub, job_id="vision-new", job_id_prefix="vision")

@@ -520,7 +520,7 @@ def test_a_thousand_trials_are_a_thousand_marks(show: Opener, tmp_path: Path) ->
     """A job of a thousand trials draws one mark for each."""
     with LiveServer(tmp_path) as live:
         live.start()
-        trainer = Trainer(live.trainer, job_id="long", job_id_prefix="long", policy=v1.POLICY_GTS)
+        trainer = Trainer(live.trainer, job_id="long", job_id_prefix="long", policy="gts")
         for number in range(1_000):
             trainer.run(5.0 + number % 7)
         with WebPage(live.address, tmp_path / "web.log") as page:

@@ -17,7 +17,7 @@ from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.web.test_pages import job_page, rows_of, spec_of, text_of
 
-POLICY = v1.POLICY_KNOWLEDGE_GRADIENT
+POLICY = "knowledge_gradient"
 SAVING = "resnet-nightly"
 AMOUNTS = ("cost", "arms", "savings", "epochs", "power")
 Spec = dict[str, Any]
@@ -183,9 +183,7 @@ def test_a_trial_that_is_off_the_scale_but_excluded_crushes_nothing(
     grpc_server: LiveServer, own_web: httpx.Client
 ) -> None:
     """An excluded trial of a wrong measurement is at the edge of the chart, whose axis is that of the others."""
-    trainer = Trainer(
-        grpc_server.trainer, job_id="off", job_id_prefix="off", policy=POLICY, disable_early_stopping=True
-    )
+    trainer = Trainer(grpc_server.trainer, job_id="off", job_id_prefix="off", policy=POLICY, beta_knob="off")
     for cost in (5.0, 7e9, 6.0):
         trial = trainer.run(cost)
         if cost > 1e9:

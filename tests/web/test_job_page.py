@@ -20,7 +20,7 @@ from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.web.test_pages import DASH, job_page, rows_of, spec_of, text_of, words_of
 
-POLICY = v1.POLICY_KNOWLEDGE_GRADIENT
+POLICY = "knowledge_gradient"
 COMMITS = ("5f0", "5f0", "9ab")
 GLOSSARY = Path(__file__).parents[2] / "docs/glossary.md"
 
@@ -218,7 +218,7 @@ def test_files_follow_the_filter(
 
 def test_files_follow_the_batch_size_and_the_pages(grpc_server: LiveServer, own_web: httpx.Client) -> None:
     """A file has the trials of all pages of its list, and no others."""
-    trainer = Trainer(grpc_server.trainer, job_id="paged", job_id_prefix="paged", policy=v1.POLICY_GTS)
+    trainer = Trainer(grpc_server.trainer, job_id="paged", job_id_prefix="paged", policy="gts")
     trials = [trainer.run(5.0 + number % 7) for number in range(60)]
     size = max(trial.id.batch_size for trial in trials)
     wanted = [t.id.trial_number for t in trials if t.id.batch_size == size and t.id.trial_number <= 55]

@@ -39,7 +39,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         live.start("--electricity-price", "0.31", "--currency", "EUR", "--carbon-intensity", "380")
         dice = random.Random(5)
         wide = Trainer(live.trainer, job_id=LONG, job_id_prefix="w", batch_sizes=MANY, default_batch_size=128,
-                       policy=v1.POLICY_KNOWLEDGE_GRADIENT, max_epochs=30)  # fmt: skip
+                       policy="knowledge_gradient", max_epochs=30)  # fmt: skip
         labels = {"host": "h" * 200, "k" * 63: "v" * 200, "log_url": f"https://logs.example/{'l' * 170}"}
         for number in range(14):
             train(live, wide, dice, labels, size=MANY[5 * number % 64] if number % 3 else 0)
@@ -50,7 +50,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         live.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=LONG, request_id=new_id()))
         launch(live, wide, labels)
         usual = Trainer(live.trainer, job_id="resnet-nightly", job_id_prefix="resnet", batch_sizes=[16, 32, 64, 128],
-                        default_batch_size=128, policy=v1.POLICY_KNOWLEDGE_GRADIENT, max_epochs=30)  # fmt: skip
+                        default_batch_size=128, policy="knowledge_gradient", max_epochs=30)  # fmt: skip
         for _ in range(14):
             train(live, usual, dice, {"host": "node-7.cluster.example"})
         exclude(live, "resnet-nightly", 12)

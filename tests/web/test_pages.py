@@ -307,7 +307,7 @@ def test_without_stages_only_misses_are_hollow(tmp_path: Path) -> None:
     """Under a policy without stages the trials that try a batch size are filled, too, and the caption says so."""
     with LiveServer(tmp_path) as live:
         live.start()
-        trainer = Trainer(live.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+        trainer = Trainer(live.trainer, policy="knowledge_gradient")
         trainer.run(50.0)
         trainer.run(5.0, converges=False)
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
@@ -623,7 +623,7 @@ def test_many_batch_sizes_have_few_ranges(tmp_path: Path) -> None:
     sizes = range(1, 65)
     with LiveServer(tmp_path) as server:
         server.start()
-        trainer = Trainer(server.trainer, batch_sizes=sizes, policy=v1.POLICY_GTS)
+        trainer = Trainer(server.trainer, batch_sizes=sizes, policy="gts")
         for number in range(1_280):
             epoch = v1.Measurement(epoch=1, time_seconds=1.0, energy_joules=100.0 + number, metric=0.95)
             request = v1.ImportTrialRequest(

@@ -50,6 +50,8 @@ void add(Message& message, const FieldDescriptor* field, const YAML::Node& value
       return reflection->AddInt32(&message, field, value.as<int>());
     case FieldDescriptor::CPPTYPE_STRING:
       return reflection->AddString(&message, field, value.as<std::string>());
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return fill(*reflection->AddMessage(&message, field), value);
     default:
       throw Mismatch("this runner does not support the type of the list " + field->name());
   }

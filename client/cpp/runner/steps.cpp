@@ -13,13 +13,14 @@ v1::JobSpec default_job() {
   for (const int size : {8, 16, 32, 64}) spec.add_batch_sizes(size);
   spec.set_default_batch_size(16);
   spec.set_eta_knob(1);
-  spec.set_target_metric(0.9);
+  spec.mutable_target()->set_value(0.9);
+  spec.mutable_target()->set_direction(v1::DIRECTION_HIGHER_IS_BETTER);
   spec.set_max_epochs(10);
-  spec.set_mab_seed(1);
-  spec.set_policy(v1::POLICY_PRUNING_GTS);
-  spec.mutable_gpu()->set_max_power_watts(100);
-  spec.mutable_gpu()->set_number_of_gpus(1);
-  spec.mutable_gpu()->set_gpu_model("Test GPU");
+  spec.mutable_policy()->mutable_pruning_gts()->set_seed(1);
+  auto& gpu = *spec.add_gpus();
+  gpu.set_gpu_model("Test GPU");
+  gpu.set_count(1);
+  gpu.set_max_power_watts_per_gpu(100);
   return spec;
 }
 
@@ -45,7 +46,7 @@ YAML::Node renamed(const YAML::Node& args, const std::map<std::string, std::stri
 Steps::Steps(wattwise::Client& client, const YAML::Node& job, std::string suffix)
     : client_(client), spec_(default_job()) {
   if (job) fill(spec_, job);
-  if (!spec_.has_job_id()) spec_.set_job_id(spec_.job_id_prefix() + "-" + std::move(suffix));
+  if (spec_.job_id().empty()) spec_.set_job_id(spec_.job_id_prefix() + "-" + std::move(suffix));
 }
 
 const std::map<std::string, Steps::Step>& Steps::table() {

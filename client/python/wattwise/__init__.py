@@ -3,7 +3,7 @@
     from wattwise import BatchSizeOptimizer, JobSpec
 
     spec = JobSpec(
-        job_id_prefix="mnist", job_id="mnist-nightly", batch_sizes=[64, 128], default_batch_size=64, target_metric=0.98
+        job_id="mnist-nightly", batch_sizes=[64, 128], default_batch_size=64, target_metric=0.98
     )
     bso = BatchSizeOptimizer("localhost:50051", spec)
     for attempt in bso.attempts():
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from wattwise.prices import eta_from_prices
     from wattwise.rpc.client import Client
     from wattwise.rpc.credentials import Credentials
-    from wattwise.spec import GpuConfig, JobSpec
+    from wattwise.spec import GpuGroup, JobSpec
     from wattwise.training.attempts import Attempt
     from wattwise.training.optimizer import BatchSizeOptimizer
 
@@ -83,7 +83,7 @@ __all__ = [
     "CredentialsError",
     "DeadlineError",
     "EstimateMonitor",
-    "GpuConfig",
+    "GpuGroup",
     "InvalidAddressError",
     "InvalidAnswerError",
     "InvalidArgumentError",
@@ -135,7 +135,7 @@ _MODULES = {
     "CombinedMonitor": "wattwise.monitor.combined",
     "Credentials": "wattwise.rpc.credentials",
     "EstimateMonitor": "wattwise.monitor.estimate",
-    "GpuConfig": "wattwise.spec",
+    "GpuGroup": "wattwise.spec",
     "JobSpec": "wattwise.spec",
     "Monitor": "wattwise.monitor",
     "NvmlMonitor": "wattwise.monitor.gpu",

@@ -237,7 +237,7 @@ class Remedy(Enum):
         "monitor=EstimateMonitor(watts=...) for a known power (both in wattwise.monitor), or a ZeusMonitor"
     )
     ESTIMATE = "pass monitor=EstimateMonitor(watts=...)"
-    GPU_CONFIG = "set gpu=GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...) in the job"
+    GPU_CONFIG = "set gpu=GpuGroup(gpu_model=..., count=..., max_power_watts_per_gpu=...) in the job"
     SELECT_GPUS = "select other GPUs with gpu_indices or CUDA_VISIBLE_DEVICES"
 
 

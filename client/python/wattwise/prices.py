@@ -1,15 +1,16 @@
 """Prices of energy and of GPUs as the weight of energy in a job's cost.
 
     E    energy of a trial, J                p_E  price of energy per J: energy_price_per_kwh / 3.6e6
-    T    its time, s                         p_T  price of time per s: gpu_hour_price · number_of_gpus / 3600
-    P    max power of all GPUs, W            η    eta_knob
+    T    its time, s                         p_T  price of time per s and GPU: gpu_hour_price / 3600
+    P    max power of one GPU, W             η    eta_knob
+    n    number of GPUs
 
-A trial costs p_E·E + p_T·T in money, and η·E + (1−η)·P·T in joules (You, Chung, Chowdhury, NSDI 2023, equation 2). One
-is proportional to the other, for every E and T, if (1−η)·P / η = p_T / p_E; hence
+A trial costs p_E·E + n·p_T·T in money, and η·E + (1−η)·n·P·T in joules (You, Chung, Chowdhury, NSDI 2023, equation
+2). One is proportional to the other, for every E and T, if (1−η)·P / η = p_T / p_E; hence
 
     η = p_E·P / (p_E·P + p_T),
 
-the share of energy in the price of an hour at max power.
+the share of energy in the price of an hour of one GPU at max power.
 """
 
 from __future__ import annotations
@@ -32,16 +33,14 @@ _MISSING = {
 }
 
 
-def eta_from_prices(
-    *, energy_price_per_kwh: float, gpu_hour_price: float, max_power_watts: float, number_of_gpus: int
-) -> float:
+def eta_from_prices(*, energy_price_per_kwh: float, gpu_hour_price: float, max_power_watts_per_gpu: float) -> float:
     """Returns the `eta_knob` with which the cost of a trial is proportional to its price in money.
 
-        eta = eta_from_prices(energy_price_per_kwh=0.4, gpu_hour_price=2.5, max_power_watts=700, number_of_gpus=1)
+        eta = eta_from_prices(energy_price_per_kwh=0.4, gpu_hour_price=2.5, max_power_watts_per_gpu=700)
 
-    It is e / (e + t), where e = energy_price_per_kwh · max_power_watts / 1000 and t = gpu_hour_price · number_of_gpus
-    are the prices of an hour at max power: the cost η·E + (1−η)·P·T (You, Chung, Chowdhury, NSDI 2023, equation 2) is
-    then proportional to the price of the energy E and the time T.
+    It is e / (e + t), where e = energy_price_per_kwh · max_power_watts_per_gpu / 1000 and t = gpu_hour_price are the
+    prices of an hour of one GPU at max power: the cost η·E + (1−η)·P·T (You, Chung, Chowdhury, NSDI 2023, equation 2)
+    is then proportional to the price of the energy E and the time T, whatever the number of GPUs.
 
     The result is rounded to 6 decimals, since every launch of a job must register the same value: 0.2 * 1.4 and 0.28
     differ in their last digits. `wattwise jobs show` prints all 6. Rounding changes no cost by more than a
@@ -50,22 +49,21 @@ def eta_from_prices(
     Args:
         energy_price_per_kwh: the price of a kilowatt-hour, in any currency.
         gpu_hour_price: the price of an hour of one GPU, in the same currency.
-        max_power_watts: the max power of all GPUs together, in watts, as in `GpuConfig`.
-        number_of_gpus: as in `GpuConfig`.
+        max_power_watts_per_gpu: the max power of one GPU in watts, as in `GpuGroup`.
 
     Raises:
         InvalidArgumentError: if both prices are 0, or a number is not finite or too low.
     """
-    faults = [*price_faults(energy_price_per_kwh, gpu_hour_price), *power_faults(max_power_watts, number_of_gpus)]
+    faults = [*price_faults(energy_price_per_kwh, gpu_hour_price), *power_faults(max_power_watts_per_gpu)]
     if faults:
         raise InvalidArgumentError("; ".join(f"{name} {fault}" for name, fault in faults))
     # Imported here because few jobs have prices.
     from fractions import Fraction  # noqa: PLC0415
 
     # Exact: floats of extreme prices would be infinite or zero.
-    energy = Fraction(float(energy_price_per_kwh)) * Fraction(float(max_power_watts)) / 1000
-    gpus = Fraction(float(gpu_hour_price)) * int(number_of_gpus)
-    return float(round(energy / (energy + gpus), _DECIMALS))
+    energy = Fraction(float(energy_price_per_kwh)) * Fraction(float(max_power_watts_per_gpu)) / 1000
+    time = Fraction(float(gpu_hour_price))
+    return float(round(energy / (energy + time), _DECIMALS))
 
 
 def price_faults(
@@ -87,12 +85,10 @@ def price_faults(
         yield PRICES[0], f"is 0, as is {PRICES[1]}, so that trials cost nothing; use a price above 0 for one of them"
 
 
-def power_faults(max_power_watts: object, number_of_gpus: object) -> Iterator[tuple[str, str]]:
-    """Pairs of a field of `GpuConfig` and what to change."""
-    if not _number(max_power_watts) > 0:
-        yield "max_power_watts", f"is {max_power_watts}; use the watts of all GPUs together, above 0"
-    if not _number(number_of_gpus) >= 1 or _number(number_of_gpus) % 1:
-        yield "number_of_gpus", f"is {number_of_gpus}; use a whole number, 1 or more"
+def power_faults(max_power_watts_per_gpu: object) -> Iterator[tuple[str, str]]:
+    """Pairs of a field of `GpuGroup` and what to change."""
+    if not _number(max_power_watts_per_gpu) > 0:
+        yield "max_power_watts_per_gpu", f"is {max_power_watts_per_gpu}; use the watts of one GPU, above 0"
 
 
 def _number(value: object) -> float:

@@ -1,49 +1,58 @@
-"""What users specify: the job, with the fields of `JobSpec` in the protos and two prices, and how values are read."""
+"""What users specify: the job, as flat fields that become a `JobSpec` of the protos, and how values are read."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation, log
+from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation, WattwiseError, log
 from wattwise.prices import PRICES, eta_from_prices, power_faults, price_faults
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Policy: TypeAlias = str
-"""A name of the enum `Policy` in the protos, such as "POLICY_GTS"."""
+"""The name of a policy, which is that of a field of `PolicySpec` in the protos, such as "gts"."""
 
+Beta: TypeAlias = float | Literal["off"]
+"""A multiple of the least cost; "off" disables early stopping."""
 
-class Unset(Enum):
-    """The type of `UNSET`."""
+POLICIES: Mapping[Policy, Sequence[str]] = {
+    field.name: list(getattr(v1.PolicySpec(), field.name).DESCRIPTOR.fields_by_name)
+    for field in v1.PolicySpec.DESCRIPTOR.fields
+}
+"""The fields of every policy."""
 
-    UNSET = "UNSET"
+_DEFAULT_POLICY = "knowledge_gradient"
+_POLICY_FIELDS = tuple(dict.fromkeys(name for names in POLICIES.values() for name in names))
+_PATHS = {
+    "target_metric": "target.value",
+    "higher_is_better": "target.direction",
+    "beta_knob": "early_stopping.cost_bound.beta_knob",
+    "gpu": "gpus[0]",
+}
+"""Where the protos have a field of `JobSpec`, unless it has the same name there or belongs to a policy."""
+_FLAT = {
+    **{path: name for name, path in _PATHS.items()},
+    **{f"policy.{policy}.{name}": name for policy, names in POLICIES.items() for name in names},
+    "target": "target_metric",
+    "early_stopping.off": "beta_knob",
+    "gpus": "gpu",
+}
 
-    def __repr__(self) -> str:
-        return self.value
-
-
-UNSET: Final = Unset.UNSET
-"""The value of a field that is left to the server, where None has a meaning of its own."""
-
-M = TypeVar("M", bound=Message)
-
+_GPUS = "use GpuGroup(gpu_model=..., count=..., max_power_watts_per_gpu=...)"
 _INTEGERS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64)
 _EXPECTED: dict[int, str] = {
     **dict.fromkeys(_INTEGERS, "use a whole number, such as 32; int() converts a float or a string"),
     FieldDescriptor.CPPTYPE_DOUBLE: "use a number, such as 0.5; float() converts a string",
     FieldDescriptor.CPPTYPE_BOOL: "use True or False",
     FieldDescriptor.CPPTYPE_STRING: "use a string; str() converts a number",
-    FieldDescriptor.CPPTYPE_MESSAGE: "use GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)",
 }
 
 
@@ -77,46 +86,37 @@ class _Message:
     def _required(cls) -> Sequence[str]:
         return [field.name for field in fields(cls) if field.default is MISSING]  # type: ignore[arg-type]
 
-    def _fill(self, message: M, path: str) -> M:
-        """Sets the message's fields to this object's values, except those that are unset."""
-        required = self._required()
-        for field in message.DESCRIPTOR.fields:
-            value: Any = getattr(self, field.name)
-            if value is UNSET or (value is None and field.name not in required):
-                continue
-            if value is None:
-                raise _wrong_type(path, field, value)
-            try:
-                # protobuf would accept a dict for a message, with 0 for each missing key.
-                sent = value if field.message_type is None else value.to_proto()
-                message.MergeFrom(type(message)(**{field.name: sent}))
-            except (AttributeError, TypeError, ValueError) as error:
-                raise _wrong_type(path, field, value, error) from None
-        return message
-
 
 @dataclass(frozen=True, kw_only=True)
-class GpuConfig(_Message):
+class GpuGroup(_Message):
     """The GPUs that every trial of a job runs on.
 
     Attributes:
-        max_power_watts: the largest power limit of one GPU times the number of GPUs, in watts. It sets the price of
-            time: one second of training costs this many joules.
-        number_of_gpus: how many GPUs one trial uses, over all its processes.
         gpu_model: the model's name as its vendor's library reports it, such as "NVIDIA H200".
+        count: how many GPUs one trial uses, over all its processes.
+        max_power_watts_per_gpu: the highest power limit of one GPU, in watts. It sets the price of time: one second of
+            training costs this many joules for each GPU.
     """
 
-    max_power_watts: float
-    number_of_gpus: int
     gpu_model: str
+    count: int
+    max_power_watts_per_gpu: float
 
-    def to_proto(self) -> v1.GpuConfig:
-        """This configuration as a message.
+    def to_proto(self) -> v1.GpuGroup:
+        """This group as a message.
 
         Raises:
             InvalidJobSpecError: if a value has the wrong type.
         """
-        return self._fill(v1.GpuConfig(), "job.gpu")
+        message = v1.GpuGroup()
+        for field in message.DESCRIPTOR.fields:
+            _set(message, field.name, getattr(self, field.name), f"gpu.{field.name}")
+        return message
+
+    @property
+    def max_power_watts(self) -> float:
+        """The highest power of all GPUs together, in watts."""
+        return self.count * self.max_power_watts_per_gpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +126,7 @@ class JobSpec(_Message):
     A field that is not given gets the server's default. All launches with one `job_id` must agree in every field.
 
     Attributes:
-        job_id: the job's identity over all its launches, such as "mnist-nightly"; starts with the prefix. None makes
-            every launch a new job that learns nothing: use it only for a first try.
-        job_id_prefix: what `job_id` starts with, such as the model's or the team's name.
+        job_id: the job's identity over all its launches, such as "mnist-nightly".
         batch_sizes: the global batch sizes to choose from. Few and far apart (powers of two), a good one is found
             after few launches; many close ones take more launches to tell apart.
         default_batch_size: the batch size used so far, which is tried first. Choose one that is known to work, and
@@ -145,89 +143,83 @@ class JobSpec(_Message):
             GPU would cost the same) is `eta_knob=1`.
         target_metric: the validation metric at which a model is good enough, such as 0.98. If it is too ambitious, no
             batch size reaches it; if it is too modest, models are worse than they could be.
+        higher_is_better: True (the default) for an accuracy, False for a loss.
+        job_id_prefix: what `job_id` starts with, such as the model's or the team's name. The server's limit of jobs
+            counts the jobs whose ids start with it; None counts all jobs.
         beta_knob: a trial is stopped when its cost exceeds this multiple of the least expected cost (under the paper's
             policies, see `policy`: of the job's lowest cost). Values near 1 stop early and may stop good batch sizes;
             2 (the default) limits a bad batch size to twice that cost; from 5 on almost nothing is stopped. Below 1
-            even a batch size that is a little cheaper is stopped; a warning is logged. None never stops a trial for
+            even a batch size that is a little cheaper is stopped; a warning is logged. "off" never stops a trial for
             its cost.
-        disable_early_stopping: True is the same as `beta_knob=None`. Cannot be combined with a number there.
-        higher_is_better_metric: True (the default) for an accuracy, False for a loss.
         max_epochs: the last epoch of a trial that has not reached the target (default 100). Too low rules out batch
             sizes that are slow but cheap; too high lets a hopeless one run until its cost stops it.
-        num_pruning_rounds: under "POLICY_PRUNING_GTS", how many times all batch sizes are tried before the search
-            proper starts. 0 skips this, 2 (the default) drops batch sizes that fail in one of two rounds, more helps
-            only if training is very noisy.
-        window_size: how many of the newest trials count: of the job, at most 1000; under the paper's policies of each
-            batch size. 0 (the default) counts all; 10 or so follows data that drift; below 3 the choice becomes
-            erratic.
-        mab_prior_mean: the expected reward (negative cost) of an untried batch size, in joules (default 0). Has no
-            effect while `mab_prior_precision` is 0. Like all fields that begin with `mab_`, it is read by the paper's
-            policies only.
-        mab_prior_precision: the confidence in that expectation, as 1/variance in 1/joules². 0 (the default) is none;
-            values far above the precision of real costs let the prior outweigh the evidence.
-        mab_num_explorations: how many succeeded trials each surviving batch size gets before the search samples among
-            them. 1 starts early on little evidence, 2 (the default) is usual, more is useful if costs are very noisy.
-        mab_seed: seed of the random draws, for repeatable experiments. None (the default) uses entropy.
-        policy: "POLICY_KNOWLEDGE_GRADIENT" (the default of a new job; one that exists keeps its policy) learns from
-            every trial about all batch sizes. The paper's: "POLICY_PRUNING_GTS" drops batch sizes that do not converge
-            before it searches; "POLICY_GTS" keeps every batch size, for jobs in which all are known to converge.
-        learn_reward_precision: under "POLICY_GTS", whether the noise of the costs is estimated from them (default
-            True).
-        reward_precision: under "POLICY_GTS" with `learn_reward_precision` False, the known noise of a reward as
-            1/variance in 1/joules². Low values explore longer, high values settle sooner.
         gpu: the GPUs. None (the usual choice) reads them from the energy monitor.
         trial_lease_seconds: silence after which a running trial counts as lost and its batch size can be tried again.
             Low values (30; at least 1) detect a dead trainer soon; 300 (the default) tolerates long stalls; 0 waits
             forever.
-        prior_job_ids: jobs whose trials tell how many epochs each batch size takes, such as the same training on
-            another GPU. Only read when the job is created, only by "POLICY_KNOWLEDGE_GRADIENT".
+        policy: "knowledge_gradient" (the default of a new job; one that exists keeps its policy) learns from every
+            trial about all batch sizes. The paper's: "pruning_gts" drops batch sizes that do not converge before it
+            searches; "gts" keeps every batch size, for jobs in which all are known to converge. The fields below
+            belong to policies; without `policy` they are those of "knowledge_gradient".
+        window_size: how many of the newest trials count: of the job, at most 1000; under the paper's policies of each
+            batch size. 0 (the default) counts all; 10 or so follows data that drift; below 3 the choice becomes
+            erratic.
+        prior_job_ids: under "knowledge_gradient", jobs whose trials tell how many epochs each batch size takes, such
+            as the same training on another GPU. Only read when the job is created.
+        num_pruning_rounds: under "pruning_gts", how many times all batch sizes are tried before the search proper
+            starts. 0 skips this, 2 (the default) drops batch sizes that fail in one of two rounds, more helps only if
+            training is very noisy.
+        prior_mean: under the paper's policies, as the next three, the expected reward (negative cost) of an untried
+            batch size, in joules (default 0). Has no effect while `prior_precision` is 0.
+        prior_precision: the confidence in that expectation, as 1/variance in 1/joules². 0 (the default) is none;
+            values far above the precision of real costs let the prior outweigh the evidence.
+        num_explorations: how many succeeded trials each surviving batch size gets before the search samples among
+            them. 1 starts early on little evidence, 2 (the default) is usual, more is useful if costs are very noisy.
+        seed: seed of the random draws, for repeatable experiments. None (the default) uses entropy.
+        learn_reward_precision: under "gts", whether the noise of the costs is estimated from them (default True).
+        reward_precision: under "gts" with `learn_reward_precision` False, the known noise of a reward as 1/variance in
+            1/joules². Low values explore longer, high values settle sooner.
     """
 
-    job_id_prefix: str
+    job_id: str
     batch_sizes: Sequence[int]
     default_batch_size: int
     target_metric: float
-    job_id: str | None = None
+    higher_is_better: bool = True
+    job_id_prefix: str | None = None
     eta_knob: float | None = None
     energy_price_per_kwh: float | None = None
     gpu_hour_price: float | None = None
-    beta_knob: float | Unset | None = UNSET
-    disable_early_stopping: bool | None = None
-    higher_is_better_metric: bool | None = None
+    beta_knob: Beta | None = None
     max_epochs: int | None = None
-    num_pruning_rounds: int | None = None
-    window_size: int | None = None
-    mab_prior_mean: float | None = None
-    mab_prior_precision: float | None = None
-    mab_num_explorations: int | None = None
-    mab_seed: int | None = None
+    gpu: GpuGroup | None = None
+    trial_lease_seconds: float | None = None
     policy: Policy | None = None
+    window_size: int | None = None
+    prior_job_ids: Sequence[str] | None = None
+    num_pruning_rounds: int | None = None
+    prior_mean: float | None = None
+    prior_precision: float | None = None
+    num_explorations: int | None = None
+    seed: int | None = None
     learn_reward_precision: bool | None = None
     reward_precision: float | None = None
-    gpu: GpuConfig | None = None
-    trial_lease_seconds: float | None = None
-    prior_job_ids: Sequence[str] | None = None
 
     _meanings: ClassVar[Mapping[str, str]] = {
-        "target_metric": ", the validation metric at which a model is good enough, such as target_metric=0.98"
+        "job_id": ', the same at every launch, such as job_id="mnist-nightly"',
+        "target_metric": ", the validation metric at which a model is good enough, such as target_metric=0.98",
     }
 
     def warn_if_doubtful(self) -> None:
         """Logs a warning for values that are valid but rarely intended."""
         beta = self.beta_knob
-        if beta is not None and beta is not UNSET and 0 < beta < 1:
-            paper = self.policy in ("POLICY_PRUNING_GTS", "POLICY_GTS")
+        if isinstance(beta, int | float) and 0 < beta < 1:
+            paper = self.policy in ("pruning_gts", "gts")
             log.warning(
                 "beta_knob=%g is below 1: after a trial has converged, those of other batch sizes are stopped before "
                 "they converge unless they cost less than %g times the %s; use 1 or more, usually 1.5 to 3",
                 *(beta, beta, "lowest cost" if paper else "least expected cost"),
             )
-
-    def named(self) -> JobSpec:
-        """This spec if it has a `job_id`, otherwise a copy with a new one, "<prefix>-<8 hex digits>"."""
-        if self.job_id is not None:
-            return self
-        return replace(self, job_id=f"{self.job_id_prefix}-{os.urandom(4).hex()}")
 
     @property
     def has_prices(self) -> bool:
@@ -249,13 +241,12 @@ class JobSpec(_Message):
         sent = self.to_proto()
         return (
             f"eta_knob={sent.eta_knob} is computed from energy_price_per_kwh={self.energy_price_per_kwh} and "
-            f"gpu_hour_price={self.gpu_hour_price} for {sent.gpu.number_of_gpus} x {sent.gpu.gpu_model}, "
-            f"{sent.gpu.max_power_watts:g} W in total"
+            f"gpu_hour_price={self.gpu_hour_price} for {gpus_text(sent)}"
         )
 
     def explained(self, error: JobDiffersError) -> JobDiffersError:
         """The error, with the source of `eta_knob` if that differs and is computed from prices."""
-        if not self.has_prices or "eta_knob" not in error.metadata:
+        if not self.has_prices or all(each.field != "job.eta_knob" for each in error.violations):
             return error
         message = (
             f"{error}. {self.eta_source()}: new or changed prices, or other GPUs, make another job, which needs a new "
@@ -267,42 +258,158 @@ class JobSpec(_Message):
         """This spec as a message, with the `eta_knob` that is computed from prices.
 
         Raises:
-            InvalidJobSpecError: if a value has the wrong type, `disable_early_stopping` contradicts `beta_knob`, the
-                prices are invalid, one of them is missing, or they are given without `gpu` or with `eta_knob`. The
-                server checks whether the other values are valid.
+            InvalidJobSpecError: if a value has the wrong type, a field belongs to another policy, the prices are
+                invalid, one of them is missing, or they are given without `gpu` or with `eta_knob`. The server checks
+                whether the other values are valid.
         """
-        message = self._fill(v1.JobSpec(), "job")
-        if self.beta_knob is None:
-            if self.disable_early_stopping is False:
-                why = "False contradicts beta_knob=None, which disables early stopping: omit one of them"
-                raise InvalidJobSpecError.of([Violation("job.disable_early_stopping", why)])
-            message.disable_early_stopping = True
+        message = v1.JobSpec()
+        for name in ("job_id", "job_id_prefix", "batch_sizes", "default_batch_size", "max_epochs", "eta_knob"):
+            self._copy(message, name)
+        self._copy(message, "trial_lease_seconds")
+        self._copy(message.target, "target_metric", "value")
+        if not isinstance(self.higher_is_better, bool):
+            raise _wrong("higher_is_better", self.higher_is_better, _EXPECTED[FieldDescriptor.CPPTYPE_BOOL])
+        better = "HIGHER" if self.higher_is_better else "LOWER"
+        message.target.direction = v1.Direction.Value(f"DIRECTION_{better}_IS_BETTER")
+        if self.beta_knob == "off":
+            message.early_stopping.off.SetInParent()
+        elif self.beta_knob is not None:
+            self._copy(message.early_stopping.cost_bound, "beta_knob")
+        if self.gpu is not None:
+            if not isinstance(self.gpu, GpuGroup):
+                raise _wrong("gpu", self.gpu, _GPUS)
+            message.gpus.append(self.gpu.to_proto())
+        self._set_policy(message)
         if self.has_prices:
-            message.eta_knob = self._computed_eta(message.gpu)
+            message.eta_knob = self._computed_eta()
         return message
 
-    def _computed_eta(self, gpu: v1.GpuConfig) -> float:
+    def _copy(self, message: Message, name: str, sent_name: str = "") -> None:
+        """Sets a field of a message to the value of this object's field, unless it is unset."""
+        value = getattr(self, name)
+        if value is not None or name in self._required():
+            _set(message, sent_name or name, value, name)
+
+    def _set_policy(self, message: v1.JobSpec) -> None:
+        given = [name for name in _POLICY_FIELDS if getattr(self, name) is not None]
+        if self.policy is None and not given:
+            return
+        policy = _DEFAULT_POLICY if self.policy is None else self.policy
+        if not isinstance(policy, str) or policy not in POLICIES:
+            raise _wrong("policy", policy, f"use one of {', '.join(POLICIES)}")
+        faults = [Violation(f"job.{name}", _reader(name, policy)) for name in given if name not in POLICIES[policy]]
+        if faults:
+            raise InvalidJobSpecError.of(faults)
+        chosen = getattr(message.policy, policy)
+        chosen.SetInParent()
+        for name in given:
+            self._copy(chosen, name)
+
+    def _computed_eta(self) -> float:
         faults = list(price_faults(self.energy_price_per_kwh, self.gpu_hour_price, self.eta_knob))
+        watts = 0.0
         if self.gpu is None:
-            advice = "use GpuConfig(...), or BatchSizeOptimizer, which reads the GPUs from its monitor"
+            advice = "use GpuGroup(...), or BatchSizeOptimizer, which reads the GPUs from its monitor"
             faults.append(("gpu", f"is missing; eta_knob is computed from prices and GPUs: {advice}"))
         else:
-            power = power_faults(gpu.max_power_watts, gpu.number_of_gpus)
-            faults.extend((f"gpu.{name}", fault) for name, fault in power)
+            watts = self.gpu.max_power_watts_per_gpu
+            faults.extend((f"gpu.{name}", fault) for name, fault in power_faults(watts))
         if faults:
             raise InvalidJobSpecError.of([Violation(f"job.{name}", fault) for name, fault in faults])
         return eta_from_prices(
             # Neither is None: that is a fault.
             energy_price_per_kwh=self.energy_price_per_kwh or 0.0,
             gpu_hour_price=self.gpu_hour_price or 0.0,
-            max_power_watts=gpu.max_power_watts,
-            number_of_gpus=gpu.number_of_gpus,
+            max_power_watts_per_gpu=watts,
         )
 
 
-def _wrong_type(path: str, field: Any, value: object, error: Exception | None = None) -> InvalidJobSpecError:
-    fault = Violation(f"{path}.{field.name}", f"invalid value {value!r}: {_advice(field, value, error)}")
-    return InvalidJobSpecError.of([fault])
+def policy_spec(policy: Policy, **fields: Any) -> v1.PolicySpec:
+    """A policy and its parameters as a message.
+
+    Args:
+        policy: the name of the policy.
+        **fields: its parameters, as in `JobSpec`; one that is left out is unset.
+
+    Raises:
+        InvalidJobSpecError: if there is no such policy, or a parameter belongs to another one or has the wrong type.
+    """
+    job = JobSpec(job_id="", batch_sizes=(), default_batch_size=0, target_metric=0.0, policy=policy, **fields)
+    return job.to_proto().policy
+
+
+def _reader(name: str, policy: Policy) -> str:
+    """What to do about a field that another policy reads."""
+    readers = " or ".join(each for each, names in POLICIES.items() if name in names)
+    return f"is not read by {policy}; remove it, or set policy to {readers}"
+
+
+def _set(message: Message, field_name: str, value: object, name: str) -> None:
+    """Sets a field of a message to the value of a field of `JobSpec`."""
+    field = message.DESCRIPTOR.fields_by_name[field_name]
+    if value is None:
+        raise _wrong(name, value, _advice(field, value, None))
+    try:
+        message.MergeFrom(type(message)(**{field_name: value}))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _wrong(name, value, _advice(field, value, error)) from None
+
+
+def max_power_watts(spec: v1.JobSpec) -> float:
+    """The highest power of a job's GPUs together, in watts: the P of the cost."""
+    return sum(group.count * group.max_power_watts_per_gpu for group in spec.gpus)
+
+
+def gpus_text(spec: v1.JobSpec, times: str = "x") -> str:
+    """A job's GPUs in words: "8 x NVIDIA H200, 5600 W in total"."""
+    groups = " + ".join(f"{group.count} {times} {group.gpu_model}" for group in spec.gpus)
+    return f"{groups}, {max_power_watts(spec):g} W in total"
+
+
+def policy_name(spec: v1.JobSpec) -> Policy:
+    """The name of a job's policy; empty if this client is older."""
+    return spec.policy.WhichOneof("policy") or ""
+
+
+def leaves(message: Message, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a message that are set, by their path: "target.value". An empty message is the value True."""
+    for field, value in message.ListFields():
+        name = f"{path}{field.name}"
+        if isinstance(value, Message):
+            yield from tuple(leaves(value, f"{name}.")) or ((name, True),)
+        elif field.message_type is not None:
+            for place, each in enumerate(value):
+                yield from leaves(each, f"{name}[{place}].")
+        else:
+            yield name, value if isinstance(value, str | int | float) else list(value)
+
+
+def flat_name(path: str) -> str:
+    """The name in the Python `JobSpec` of a field of the protos: "target_metric" for "target.value"."""
+    if path in _FLAT:
+        return _FLAT[path]
+    holder, dot, name = path.rpartition(".")
+    return f"{_FLAT[holder]}{dot}{name}" if holder == _PATHS["gpu"] else path
+
+
+E = TypeVar("E", bound=WattwiseError)
+
+
+def with_flat_names(error: E) -> E:
+    """The error of a registration, with the names of the Python `JobSpec`."""
+    message, violations = str(error), []
+    for each in sorted(error.violations, key=lambda each: -len(each.field)):
+        flat = f"job.{flat_name(each.field.removeprefix('job.'))}"
+        message = message.replace(f"{each.field}:", f"{flat}:")
+    for each in error.violations:
+        of_job = each.field.startswith("job.")
+        name = f"job.{flat_name(each.field.removeprefix('job.'))}" if of_job else each.field
+        violations.append(Violation(name, each.description))
+    return type(error)(message, reason=error.reason, violations=violations, metadata=error.metadata)
+
+
+def _wrong(name: str, value: object, advice: str) -> InvalidJobSpecError:
+    return InvalidJobSpecError.of([Violation(f"job.{name}", f"invalid value {value!r}: {advice}")])
 
 
 def _advice(field: Any, value: object, error: Exception | None) -> str:
@@ -310,8 +417,6 @@ def _advice(field: Any, value: object, error: Exception | None) -> str:
         return "use a list of whole numbers, such as [32, 64]; int() converts a float or a string"
     if field.name == "prior_job_ids":
         return 'use a list of strings, such as ["mnist-a40"]'
-    if field.enum_type is not None:
-        return f"use one of {', '.join(value.name for value in field.enum_type.values[1:])}"
     if isinstance(value, int) and not isinstance(value, bool) and field.cpp_type in _INTEGERS:
         # Out of range, which protobuf's message says.
         return str(error)

@@ -26,10 +26,10 @@ function valueOf(message: Fields, name: string): unknown {
     (value) => typeof value === "object" && value !== null && "$case" in value,
   );
   const chosen = (cases as { $case: string; value: unknown }[]).find((each) => each.$case === camel(name));
-  if (chosen === undefined) {
+  if (cases.length === 0) {
     throw new Mismatch(`no field ${name}`);
   }
-  return chosen.value;
+  return chosen?.value;
 }
 
 /** Compares an error with a step's `error`, `status`, `fields` and `metadata`. */
@@ -50,16 +50,28 @@ export function checkRefusal(error: WattwiseError, step: Fields): void {
   }
 }
 
-/** Converts a table's object to a message's: names in camel case, `mab_seed` as bigint. */
+/** The messages that have a choice between messages, and the name of the choice. */
+const CHOICES: Record<string, string> = { policy: "policy", early_stopping: "rule" };
+
+/** Converts a table's object to a message's: names in camel case, `seed` as bigint, a choice with its case. */
 export function fromTable(node: unknown): unknown {
-  if (node === null || typeof node !== "object" || Array.isArray(node)) {
+  if (Array.isArray(node)) {
+    return node.map(fromTable);
+  }
+  if (node === null || typeof node !== "object") {
     return node;
   }
-  const entries = Object.entries(node).map(([name, value]) => [
-    camel(name),
-    name === "mab_seed" ? BigInt(value as number) : fromTable(value),
-  ]);
+  const entries = Object.entries(node).map(([name, value]) => {
+    const choice = CHOICES[name];
+    const converted = choice === undefined ? fromTable(value) : { [choice]: chosen(value as Fields) };
+    return [camel(name), name === "seed" ? BigInt(value as number) : converted];
+  });
   return Object.fromEntries(entries);
+}
+
+function chosen(value: Fields): object | undefined {
+  const [found] = Object.entries(value);
+  return found && { $case: camel(found[0]), value: fromTable(found[1]) };
 }
 
 /** Refuses unknown keys, which must not be ignored. */

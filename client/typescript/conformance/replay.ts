@@ -9,7 +9,7 @@ import {
   type JobOptions,
   JobSpec,
   Measurement,
-  type Policy,
+  PolicySpec,
   type RegisterJobResponse,
   type ResultStream,
   type TrainerReason,
@@ -75,11 +75,10 @@ const DEFAULTS: Fields = {
   batch_sizes: [8, 16, 32, 64],
   default_batch_size: 16,
   eta_knob: 1,
-  target_metric: 0.9,
+  target: { value: 0.9, direction: "DIRECTION_HIGHER_IS_BETTER" },
   max_epochs: 10,
-  mab_seed: 1,
-  policy: "POLICY_PRUNING_GTS",
-  gpu: { max_power_watts: 100, number_of_gpus: 1, gpu_model: "Test GPU" },
+  policy: { pruning_gts: { seed: 1 } },
+  gpus: [{ gpu_model: "Test GPU", count: 1, max_power_watts_per_gpu: 100 }],
 };
 
 export class Replay {
@@ -109,7 +108,7 @@ export class Replay {
     readmit: (args) => this.#client.readmitBatchSize(this.#jobIdOf(args), args["batch_size"] as number),
     pause: (args) => this.#client.setJobPaused(this.#jobIdOf(args), args["paused"] === true),
     baseline: (args) => this.#client.requestBaseline(this.#jobIdOf(args)),
-    set_policy: (args) => this.#client.setJobPolicy(this.#jobIdOf(args), args["policy"] as Policy),
+    set_policy: (args) => this.#client.setJobPolicy(this.#jobIdOf(args), policyOf(args)),
     invent: (args) => this.#invent(args),
     until: (args, then) => this.#until(args, then),
     open: (args) => this.#open(args),
@@ -313,4 +312,9 @@ async function withTimeout<T>(promise: Promise<T>): Promise<T> {
     late.catch(() => {});
     timer.abort();
   }
+}
+
+function policyOf(args: Fields): PolicySpec {
+  const { policy } = fromTable({ policy: args["policy"] }) as { policy: object };
+  return PolicySpec.fromPartial(policy);
 }

@@ -9,6 +9,7 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 import {
+  Direction,
   Client,
   type Decision,
   EndReason,
@@ -42,13 +43,13 @@ try {
 async function launch(client: Client): Promise<number> {
   try {
     const job = {
-      jobIdPrefix: "pretend",
       jobId: "pretend-nightly",
+      jobIdPrefix: "pretend",
       batchSizes: [16, 32, 64, 128],
       defaultBatchSize: DEFAULT_BATCH_SIZE,
-      targetMetric: 0.9,
+      target: { value: 0.9, direction: Direction.DIRECTION_HIGHER_IS_BETTER },
       trialLeaseSeconds: Number(lease),
-      gpu: { maxPowerWatts: 300, numberOfGpus: 1, gpuModel: "Simulated GPU" },
+      gpus: [{ gpuModel: "Simulated GPU", count: 1, maxPowerWattsPerGpu: 300 }],
     };
     const options = { maxTries: MAX_TRIES, fallback: DEFAULT_BATCH_SIZE, timeoutMs: 10_000 };
     for await (const trial of client.attempts(job, options)) {

@@ -39,18 +39,18 @@ export function checkedJob(answer: RegisterJobResponse, sent: JobSpec): JobSpec 
   const spec = present(answer.job?.spec, "job");
   const unset = JobSpec.fromPartial({});
   for (const [name, value] of Object.entries(sent) as [keyof JobSpec, unknown][]) {
-    const found: unknown = spec[name];
-    // An older server does not know every field; it has always known the batch sizes, the one list that is required.
-    const unsetList = Array.isArray(found) && found.length === 0 && name !== "batchSizes";
-    const known = (found !== undefined && !unsetList) || name === "gpu";
-    if (name !== "policy" && known && !equal(value, unset[name])) {
-      check(equal(found, value), call, `its job has another ${name} than the job that was registered`);
+    // Unset fields of the rule have their defaults in the answer.
+    if (name !== "policy" && name !== "earlyStopping" && !equal(value, unset[name])) {
+      check(equal(spec[name], value), call, `its job has another ${name} than the job that was registered`);
     }
   }
-  const { trialLeaseSeconds: lease = 0, maxEpochs = 1, targetMetric = 0 } = spec;
+  const rule = sent.earlyStopping?.rule?.$case;
+  const same = rule === undefined || rule === spec.earlyStopping?.rule?.$case;
+  check(same, call, "its job has another earlyStopping than the job that was registered");
+  const { trialLeaseSeconds: lease = 0, maxEpochs = 1, target } = spec;
   check(lease === 0 || (lease >= LEAST_LEASE && lease <= LONGEST_LEASE), call, `its job has the lease ${lease} s`);
   check(maxEpochs >= 1, call, `its job has maxEpochs ${maxEpochs}`);
-  check(!Number.isNaN(targetMetric), call, "its job has the target NaN");
+  check(!Number.isNaN(target?.value), call, "its job has the target NaN");
   return spec;
 }
 

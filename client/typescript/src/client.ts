@@ -32,7 +32,7 @@ import {
   type ImportTrialResponse,
   type RegisterJobResponse,
 } from "./stubs/wattwise/v1/batch_size_optimizer.js";
-import { type Job, JobSpec, type Policy } from "./stubs/wattwise/v1/job.js";
+import { type Job, JobSpec, type PolicySpec } from "./stubs/wattwise/v1/job.js";
 import type { DeleteJobResponse, SetTrialExcludedResponse } from "./stubs/wattwise/v1/job_control.js";
 import {
   type GetJobResponse,
@@ -54,7 +54,8 @@ import {
 } from "./stubs/wattwise/v1/trial.js";
 
 /** A job's configuration. The server fills in the default of every field that is left out. */
-export type JobOptions = Pick<JobSpec, "jobIdPrefix" | "batchSizes" | "defaultBatchSize" | "gpu"> & Partial<JobSpec>;
+export type JobOptions = Pick<JobSpec, "jobId" | "batchSizes" | "defaultBatchSize" | "target" | "gpus"> &
+  Partial<JobSpec>;
 
 export interface ClientOptions {
   /** Milliseconds that a call may take with all its retries; a call can override it. Default: 30000. */
@@ -138,7 +139,7 @@ export class Client implements TrialCalls {
    * its own target or last epoch, and imports the trial when it ends.
    */
   launch(job: JobOptions, options: LaunchOptions = {}): Promise<TrialSession> {
-    return this.#launch(withId(job), options);
+    return this.#launch(job, options);
   }
 
   /**
@@ -150,7 +151,7 @@ export class Client implements TrialCalls {
    * left by an exception or `break`, unless it was ended before that.
    */
   async *attempts(job: JobOptions, options: LaunchOptions & { maxTries: number }): AsyncGenerator<TrialSession> {
-    const named = withId(job);
+    const named = job;
     let registered: JobSpec | undefined;
     for (let attempt = 0; attempt < options.maxTries; attempt++) {
       let trial: TrialSession;
@@ -183,7 +184,7 @@ export class Client implements TrialCalls {
     }
   }
 
-  async #launch(job: NamedJob, options: LaunchOptions, registered?: JobSpec): Promise<TrialSession> {
+  async #launch(job: JobOptions, options: LaunchOptions, registered?: JobSpec): Promise<TrialSession> {
     const { fallback, timeoutMs } = options;
     if (fallback !== undefined && !job.batchSizes.includes(fallback)) {
       throw new ConfigurationError(
@@ -194,7 +195,7 @@ export class Client implements TrialCalls {
       const spec = registered ?? present((await this.registerJob(job, options)).job?.spec, "job");
       const launchId = randomUUID();
       const { trial } = await this.getNextBatchSize(job.jobId, { ...options, launchId });
-      return this.openSession(present(trial, "trial"), { ...options, spec, launchId });
+      return this.openSession(present(trial, "trial"), { ...options, spec, launchId, job: JobSpec.fromPartial(job) });
     } catch (error) {
       if (fallback === undefined || isOfTrainer(error)) {
         throw error;
@@ -212,13 +213,16 @@ export class Client implements TrialCalls {
    * With the job's `spec`, training stops at the target or the last epoch even while the server is away, and continues if
    * the server does not know the trial. Pass the `launchId` of the launch, too, so that the import completes its trial.
    */
-  openSession(trial: Trial, options: CallOptions & { spec?: JobSpec; launchId?: string } = {}): TrialSession {
+  openSession(
+    trial: Trial,
+    options: CallOptions & { spec?: JobSpec; launchId?: string; job?: JobSpec } = {},
+  ): TrialSession {
     return new TrialSession(this, trial, options.timeoutMs ?? REPORT_TIMEOUT_MS, options);
   }
 
   /** Creates the job, or confirms that the one under its id has the identical configuration. */
   async registerJob(job: JobOptions, options?: CallOptions): Promise<RegisterJobResponse> {
-    const sent = JobSpec.fromPartial(withId(job));
+    const sent = JobSpec.fromPartial(job);
     const answer = await this.#call(TRAINER, (stub) => stub.registerJob, { job: sent }, options);
     const spec = checkedJob(answer, sent);
     this.#specs.set(present(spec.jobId, "job"), spec);
@@ -254,7 +258,10 @@ export class Client implements TrialCalls {
 
   /** Reports an epoch with the sums since the trial's first epoch. */
   async reportResult(
-    result: Pick<TrainingResult, "trial"> & { measurement: Partial<Measurement> | undefined; monitor?: Monitor | undefined },
+    result: Pick<TrainingResult, "trial"> & {
+      measurement: Partial<Measurement> | undefined;
+      monitor?: Monitor | undefined;
+    },
     options?: CallOptions,
   ): Promise<Decision> {
     checkNumbers(result.measurement ?? {}, "result.measurement");
@@ -403,8 +410,8 @@ export class Client implements TrialCalls {
     return present(answer.job, "job");
   }
 
-  /** Changes the job's policy; the search is rebuilt from the job's trials. */
-  async setJobPolicy(jobId: string, policy: Policy, options?: CallOptions): Promise<Job> {
+  /** Changes the job's policy and its parameters; the search is rebuilt from the job's trials. */
+  async setJobPolicy(jobId: string, policy: PolicySpec, options?: CallOptions): Promise<Job> {
     const answer = await this.#call(CONTROL, (stub) => stub.setJobPolicy, { jobId, policy }, options);
     return present(answer.job, "job");
   }
@@ -522,11 +529,4 @@ export class Client implements TrialCalls {
       this.#away = false;
     }
   }
-}
-
-type NamedJob = JobOptions & { jobId: string };
-
-/** The job with an id. It is generated here, not by the server, so that a retry registers the same job. */
-function withId(job: JobOptions): NamedJob {
-  return { ...job, jobId: job.jobId ?? `${job.jobIdPrefix}-${randomUUID().slice(0, 8)}` };
 }

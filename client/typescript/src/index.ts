@@ -12,13 +12,19 @@ export {
   Arm,
   BatchSizeState,
   BatchSizeStatus,
-  GpuConfig,
+  Direction,
+  EarlyStopping,
+  GpuGroup,
+  GtsSpec,
   Job,
   JobDetails,
   JobSpec,
-  Policy,
+  KnowledgeGradientSpec,
+  PolicySpec,
   PolicyState,
+  PruningGtsSpec,
   PruningGtsStage,
+  Target,
 } from "./stubs/wattwise/v1/job.js";
 export * from "./stubs/wattwise/v1/job_control.js";
 export * from "./stubs/wattwise/v1/job_reader.js";

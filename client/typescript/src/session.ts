@@ -24,7 +24,7 @@ import {
 import { checkNumbers, type ResultStream } from "./results.js";
 import type { Duration } from "./stubs/google/protobuf/duration.js";
 import { ImportTrialRequest, type ImportTrialResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
-import type { JobSpec } from "./stubs/wattwise/v1/job.js";
+import { Direction, type JobSpec } from "./stubs/wattwise/v1/job.js";
 import {
   Decision,
   EndReason,
@@ -67,6 +67,8 @@ export interface TrialCalls {
 export interface LaunchedTrial {
   /** The job, which decides when to stop without the server; without it training continues. */
   spec?: JobSpec;
+  /** The job as the launch registered it, to register it again; default: `spec`. */
+  job?: JobSpec;
   /** The id of the launch; default: a new one. */
   launchId?: string;
 }
@@ -116,6 +118,7 @@ export class TrialSession {
   /** Whether the server made the decision to stop. */
   #decided = false;
   #alone = false;
+  readonly #job: JobSpec | undefined;
   #endReason: TrainerReason | undefined;
   readonly #measurements: Measurement[] = [];
   #monitor: Monitor | undefined;
@@ -127,6 +130,7 @@ export class TrialSession {
   constructor(calls: TrialCalls, trial: Trial, timeoutMs: number, launched: LaunchedTrial = {}) {
     this.id = present(trial.id, "trial");
     this.spec = launched.spec;
+    this.#job = launched.job ?? launched.spec;
     this.#calls = calls;
     this.#timeoutMs = timeoutMs;
     this.#launchId = launched.launchId ?? randomUUID();
@@ -205,7 +209,7 @@ export class TrialSession {
         }
       }
     }
-    await this.#calls.registerJob(present(this.spec, "spec"), remaining());
+    await this.#calls.registerJob(present(this.#job, "spec"), remaining());
     return present((await this.#calls.importTrial(this.importRequest(reason), remaining())).trial, "trial");
   }
 
@@ -315,8 +319,8 @@ export class TrialSession {
 
   #reachesTarget({ measurement }: TrainingResult): boolean {
     const metric = measurement?.metric ?? Number.NaN;
-    const { targetMetric = 0.5, higherIsBetterMetric = true } = this.spec ?? {};
-    return higherIsBetterMetric ? metric >= targetMetric : metric <= targetMetric;
+    const { value = Number.NaN, direction } = this.spec?.target ?? {};
+    return direction === Direction.DIRECTION_LOWER_IS_BETTER ? metric <= value : metric >= value;
   }
 
   #isOver(result: TrainingResult): boolean {

@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
-import { type JobOptions, type JobSpec, Policy, TrialId } from "../src/index.js";
+import { Direction, type JobOptions, type JobSpec, PolicySpec, TrialId } from "../src/index.js";
 
 const ROOT = resolve(import.meta.dirname, "../../../../..");
 const PYTHON = join(ROOT, ".venv/bin/python");
@@ -75,10 +75,10 @@ export function job(fields: Partial<JobSpec> = {}): JobOptions & { jobId: string
     batchSizes: [8, 16, 32, 64],
     defaultBatchSize: 16,
     etaKnob: 1,
-    targetMetric: 0.9,
+    target: { value: 0.9, direction: Direction.DIRECTION_HIGHER_IS_BETTER },
     maxEpochs: 10,
-    policy: Policy.POLICY_PRUNING_GTS,
-    gpu: { maxPowerWatts: 100, numberOfGpus: 1, gpuModel: "Test GPU" },
+    policy: PolicySpec.fromPartial({ policy: { $case: "pruningGts", value: {} } }),
+    gpus: [{ gpuModel: "Test GPU", count: 1, maxPowerWattsPerGpu: 100 }],
     ...fields,
     jobId: `test-${process.pid}-${jobs++}`,
   };
@@ -92,6 +92,11 @@ export function epoch(number: number, cost: number, metric: number) {
 /** The id of a trial that does not exist. */
 export function ghost(jobId: string): TrialId {
   return TrialId.fromPartial({ jobId, batchSize: 16, trialNumber: 9 });
+}
+
+/** The policy with one pruning round. */
+export function oneRound(): PolicySpec {
+  return PolicySpec.fromPartial({ policy: { $case: "pruningGts", value: { numPruningRounds: 1 } } });
 }
 
 /** All items of an iteration. */

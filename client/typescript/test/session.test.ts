@@ -13,7 +13,7 @@ import {
   InvalidResultError,
   JobNotFoundError,
   NoBatchSizeLeftError,
-  Policy,
+  PolicySpec,
   Trial,
   TrialNotFoundError,
   TrialStatus,
@@ -22,7 +22,7 @@ import {
   TrialSession,
   WarningReason,
 } from "../src/index.js";
-import { all, epoch, ghost, job, Server } from "./server.js";
+import { all, epoch, ghost, job, oneRound, Server } from "./server.js";
 
 const server = new Server();
 let client: Client;
@@ -194,7 +194,7 @@ test("a trial whose job is deleted, before its decision or after, is not importe
 });
 
 test("a launch without anything left to try trains with its fallback, which is imported", async () => {
-  const spec = job({ batchSizes: [8, 16], numPruningRounds: 1 });
+  const spec = job({ batchSizes: [8, 16], policy: oneRound() });
   for (const batchSize of [8, 16]) {
     await client.registerJob(spec);
     const crash = { jobId: spec.jobId, launchId: `crash-${batchSize}-${spec.jobId}`, batchSize };
@@ -232,7 +232,7 @@ test("what an absent server missed can be stored as bytes and imported later, on
 });
 
 test("attempts go on until a trial reaches its target, and after one that ran out of memory", async () => {
-  const spec = job({ policy: Policy.POLICY_GTS });
+  const spec = job({ policy: PolicySpec.fromPartial({ policy: { $case: "gts", value: {} } }) });
   const metrics = [undefined, 0.1, 0.95, 0.95];
   const tried: TrialSession[] = [];
   for await (const trial of client.attempts(spec, { maxTries: 4 })) {
@@ -249,7 +249,7 @@ test("attempts go on until a trial reaches its target, and after one that ran ou
 });
 
 test("attempts end at their number, and when the loop is left", async () => {
-  const spec = job({ policy: Policy.POLICY_GTS });
+  const spec = job({ policy: PolicySpec.fromPartial({ policy: { $case: "gts", value: {} } }) });
   let attempts = 0;
   for await (const trial of client.attempts(spec, { maxTries: 2 })) {
     attempts += 1;

@@ -126,7 +126,7 @@ def _log_prior(event: PriorDiffers | PriorUnused) -> None:
 
 
 def _target(spec: JobSpec) -> str:
-    return f"{'at least' if spec.higher_is_better_metric else 'at most'} {spec.target_metric:g}"
+    return f"{'at least' if spec.higher_is_better else 'at most'} {spec.target_metric:g}"
 
 
 def _log_warning(trial: Trial, warning: TrialWarning) -> None:

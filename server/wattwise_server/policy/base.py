@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -22,7 +22,7 @@ class Choice:
 
     @property
     def role(self) -> PruningGtsRole | None:
-        """What the trial is for under POLICY_PRUNING_GTS; None if that policy did not choose it."""
+        """What the trial is for under pruning_gts; None if that policy did not choose it."""
         return self.policy_role.role if self.policy_role else None
 
 
@@ -133,21 +133,19 @@ class Prior(NamedTuple):
     missed: Mapping[int, tuple[int, float]]
 
 
-def no_priors(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    """The fault of a job that names prior jobs although its policy does not read them."""
-    if spec.prior_job_ids:
-        yield "prior_job_ids", f"is not read by POLICY_{spec.policy}; remove it, or use POLICY_KNOWLEDGE_GRADIENT"
-
-
 class Policy(Protocol):
     """Chooses batch sizes. Pure: the search is a value, randomness is an argument, nothing is written."""
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        """The fields of a JobSpec that only some policies read, and it among them: those of its message on the wire."""
 
     @property
     def watches_epochs(self) -> bool:
         """Whether it observes every epoch of every trial, at the cost of writing the job's row with each report."""
 
     def faults(self, spec: JobSpec) -> Iterable[tuple[str, str]]:
-        """What is wrong with the fields that only this policy reads: pairs of a field's name and what to change."""
+        """What is wrong with its parameters: pairs of a field's name and what to change."""
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
         """The state of a job without trials; `priors` are what the jobs of `prior_job_ids` tell, in their order."""

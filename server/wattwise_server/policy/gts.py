@@ -1,4 +1,4 @@
-"""`POLICY_GTS`: every batch size is an arm; the default one is tried first."""
+"""`gts`: every batch size is an arm; the default one is tried first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage
 from wattwise_server.policy import thompson
-from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, no_priors
+from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.failures import choosable, tried
 
@@ -21,16 +21,24 @@ class Gts:
             reward precision, which is otherwise always learned.
     """
 
+    parameters: tuple[str, ...] = (
+        "window_size",
+        "prior_mean",
+        "prior_precision",
+        "num_explorations",
+        "seed",
+        "learn_reward_precision",
+        "reward_precision",
+    )
     watches_epochs = False
     alone = True
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
         """A fixed reward precision must be set."""
-        yield from no_priors(spec)
         if not spec.learn_reward_precision and not spec.reward_precision:
             yield "reward_precision", "is 0 while learn_reward_precision is false; set it to 1/variance of a cost"
 
-    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - `faults` refuses them
+    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
         """A bandit with an arm per batch size."""
         return Search(Stage.BANDIT, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 

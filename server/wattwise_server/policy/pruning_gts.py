@@ -1,8 +1,8 @@
-"""`POLICY_PRUNING_GTS`: pruning rounds first, then the available batch sizes are the arms (NSDI 2023, section 4)."""
+"""`pruning_gts`: pruning rounds first, then the available batch sizes are the arms (NSDI 2023, section 4)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,6 @@ from wattwise_server.policy.base import (
     Prior,
     Revived,
     Succeeded,
-    no_priors,
 )
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.failures import choosable
@@ -37,13 +36,14 @@ _BANDIT = _SecondStage()
 class PruningGts:
     """The paper's policy."""
 
+    parameters = ("num_pruning_rounds", "window_size", "prior_mean", "prior_precision", "num_explorations", "seed")
     watches_epochs = False
 
-    def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
-        """It reads no fields of its own."""
-        return no_priors(spec)
+    def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:  # noqa: ARG002 - every value is valid
+        """None: the server has checked the numbers."""
+        return ()
 
-    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - `faults` refuses them
+    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
         """A search at the default batch size of the first round."""
         return explorer.first_round(spec)
 

@@ -1,6 +1,6 @@
 """The policies by name: every module of this package with a `POLICY` registers it under the module's name.
 
-`gts.py` is "GTS", which is POLICY_GTS on the wire.
+`gts.py` is "gts", which is the field `gts` of PolicySpec on the wire.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wattwise_server.policy.base import Policy
 def _policies() -> dict[str, Policy]:  # pragma: no mutate block, runs at import
     files = [file.name for file in pkgutil.iter_modules([str(Path(__file__).parent)]) if file.name != "registry"]
     modules = {name: _module(name) for name in files}
-    return {name.upper(): module.POLICY for name, module in modules.items() if hasattr(module, "POLICY")}
+    return {name: module.POLICY for name, module in modules.items() if hasattr(module, "POLICY")}
 
 
 def _module(name: str) -> ModuleType:  # pragma: no mutate block, runs at import

@@ -24,7 +24,7 @@ def judge(spec: JobSpec, bound: float | None, measurement: Measurement) -> Verdi
     counted = measurement.counted
     price = cost(spec, counted.energy_joules, counted.time_seconds)
     affordable = bound is None or price <= bound
-    if spec.higher_is_better_metric:
+    if spec.higher_is_better:
         reached = measurement.metric >= spec.target_metric
     else:
         reached = measurement.metric <= spec.target_metric

@@ -41,14 +41,14 @@ def posterior(spec: JobSpec, costs: Moments, reward_precision: float | None = No
     """
     n, mean_reward = costs.count, -costs.mean
     if n == 0:
-        return Posterior(spec.mab_prior_mean, spec.mab_prior_precision, 0.0, 0)
+        return Posterior(spec.prior_mean, spec.prior_precision, 0.0, 0)
     if reward_precision is None:
         reward_precision = 1 / costs.variance if costs.variance else math.inf
-    precision = spec.mab_prior_precision + n * reward_precision
+    precision = spec.prior_precision + n * reward_precision
     if math.isinf(precision):
         return Posterior(mean_reward, math.inf, reward_precision, n)
-    prior_share = spec.mab_prior_precision / precision
-    mean = prior_share * spec.mab_prior_mean + (1 - prior_share) * mean_reward
+    prior_share = spec.prior_precision / precision
+    mean = prior_share * spec.prior_mean + (1 - prior_share) * mean_reward
     return Posterior(mean, precision, reward_precision, n)
 
 
@@ -78,9 +78,9 @@ def failure_surcharge(arm: Arm) -> float:
 
 def generator(spec: JobSpec, trial_number: int) -> np.random.Generator:
     """The randomness of one dispatch: a function of the seed and the trial's number, or entropy."""
-    if spec.mab_seed is None:
+    if spec.seed is None:
         return np.random.default_rng()
-    return np.random.default_rng([spec.mab_seed % 2**64, trial_number])
+    return np.random.default_rng([spec.seed % 2**64, trial_number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_pr
         rng: The randomness.
         reward_precision: As for `posterior`.
     """
-    unexplored = [arm for arm in arms if arm.num_decided < spec.mab_num_explorations]
+    unexplored = [arm for arm in arms if arm.num_decided < spec.num_explorations]
     if unexplored:
         arm = unexplored[rng.integers(len(unexplored))]
-        done = f"{arm.num_decided} of {spec.mab_num_explorations} explorations"
+        done = f"{arm.num_decided} of {spec.num_explorations} explorations"
         return Draw(arm.batch_size, f"{done}; sampling starts when no arm has fewer")
     beliefs = [posterior(spec, arm.counted, reward_precision) for arm in arms]
     hopeless = not any(arm.num_converged for arm in arms)

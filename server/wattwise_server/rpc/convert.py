@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.unknown_fields import UnknownFieldSet
 from wattwise import v1
 
 from wattwise_server.config import Factors
@@ -23,7 +25,7 @@ from wattwise_server.domain import (
     Decision,
     EndReason,
     EnergyQuality,
-    GpuConfig,
+    GpuGroup,
     HistoryEntry,
     HistoryKind,
     Job,
@@ -79,21 +81,85 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
     """The fields of the job that the client set.
 
     Raises:
-        InvalidJobSpecError: the request contains no job.
+        InvalidJobSpecError: the request contains no job, or fields that are unknown.
     """
     if not request.HasField("job"):
         raise InvalidJobSpecError(Violation("job", "is not set; send the job's configuration"))
-    job = request.job
-    draft: dict[str, Any] = {field.name: value for field, value in job.ListFields()}
-    draft["batch_sizes"] = tuple(job.batch_sizes)
-    if "policy" in draft:
-        known = job.policy in v1.Policy.values()
-        draft["policy"] = v1.Policy.Name(job.policy).removeprefix("POLICY_") if known else str(job.policy)
-    if "prior_job_ids" in draft:
-        draft["prior_job_ids"] = tuple(job.prior_job_ids)
-    if "gpu" in draft:
-        draft["gpu"] = GpuConfig(job.gpu.max_power_watts, job.gpu.number_of_gpus, job.gpu.gpu_model)
-    return draft
+    job, target = request.job, request.job.target
+    _check_known(job, "job")
+    draft: dict[str, Any] = {
+        name: getattr(job, name)
+        for name in ("job_id_prefix", "eta_knob", "max_epochs", "trial_lease_seconds")
+        if job.HasField(name)
+    }
+    if target.HasField("value"):
+        draft["target_metric"] = target.value
+    if target.direction in (v1.DIRECTION_HIGHER_IS_BETTER, v1.DIRECTION_LOWER_IS_BETTER):
+        draft["higher_is_better"] = target.direction == v1.DIRECTION_HIGHER_IS_BETTER
+    rule, bound = job.early_stopping.WhichOneof("rule"), job.early_stopping.cost_bound
+    if rule == "off" or bound.HasField("beta_knob"):
+        draft["beta_knob"] = None if rule == "off" else bound.beta_knob
+    groups = [GpuGroup(each.gpu_model, each.count, each.max_power_watts_per_gpu) for each in job.gpus]
+    return {
+        **draft,
+        **_policy_draft(job.policy),
+        "job_id": job.job_id,
+        "batch_sizes": tuple(job.batch_sizes),
+        "default_batch_size": job.default_batch_size,
+        "gpu": groups[0] if len(groups) == 1 else len(groups),
+    }
+
+
+def policy_draft(request: v1.SetJobPolicyRequest) -> JobDraft:
+    """The policy and those of its parameters that the client set.
+
+    Raises:
+        InvalidJobSpecError: the request contains no policy, or fields that are unknown.
+    """
+    _check_known(request.policy, "policy")
+    if not request.policy.WhichOneof("policy"):
+        known = ", ".join(field.name for field in v1.PolicySpec.DESCRIPTOR.fields)
+        raise InvalidJobSpecError(Violation("policy", f"is not set; use one of {known}"))
+    return _policy_draft(request.policy)
+
+
+def _policy_draft(policy: v1.PolicySpec) -> JobDraft:
+    name = policy.WhichOneof("policy")
+    if name is None:
+        return {}
+    parameters = getattr(policy, name)
+    values = {field.name: value for field, value in parameters.ListFields()}
+    return {"policy": name, **{name: _plain(value) for name, value in values.items()}}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else tuple(value)
+
+
+def _check_known(message: Message, path: str) -> None:
+    """Refuses fields that this server does not know: to ignore one would train another job than the client asked for.
+
+    Raises:
+        InvalidJobSpecError: with one violation per field, all at once.
+    """
+    faults = [
+        Violation(where, f"has field {number}, which this server does not know; update the server, or unset the field")
+        for where, number in _unknown_fields(message, path)
+    ]
+    if faults:
+        raise InvalidJobSpecError(*faults)
+
+
+def _unknown_fields(message: Message, path: str) -> Iterator[tuple[str, int]]:
+    """The numbers of the unknown fields in a message and in those inside, with the paths of their messages."""
+    for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]  # its stub lacks __iter__
+        yield path, unknown.field_number
+    for field, value in message.ListFields():
+        if isinstance(value, Message):
+            yield from _unknown_fields(value, f"{path}.{field.name}")
+        elif field.message_type is not None:
+            for place, each in enumerate(value):
+                yield from _unknown_fields(each, f"{path}.{field.name}[{place}]")
 
 
 def trial_key(
@@ -262,18 +328,6 @@ def _check_named(
 ) -> None:
     if not holder.HasField("trial"):
         raise InvalidRequestError(Violation(where, "is not set; use the trial id that the server returned"))
-
-
-def policy(value: v1.Policy.ValueType) -> str:
-    """The name of a policy.
-
-    Raises:
-        InvalidRequestError: it is unspecified or unknown.
-    """
-    if value == v1.POLICY_UNSPECIFIED or value not in v1.Policy.values():
-        known = ", ".join(v1.Policy.keys()[1:])
-        raise InvalidRequestError(Violation("policy", f"{value} is not a policy to change to; use one of {known}"))
-    return v1.Policy.Name(value).removeprefix("POLICY_")
 
 
 def end_reason(reason: v1.EndReason.ValueType) -> EndReason | UnknownEndReason | None:
@@ -758,21 +812,38 @@ def _nearest(batch_sizes: Sequence[int], default: int) -> int:
 
 
 def _spec(spec: JobSpec) -> v1.JobSpec:
-    values: dict[str, Any] = {field.name: getattr(spec, field.name) for field in fields(spec)}
-    values["policy"] = v1.Policy.Value(f"POLICY_{spec.policy}")
-    values["gpu"] = v1.GpuConfig(**asdict(spec.gpu))
-    return v1.JobSpec(**values)
+    better = v1.DIRECTION_HIGHER_IS_BETTER if spec.higher_is_better else v1.DIRECTION_LOWER_IS_BETTER
+    message = v1.JobSpec(
+        job_id=spec.job_id,
+        job_id_prefix=spec.job_id_prefix or None,
+        batch_sizes=spec.batch_sizes,
+        default_batch_size=spec.default_batch_size,
+        target=v1.Target(value=spec.target_metric, direction=better),
+        max_epochs=spec.max_epochs,
+        eta_knob=spec.eta_knob,
+        gpus=[v1.GpuGroup(**asdict(spec.gpu))],
+        trial_lease_seconds=spec.trial_lease_seconds,
+    )
+    if spec.beta_knob is None:
+        message.early_stopping.off.SetInParent()
+    else:
+        message.early_stopping.cost_bound.beta_knob = spec.beta_knob
+    parameters = getattr(message.policy, spec.policy)
+    parameters.SetInParent()
+    values = {name: getattr(spec, name) for name in parameters.DESCRIPTOR.fields_by_name}
+    parameters.MergeFrom(type(parameters)(**values))
+    return message
 
 
 def _policy_state(known: Job) -> v1.PolicyState:
     match known.spec.policy:
-        case "PRUNING_GTS":
+        case "pruning_gts":
             stage = v1.PruningGtsStage.Value(f"PRUNING_GTS_STAGE_{known.search.stage.value}")
             state = v1.PruningGtsState(stage=stage, pruning_round=known.search.pruning_round)
             return v1.PolicyState(pruning_gts=state)
-        case "GTS":
+        case "gts":
             return v1.PolicyState(gts=v1.GtsState())
-        case "KNOWLEDGE_GRADIENT":
+        case "knowledge_gradient":
             return v1.PolicyState(knowledge_gradient=v1.KnowledgeGradientState())
         case _:
             # A policy without a state of its own.
@@ -782,14 +853,14 @@ def _policy_state(known: Job) -> v1.PolicyState:
 def _policy_details(known: Job, beliefs: Sequence[ArmBelief]) -> v1.PolicyDetails:
     arms = _arms(known.search, beliefs)
     match known.spec.policy:
-        case "PRUNING_GTS" if known.search.stage is Stage.PRUNING:
+        case "pruning_gts" if known.search.stage is Stage.PRUNING:
             batch_sizes = _batch_sizes_of_round(known.search)
             return v1.PolicyDetails(pruning_gts=v1.PruningGtsDetails(batch_sizes=batch_sizes))
-        case "PRUNING_GTS":
+        case "pruning_gts":
             return v1.PolicyDetails(pruning_gts=v1.PruningGtsDetails(arms=arms))
-        case "GTS":
+        case "gts":
             return v1.PolicyDetails(gts=v1.GtsDetails(arms=arms))
-        case "KNOWLEDGE_GRADIENT":
+        case "knowledge_gradient":
             return v1.PolicyDetails(knowledge_gradient=v1.KnowledgeGradientDetails(arms=arms))
         case _:
             return v1.PolicyDetails()

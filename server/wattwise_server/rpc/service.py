@@ -329,8 +329,8 @@ class JobControlService(v1.JobControlServicer):
 
     async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:
         """Changes a policy."""
-        policy = convert.policy(request.policy)
-        job = await self._control.set_policy(request.job_id, policy)
+        draft = convert.policy_draft(request)
+        job = await self._control.set_policy(request.job_id, draft)
         return v1.SetJobPolicyResponse(job=convert.job(job), details=convert.job_details(job))
 
 

@@ -53,11 +53,9 @@ def _event(message: Any) -> tuple[str, ...]:
 
 
 def _registered(message: Any) -> tuple[str, ...]:
-    """The job id, if it is set, the start of every id that can be generated from the prefix, and the prior jobs."""
+    """The job id and the prior jobs."""
     job = message.job
-    made = f"{job.job_id_prefix}-"
-    own = (job.job_id, made) if job.HasField("job_id") else (made,)
-    return (*own, *job.prior_job_ids)
+    return (job.job_id, *job.policy.knowledge_gradient.prior_job_ids)
 
 
 def _listed(message: Any) -> tuple[str, ...]:

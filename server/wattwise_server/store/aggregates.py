@@ -36,7 +36,7 @@ GROUPS = f"""
                coalesce(t.cost, 0.0) AS cost, coalesce(t.last_energy_joules, 0.0) AS joules,
                coalesce(t.last_time_seconds, 0.0) AS seconds,
                {_REAL.format(1)} * coalesce(t.last_energy_joules, 0.0)
-                   + {_REAL.format(2)} * j.number_of_gpus * coalesce(t.last_time_seconds, 0.0) AS money
+                   + {_REAL.format(2)} * j.gpu_count * coalesce(t.last_time_seconds, 0.0) AS money
         {_ENDED}
     )
     SELECT job_key, batch_size, origin, own, delivered, doubtful, min(trial_number) AS first_trial,
@@ -55,7 +55,8 @@ RUNNING = """
            coalesce(m.energy_joules, 0.0) AS joules,
            coalesce(
                j.eta_knob * coalesce(m.computed_energy_joules, m.energy_joules, 0.0)
-               + (1 - j.eta_knob) * j.max_power_watts * coalesce(m.computed_time_seconds, m.time_seconds), 0.0) AS cost
+               + (1 - j.eta_knob) * j.gpu_count * j.max_power_watts_per_gpu
+                 * coalesce(m.computed_time_seconds, m.time_seconds), 0.0) AS cost
     FROM trials t JOIN jobs j ON j.job_key = t.job_key
     LEFT JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number AND m.epoch = (
         SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)

@@ -119,6 +119,7 @@ _ORDERS = {
 }
 _BY_ACTIVITY = frozenset({JobOrder.LAST_ACTIVITY, JobOrder.ATTENTION})
 _POLICY = "coalesce(changed_policy, policy) AS policy"
+_POLICY_VERSION = "coalesce(changed_policy || changed_parameters, policy) AS policy"
 PLACES = {JobOrder.OLDEST: "job_key", JobOrder.NEWEST: "job_key", JobOrder.ID: "job_id"}
 """The columns by which a page begins behind a job; in the other orders it begins behind a number of jobs."""
 
@@ -180,8 +181,8 @@ def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialec
     if keys is not None:
         conditions.add(f"j.job_key IN ({', '.join(map(str, keys)) or '-1'})")
     excluded = f"SELECT {dialect.json_array}(trial_number) FROM trials t WHERE {_OF_JOB} AND t.excluded"  # noqa: S608
-    columns = f"job_key AS key, num_events, reset_after, {_POLICY}, default_batch_size, pinned, best_known"
-    columns += ", number_of_gpus AS num_gpus"
+    columns = f"job_key AS key, num_events, reset_after, {_POLICY_VERSION}, default_batch_size, pinned, best_known"
+    columns += ", gpu_count AS num_gpus"
     sql = f"SELECT {columns}, ({excluded}) AS excluded, {_ATTENTION} AS needs_attention FROM jobs j WHERE {conditions}"  # noqa: S608 - names of ours
     return Query(sql, conditions.parameters)
 

@@ -55,6 +55,7 @@ from wattwise_server.store.rows import (
     read_samples,
     read_trial,
     to_micros,
+    window_of,
 )
 
 # The newest measurement of a running trial is only in `measurements`.
@@ -416,7 +417,7 @@ class Queries(ABC):
 
     async def _with_histories(self, job: Row, arms: Sequence[Arm]) -> tuple[Arm, ...]:
         """The arms with what is derived from the trials."""
-        key, reset_after, window = job["job_key"], job["reset_after"], job["window_size"]
+        key, reset_after, window = job["job_key"], job["reset_after"], window_of(job)
         if window:
             windows: defaultdict[int, list[Observation]] = defaultdict(list)
             for row in await self._all(_WINDOWS, key, reset_after, window):

@@ -11,13 +11,14 @@ from operator import itemgetter
 from typing import Any
 
 from wattwise_server.domain import (
+    PARAMETERS,
     Activity,
     Arm,
     ComputedUsage,
     EndReason,
     EnergyQuality,
     EventKind,
-    GpuConfig,
+    GpuGroup,
     HistoryEntry,
     HistoryKind,
     Job,
@@ -75,13 +76,11 @@ def _upsert(table: str, keys: Sequence[str], columns: Sequence[str]) -> str:  # 
 
 
 # Every field of JobSpec is a column of the same name, except those that are stored differently.
-_SPEC = tuple(
-    field.name for field in fields(JobSpec) if field.name not in ("batch_sizes", "gpu", "disable_early_stopping")
-)
+_SPEC = tuple(field.name for field in fields(JobSpec) if field.name not in ("batch_sizes", "gpu"))
 _LISTS = frozenset({"prior_job_ids"})
 _BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.name in _SPEC and field.type == "bool")
-_GPU = tuple(field.name for field in fields(GpuConfig))
-_JOB_ONCE = (*_SPEC, *_GPU, "create_time")
+_GPU = ("gpu_model", "gpu_count", "max_power_watts_per_gpu")
+_JOB_ONCE = (*_SPEC, *_GPU, "create_time", "set_fields")
 _MONITOR = ("monitor_kinds", "monitor_quality")
 _MONITORS = (*_MONITOR, *(f"other_{column}" for column in _MONITOR))
 _JOB_STATE = (
@@ -102,6 +101,7 @@ _JOB_STATE = (
     "num_events",
     "first_notes",
     "changed_policy",
+    "changed_parameters",
     "reset_after",
     "reset_time",
     "paused",
@@ -294,8 +294,9 @@ def insert_job(key: int, job: Job) -> list[Statement]:
     spec = job.spec
     once = (
         *(json.dumps(getattr(spec, name)) if name in _LISTS else getattr(spec, name) for name in _SPEC),
-        *(getattr(spec.gpu, name) for name in _GPU),
+        *(spec.gpu.gpu_model, spec.gpu.count, spec.gpu.max_power_watts_per_gpu),
         to_micros(job.create_time),
+        json.dumps(sorted(job.set_fields)),
     )
     inserted = Statement(_INSERT_JOB, (key, *once, *_job_state(job)))
     return [inserted, *_save_arms(key, job.search.arms), *_save_power_limits(key, job.power_limits)]
@@ -332,7 +333,8 @@ def _job_state(job: Job) -> tuple[object, ...]:
         *_monitor(job.other_monitor),
         job.num_events,
         job.first_notes,
-        None if job.registered_policy is None else job.spec.policy,
+        None if job.registered is None else job.spec.policy,
+        None if job.registered is None else json.dumps({name: getattr(job.spec, name) for name in PARAMETERS}),
         job.reset_after,
         to_micros(job.reset_time) if job.reset_time else None,
         job.paused,
@@ -503,12 +505,14 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
     columns |= {name: tuple(json.loads(row[name])) for name in _LISTS}
     spec = JobSpec(
         batch_sizes=batch_sizes,
-        gpu=GpuConfig(*(row[name] for name in _GPU)),
-        disable_early_stopping=row["beta_knob"] is None,
+        gpu=GpuGroup(*(row[name] for name in _GPU)),
         **columns,
     )
+    registered = None
     if changed := row["changed_policy"]:
-        spec = replace(spec, policy=changed)
+        parameters = json.loads(row["changed_parameters"])
+        parameters |= {name: tuple(parameters[name]) for name in _LISTS}
+        registered, spec = spec, replace(spec, policy=changed, **parameters)
     search = Search(stage=Stage(row["stage"]), arms=arms, **{name: row[name] for name in _SEARCH})
     return Job(
         spec,
@@ -519,7 +523,8 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         other_monitor=_read_monitor(row, "other_"),
         num_events=row["num_events"],
         first_notes=row["first_notes"],
-        registered_policy=row["policy"] if changed else None,
+        registered=registered,
+        set_fields=frozenset(json.loads(row["set_fields"])),
         reset_after=row["reset_after"],
         reset_time=None if row["reset_time"] is None else from_micros(row["reset_time"]),
         paused=bool(row["paused"]),
@@ -530,6 +535,12 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         baseline_request_id=row["baseline_request_id"],
         warnings=_read_warnings(row),
     )
+
+
+def window_of(row: Row) -> int:
+    """The window of a job's policy."""
+    changed = row["changed_parameters"]
+    return int(json.loads(changed)["window_size"] if changed else row["window_size"])
 
 
 def _read_power_limit(row: Row) -> PowerLimitState:

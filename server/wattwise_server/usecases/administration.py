@@ -285,14 +285,14 @@ def _preview(job: Job) -> Preview:
     counts: Counter[int] = Counter()
     for sample in range(_PREVIEW_SAMPLES):
         rng = np.random.default_rng([sample, number])
-        if job.spec.mab_seed is not None:
+        if job.spec.seed is not None:
             rng = generator(job.spec, number)
         before = rng.bit_generator.state
         choice = requested(policy, job, number) or policy.next(job.spec, job.search, number, rng)
         if not isinstance(choice, Exhausted):
             first.setdefault(choice.batch_size, choice)
             counts[choice.batch_size] += 1
-        if job.spec.mab_seed is not None or rng.bit_generator.state == before:
+        if job.spec.seed is not None or rng.bit_generator.state == before:
             break
     return Preview([PreviewedChoice(first[size], count) for size, count in counts.most_common()], sample + 1)
 

@@ -11,9 +11,9 @@ from wattwise_server.domain import EventKind, Job, JobEvent, Trial, TrialKey
 from wattwise_server.errors import InvalidRequestError, NotPossibleNowError, Violation, jobs_command
 from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Observer
 from wattwise_server.policy.base import Banned, Readmitted, Unbanned
-from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.changes import with_change_warnings
+from wattwise_server.usecases.job_spec import JobDraft, with_policy
 from wattwise_server.usecases.lifecycle import after
 from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial, with_current_cost
 from wattwise_server.usecases.power_limits import with_counted_profiles
@@ -186,22 +186,22 @@ class Control:
             return self._save(tx, replace(job, baseline_every=every), change, job.spec.default_batch_size)
 
     @retried
-    async def set_policy(self, job_id: str, policy: str) -> Job:
-        """Changes the policy of a job; its search is rebuilt from its trials.
+    async def set_policy(self, job_id: str, draft: JobDraft) -> Job:
+        """Changes the policy of a job and its parameters; its search is rebuilt from its trials.
+
+        Args:
+            job_id: The job.
+            draft: The policy and those of its parameters that are set.
 
         Raises:
-            InvalidRequestError: the job's configuration has a fault under the policy.
+            InvalidJobSpecError: the policy has a fault.
         """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-            if policy == job.spec.policy:
+            spec, registered = with_policy(job, draft), job.registered or job.spec
+            if spec == job.spec:
                 return job
-            spec = replace(job.spec, policy=policy)
-            # Prior jobs are kept for the policy that reads them.
-            if faults := list(POLICIES[policy].faults(replace(spec, prior_job_ids=()))):
-                raise InvalidRequestError(*(Violation("policy", f"job.{name} {fault}") for name, fault in faults))
-            registered = job.registered_policy or job.spec.policy
-            job = replace(job, spec=spec, registered_policy=None if policy == registered else registered)
+            job = replace(job, spec=spec, registered=None if spec == registered else registered)
             return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "policy changed")
 
     def _save(

@@ -4,112 +4,193 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
 from typing import Any, TypeAlias
 
-from wattwise_server.domain import MAX_ID_LENGTH, GpuConfig, Job, JobSpec, identifier_fault
+from wattwise_server.domain import PARAMETERS, GpuGroup, Job, JobSpec, identifier_fault
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError, Violation
 from wattwise_server.policy.base import Policy
 from wattwise_server.policy.registry import POLICIES
 
-GENERATED_LENGTH = len("-01234567")
 MAX_BATCH_SIZES = 64
 MAX_PRIOR_JOBS = 8
 MAX_BETA = 1e6
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 1.0, 365 * 24 * 3600.0
 
-
 JobDraft: TypeAlias = Mapping[str, Any]
-"""The fields of a JobSpec that a client set, by name; the others take the defaults of JobSpec."""
+"""The fields of a JobSpec that a client set, by name; the others take their defaults."""
 
-_UNSET: JobDraft = {"job_id_prefix": "", "batch_sizes": (), "default_batch_size": 0, "gpu": None}
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(JobSpec) if field.default is not MISSING}
+"""The values of fields that a client does not set."""
+
+_UNSET: JobDraft = {
+    "job_id": "",
+    "job_id_prefix": "",
+    "batch_sizes": (),
+    "default_batch_size": 0,
+    "gpu": None,
+}
 """Required fields, so that a draft without them can be checked."""
 
+_PATHS = {
+    "target_metric": "target.value",
+    "higher_is_better": "target.direction",
+    "beta_knob": "early_stopping.cost_bound.beta_knob",
+    "gpu": "gpus",
+}
+"""Where a request has a field, unless it has the same name there or is a parameter of a policy."""
 
-def resolve(
-    draft: JobDraft, new_id: str, policies: Mapping[str, Policy] = POLICIES, unknown_jobs: Iterable[str] = ()
-) -> JobSpec:
-    """Fills in the defaults; a draft without a job_id gets the new one. `unknown_jobs` are prior jobs that don't exist.
+_NOT_NEGATIVE = ("num_pruning_rounds", "window_size", "num_explorations", "prior_precision", "reward_precision")
+
+
+def path_of(name: str, policy: str) -> str:
+    """Where a request has a field of a JobSpec of this policy: "policy.gts.seed"."""
+    return f"policy.{policy}.{name}" if name in PARAMETERS else _PATHS.get(name, name)
+
+
+def resolve(draft: JobDraft, policies: Mapping[str, Policy] = POLICIES, unknown_jobs: Iterable[str] = ()) -> JobSpec:
+    """Fills in the defaults. `unknown_jobs` are prior jobs that don't exist.
 
     Raises:
         InvalidJobSpecError: with one violation per fault, all at once.
     """
-    values = {**_UNSET, "job_id": new_id, **draft}
+    values = {**_UNSET, **DEFAULTS, **draft}
     spec = JobSpec(**{**values, "batch_sizes": tuple(sorted(values["batch_sizes"]))})
-    faults = [Violation(f"job.{name}", fault) for name, fault in _faults(draft, spec, policies)]
+    faults = [Violation(f"job.{path_of(name, spec.policy)}", fault) for name, fault in _faults(draft, spec, policies)]
     if unknown := ", ".join(map(repr, unknown_jobs)):
         fault = f"names {unknown}, not registered on this server; list the ids of registered jobs"
-        faults.append(Violation("job.prior_job_ids", fault))
+        faults.append(Violation(f"job.{path_of('prior_job_ids', spec.policy)}", fault))
     if faults:
         raise InvalidJobSpecError(*faults)
-    return replace(spec, beta_knob=None) if spec.disable_early_stopping else spec
+    return spec
 
 
-def check_identical(job: Job, requested: JobSpec) -> None:
-    """Compares a job's configuration with the resolved one of another registration.
+def set_fields(draft: JobDraft) -> frozenset[str]:
+    """The optional fields that a client set."""
+    return frozenset(draft.keys() & (DEFAULTS.keys() | {"job_id_prefix"}))
 
-    If a person has changed the job's policy, the earlier one is confirmed too.
+
+def with_policy(job: Job, draft: JobDraft) -> JobSpec:
+    """A job's configuration with another policy.
+
+    Args:
+        job: The job.
+        draft: The policy and those of its parameters that are set. The others get the values that the job was
+            registered with, if it was registered with this policy, otherwise their defaults.
+
+    Raises:
+        InvalidJobSpecError: with one violation per fault, all at once.
+    """
+    registered = job.registered or job.spec
+    values = {name: DEFAULTS[name] for name in PARAMETERS}
+    if draft["policy"] == registered.policy:
+        values = {name: getattr(registered, name) for name in PARAMETERS}
+    # Prior jobs are kept for the policy that reads them.
+    spec = replace(job.spec, **{**values, **draft, "prior_job_ids": registered.prior_job_ids})
+    faults = list(_policy_faults(replace(spec, prior_job_ids=()), POLICIES))
+    if draft.get("prior_job_ids"):
+        faults.append(("prior_job_ids", "is only read when the job is created; leave it empty"))
+    if faults:
+        raise InvalidJobSpecError(*(Violation(path_of(name, spec.policy), fault) for name, fault in faults))
+    return spec
+
+
+def check_identical(job: Job, draft: JobDraft, requested: JobSpec) -> None:
+    """Compares a job's configuration with that of another registration.
+
+    A field that is not set now matches if it was not set when the job was registered, whatever the defaults are now, or
+    if its default is the registered value. If a person has changed the job's policy, the earlier one and the one in
+    force are both confirmed.
 
     Raises:
         JobDiffersError: lists every field that differs, with both values.
     """
-    registered = job.spec
-    if requested.policy == job.registered_policy:
-        requested = replace(requested, policy=registered.policy)
-    old, new = _flat(registered), _flat(requested)
-    differing = {
-        name: f"registered {_brief(old[name])}, requested {_brief(new[name])}" for name in old if old[name] != new[name]
-    }
+    registered = job.registered or job.spec
+    differing = [*_differences(job, draft, requested), *_policy_differences(registered, job, draft, requested)]
+    if differing and job.registered is not None and draft.get("policy") == job.spec.policy:
+        # Every parameter that is set has the value that is in force.
+        in_force = ((name, getattr(job.spec, name), draft[name]) for name in PARAMETERS if name in draft)
+        changed = [(name, old, new) for name, old, new in in_force if old != new]
+        differing = [*_differences(job, draft, requested), *changed]
     if differing:
-        raise JobDiffersError(registered.job_id, differing)
+        policy = requested.policy
+        violations = [
+            Violation(f"job.{path_of(name, policy)}", f"registered {_brief(old)}, requested {_brief(new)}")
+            for name, old, new in differing
+        ]
+        raise JobDiffersError(registered.job_id, violations)
+
+
+_Difference: TypeAlias = tuple[str, object, object]
+
+
+def _differences(job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Difference]:
+    """What differs, the policy aside."""
+    of_policy = {"policy", *PARAMETERS}
+    for field in fields(JobSpec):
+        if field.name in of_policy or _is_default(field.name, job, draft):
+            continue
+        old, new = getattr(job.spec, field.name), getattr(requested, field.name)
+        if field.name == "gpu":
+            yield from _gpu_differences(old, new)
+        elif old != new:
+            yield field.name, "off" if old is None else old, "off" if new is None else new
+
+
+def _gpu_differences(old: GpuGroup, new: GpuGroup) -> Iterator[_Difference]:
+    for field in fields(GpuGroup):
+        pair = getattr(old, field.name), getattr(new, field.name)
+        if pair[0] != pair[1]:
+            yield (f"gpus[0].{field.name}", *pair)
+
+
+def _policy_differences(registered: JobSpec, job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Difference]:
+    """What differs from the registered policy; nothing if the client leaves the policy to the server."""
+    if "policy" not in draft:
+        return
+    if requested.policy != registered.policy:
+        yield "policy", registered.policy, requested.policy
+        return
+    for name in PARAMETERS:
+        old, new = getattr(registered, name), getattr(requested, name)
+        if old != new and not _is_default(name, job, draft):
+            yield name, old, new
+
+
+def _is_default(name: str, job: Job, draft: JobDraft) -> bool:
+    """Whether a field was left to the server, now and when the job was registered."""
+    return name in DEFAULTS and name not in draft and name not in job.set_fields
 
 
 def _brief(value: object) -> str:
-    text = str(value)
+    text = "unset" if value is None else str(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 100 else f"{text[:99]}…"
-
-
-def _flat(spec: JobSpec) -> dict[str, object]:
-    values = asdict(spec)
-    gpu = values.pop("gpu")
-    values["policy"] = spec.policy
-    values["batch_sizes"] = list(spec.batch_sizes)
-    return values | {f"gpu.{name}": value for name, value in gpu.items()}
 
 
 def _faults(draft: JobDraft, spec: JobSpec, policies: Mapping[str, Policy]) -> Iterator[tuple[str, str]]:
     """Pairs of a field's name and what to change; `draft` tells which fields the client set."""
-    yield from _id_faults(spec, id_is_set="job_id" in draft)
+    yield from _id_faults(spec, has_prefix="job_id_prefix" in draft)
     yield from _batch_size_faults(spec)
+    yield from _target_faults(draft)
     yield from _number_faults(spec)
-    yield from _prior_faults(spec)
-    if "beta_knob" in draft and spec.disable_early_stopping:
-        yield "beta_knob", "is set although disable_early_stopping is true; unset one of the two"
-    if spec.policy in policies:
-        yield from policies[spec.policy].faults(spec)
-    else:
-        known = ", ".join(f"POLICY_{name}" for name in policies)
-        yield "policy", f"{spec.policy} is not known to this server; use one of {known}"
+    yield from _policy_faults(spec, policies)
     yield from _gpu_faults(draft.get("gpu"))
 
 
-def _id_faults(spec: JobSpec, *, id_is_set: bool) -> Iterator[tuple[str, str]]:
-    prefix = spec.job_id_prefix
-    if not prefix:
-        yield "job_id_prefix", "is empty; set it to the common start of this job's ids"
-    if fault := identifier_fault(prefix):
-        yield "job_id_prefix", fault
-    if not id_is_set:
-        longest = MAX_ID_LENGTH - GENERATED_LENGTH
-        if longest < len(prefix) <= MAX_ID_LENGTH:
-            yield "job_id_prefix", f"leaves no room for a generated id; use at most {longest} characters"
-        return
+def _id_faults(spec: JobSpec, *, has_prefix: bool) -> Iterator[tuple[str, str]]:
+    if not spec.job_id:
+        yield "job_id", "is empty; set the id of the job, the same at every launch"
     if fault := identifier_fault(spec.job_id):
         yield "job_id", fault
-    if not spec.job_id:
-        yield "job_id", "is empty; leave it unset to have one generated, or start it with the prefix"
-    elif not spec.job_id.startswith(prefix):
+    if not has_prefix:
+        return
+    prefix = spec.job_id_prefix
+    if not prefix:
+        yield "job_id_prefix", "is empty; leave it unset, or set it to the common start of this job's ids"
+    if fault := identifier_fault(prefix):
+        yield "job_id_prefix", fault
+    if not spec.job_id.startswith(prefix):
         yield "job_id", f"{spec.job_id!r} does not start with its prefix {prefix!r}; change one of the two"
 
 
@@ -130,8 +211,15 @@ def _batch_size_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
         yield "default_batch_size", f"{spec.default_batch_size} is not among batch_sizes ({listed}); use one of them"
 
 
-def _prior_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    priors = spec.prior_job_ids
+def _target_faults(draft: JobDraft) -> Iterator[tuple[str, str]]:
+    if "target_metric" not in draft:
+        yield "target_metric", "is not set; set it to the validation metric at which a model is good enough"
+    if "higher_is_better" not in draft:
+        known = "DIRECTION_HIGHER_IS_BETTER or DIRECTION_LOWER_IS_BETTER"
+        yield "higher_is_better", f"is not set, or unknown to this server; use {known}"
+
+
+def _prior_faults(job_id: str, priors: Sequence[str]) -> Iterator[tuple[str, str]]:
     if len(priors) > MAX_PRIOR_JOBS:
         yield "prior_job_ids", f"lists {len(priors)} jobs; list at most {MAX_PRIOR_JOBS}"
     for name, count in Counter(priors).items():
@@ -139,25 +227,17 @@ def _prior_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
             yield "prior_job_ids", f"has an id that {fault}"
         if count > 1:
             yield "prior_job_ids", f"{name!r} is listed {count} times; list every job once"
-    if spec.job_id in priors:
+    if job_id in priors:
         yield "prior_job_ids", "names the job itself; list jobs that were registered before"
 
 
 def _number_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    for field in fields(spec):
-        value = getattr(spec, field.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            yield field.name, f"is {value}; use a finite number"
-    for name in (
-        "num_pruning_rounds",
-        "window_size",
-        "mab_num_explorations",
-        "mab_prior_precision",
-        "reward_precision",
-        "trial_lease_seconds",
-    ):
-        if (value := getattr(spec, name)) < 0:
-            yield name, f"is {value}; use 0 or more"
+    for name in ("eta_knob", "beta_knob", "target_metric", "trial_lease_seconds"):
+        value = getattr(spec, name)
+        if value is not None and not math.isfinite(value):
+            yield name, f"is {value}; use a finite number"
+    if spec.trial_lease_seconds < 0:
+        yield "trial_lease_seconds", f"is {spec.trial_lease_seconds}; use 0 or more"
     if spec.max_epochs < 1:
         yield "max_epochs", f"is {spec.max_epochs}; use 1 or more"
     if 0 < spec.trial_lease_seconds < MIN_LEASE_SECONDS:
@@ -172,18 +252,34 @@ def _number_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
     if spec.beta_knob is not None and spec.beta_knob <= 0:
         yield "beta_knob", f"is {spec.beta_knob}; use more than 0, usually 1.5 to 3"
     if spec.beta_knob is not None and MAX_BETA < spec.beta_knob < math.inf:
-        yield "beta_knob", f"is above {MAX_BETA:g}, which stops nothing; set disable_early_stopping instead"
+        yield "beta_knob", f"is above {MAX_BETA:g}, which stops nothing; disable early stopping instead"
 
 
-def _gpu_faults(gpu: GpuConfig | None) -> Iterator[tuple[str, str]]:
-    if gpu is None:
-        yield "gpu", "is not set; set max_power_watts, number_of_gpus and gpu_model"
+def _policy_faults(spec: JobSpec, policies: Mapping[str, Policy]) -> Iterator[tuple[str, str]]:
+    if spec.policy not in policies:
+        yield "policy", f"is not known to this server, or unset; use one of {', '.join(policies)}"
         return
-    if not math.isfinite(gpu.max_power_watts) or gpu.max_power_watts <= 0:
-        yield "gpu.max_power_watts", f"is {gpu.max_power_watts}; use the watts of all GPUs together, above 0"
-    if gpu.number_of_gpus < 1:
-        yield "gpu.number_of_gpus", f"is {gpu.number_of_gpus}; use 1 or more"
+    for name in PARAMETERS:
+        value = getattr(spec, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            yield name, f"is {value}; use a finite number"
+        if name in _NOT_NEGATIVE and value < 0:
+            yield name, f"is {value}; use 0 or more"
+    yield from _prior_faults(spec.job_id, spec.prior_job_ids)
+    yield from policies[spec.policy].faults(spec)
+
+
+def _gpu_faults(gpu: GpuGroup | int | None) -> Iterator[tuple[str, str]]:
+    """The faults of the GPUs; a number is that of the groups, if there is not exactly one."""
+    if not isinstance(gpu, GpuGroup):
+        yield "gpu", f"has {gpu or 0} groups; this version trains with exactly one group of equal GPUs"
+        return
     if not gpu.gpu_model:
-        yield "gpu.gpu_model", "is empty; set it to the model's name"
+        yield "gpus[0].gpu_model", "is empty; set it to the model's name"
     if fault := identifier_fault(gpu.gpu_model):
-        yield "gpu.gpu_model", fault
+        yield "gpus[0].gpu_model", fault
+    if gpu.count < 1:
+        yield "gpus[0].count", f"is {gpu.count}; use 1 or more"
+    if not math.isfinite(gpu.max_power_watts_per_gpu) or gpu.max_power_watts_per_gpu <= 0:
+        watts = gpu.max_power_watts_per_gpu
+        yield "gpus[0].max_power_watts_per_gpu", f"is {watts}; use the watts of one GPU, above 0"

@@ -11,6 +11,7 @@ from datetime import timedelta
 from wattwise_server.clock import Clock
 from wattwise_server.config import Limits
 from wattwise_server.domain import (
+    PARAMETERS,
     TRAINER_END_REASONS,
     Decision,
     EndReason,
@@ -47,7 +48,7 @@ from wattwise_server.policy.requests import requested
 from wattwise_server.policy.stopping import decide, judge, stopped_early, why_unbounded
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction, TrialList
-from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve
+from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve, set_fields
 from wattwise_server.usecases.labels import NO_LABELS, label_faults
 from wattwise_server.usecases.lifecycle import Lifecycle, after
 from wattwise_server.usecases.lookup import (
@@ -108,26 +109,27 @@ class Optimizer:
             JobDiffersError: the id has another configuration.
             TooManyJobsError: the prefix has reached its limit of jobs.
         """
-        new_id = f"{draft.get('job_id_prefix')}-{secrets.token_hex(4)}"
-        known = None
-        if "job_id" in draft and ("policy" not in draft or "prior_job_ids" in draft):
-            known = await self._job(draft["job_id"])
-        if known is not None and draft.get("policy", known.spec.policy) == known.spec.policy:
-            # A job keeps its policy when the default changes, and its configuration when a person changes the policy.
-            draft = {**draft, "policy": known.registered_policy or known.spec.policy}
+        known, full = None, draft
+        if "policy" not in draft or "prior_job_ids" in draft:
+            known = await self._job(draft.get("job_id", ""))
+        if known is not None and "policy" not in draft:
+            # A job keeps its policy.
+            registered = known.registered or known.spec
+            full = {**draft, **{name: getattr(registered, name) for name in ("policy", *PARAMETERS)}}
         listed = () if known else draft.get("prior_job_ids", ())[:MAX_PRIOR_JOBS]
         # Read before the job's own transaction: no call ever locks two jobs.
         found = {job_id: await self._job(job_id) for job_id in listed if job_id != draft.get("job_id")}
-        spec = resolve(draft, new_id, unknown_jobs=[job_id for job_id, job in found.items() if job is None])
+        spec = resolve(full, unknown_jobs=[job_id for job_id, job in found.items() if job is None])
         priors = [(prior, await self._prior(prior)) for prior in found.values() if prior is not None]
         async with self._store.transaction(spec.job_id) as tx:
             if tx.job is not None:
-                check_identical(tx.job, spec)
+                check_identical(tx.job, draft, spec)
                 return tx.job, False
             if limit := self._limits.max_jobs_per_prefix:
                 await tx.make_room(reach or spec.job_id_prefix, limit)
             search = POLICIES[spec.policy].register(spec, [evidence for _, evidence in priors])
-            job = Job(spec, search, self._clock(), first_notes=search.notes if priors else "")
+            notes = search.notes if priors else ""
+            job = Job(spec, search, self._clock(), first_notes=notes, set_fields=set_fields(draft))
             tx.save_job(job)
             self._publisher.publish(tx, JobRegistered(job))
             for prior, evidence in priors:
@@ -144,8 +146,8 @@ class Optimizer:
     def _warn_of_prior(self, tx: Transaction, job: Job, prior: Job, evidence: Prior) -> None:
         """Logs what makes a prior job misleading or useless; both may be intended."""
         spec = job.spec
-        target = spec.target_metric, spec.higher_is_better_metric
-        if target != (prior.spec.target_metric, prior.spec.higher_is_better_metric):
+        target = spec.target_metric, spec.higher_is_better
+        if target != (prior.spec.target_metric, prior.spec.higher_is_better):
             self._publisher.publish(tx, PriorDiffers(job, prior))
         tried = evidence.epochs.keys() | evidence.missed.keys()
         if not tried:

@@ -45,7 +45,7 @@ def rebuilt(job: Job, events: Iterable[JobEvent]) -> Search:
     """
     policy = POLICIES[job.spec.policy]
     search = policy.register(job.spec, ())
-    if job.first_notes and job.registered_policy is None:
+    if job.first_notes and job.spec.policy == (job.registered or job.spec).policy:
         search = replace(search, notes=job.first_notes)
     for event in events:
         trial = event.trial

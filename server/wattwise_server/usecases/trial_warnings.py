@@ -64,10 +64,10 @@ def in_report(
     elif number == epoch == 1 and reached:
         message = (
             f"the job's first trial reached the target {spec.target_metric:g} with {metric:g} in its first epoch: "
-            f"register the job under a new job_id with a target_metric that takes training, or with "
-            f"higher_is_better_metric={_other_direction(spec)} if {_other_better(spec)} metric is better"
+            "register the job under a new job_id with a target that takes training, or, if "
+            f"{_other_better(spec)} metric is better, with that direction"
         )
-        yield TrialWarning(WarningReason.TARGET_REACHED_AT_ONCE, "job.target_metric", message, number)
+        yield TrialWarning(WarningReason.TARGET_REACHED_AT_ONCE, "job.target.value", message, number)
     if before is None and not measurement.energy_joules and spec.eta_knob:
         what = "no energy was measured" if measurement.energy_joules is None else "0 J were reported"
         message = (
@@ -83,17 +83,17 @@ def _of_ranges(
     """The warning of a metric or a target that seems to be in percent while the other one is not."""
     epoch, metric, target = measurement.epoch, measurement.metric, spec.target_metric
     # A loss above 1 is usual, and NaN is reported by a training that has diverged.
-    if not spec.higher_is_better_metric or math.isnan(metric):
+    if not spec.higher_is_better or math.isnan(metric):
         return None
     if 0 <= target <= 1 and not 0 <= metric <= 1:
         message = (
             f"the metric is {metric:g} in epoch {epoch}, outside of [0, 1], while the target {target:g} is inside: "
-            "report the metric and set target_metric in the same unit"
+            "report the metric and set the target in the same unit"
         )
         if before is None and reached:
             message += (
                 "; or, if it is a loss, which is to fall to the target, register the job under a new job_id with "
-                "higher_is_better_metric=false"
+                "the direction DIRECTION_LOWER_IS_BETTER"
             )
         return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "result.measurement.metric", message, number)
     # A first epoch below 1 percent is usual, and 0 has no unit.
@@ -101,9 +101,9 @@ def _of_ranges(
     if target > 1 and later and 0 < metric <= 1 and (before is None or 0 <= before.metric <= 1):
         message = (
             f"the metric is {metric:g} in epoch {epoch}, within [0, 1], while the target {target:g} is above 1, which "
-            "such a metric never reaches: report the metric and set target_metric in the same unit"
+            "such a metric never reaches: report the metric and set the target in the same unit"
         )
-        return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "job.target_metric", message, number)
+        return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "job.target.value", message, number)
     return None
 
 
@@ -153,7 +153,7 @@ def of_cheap_delivery(job: Job, trial: Trial, cost: float) -> TrialWarning | Non
 
 def is_perfect_at_once(spec: JobSpec, last: Measurement) -> bool:
     """Whether the first epoch of a trial ended with the best metric there is."""
-    best = (1.0 if spec.target_metric <= 1 else 100.0) if spec.higher_is_better_metric else 0.0
+    best = (1.0 if spec.target_metric <= 1 else 100.0) if spec.higher_is_better else 0.0
     return last.epoch == 1 and last.metric == best
 
 
@@ -201,7 +201,7 @@ def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measur
     first = span.first
     if first is None or span.epochs < LEAST_EPOCHS_TO_MOVE_AWAY:
         return
-    if spec.higher_is_better_metric:
+    if spec.higher_is_better:
         away = span.most is not None and span.most <= first and last.metric < first
     else:
         away = span.least is not None and span.least >= first and last.metric > first
@@ -209,9 +209,9 @@ def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measur
         message = (
             f"in {span.epochs} epochs the metric went from {first:g} to {last.metric:g}, away from the target "
             f"{spec.target_metric:g}: if {_other_better(spec)} metric is better, register the job under a new job_id "
-            f"with higher_is_better_metric={_other_direction(spec)}"
+            "with that direction"
         )
-        yield TrialWarning(WarningReason.METRIC_MOVES_AWAY, "job.higher_is_better_metric", message, trial.number)
+        yield TrialWarning(WarningReason.METRIC_MOVES_AWAY, "job.target.direction", message, trial.number)
 
 
 def of_unconnected_ranks(trial: Trial, ranks: int) -> Iterator[TrialWarning]:
@@ -298,9 +298,5 @@ def _contradicts(ended: Trial, last: Measurement, warning: TrialWarning) -> bool
     return ended.number > warning.trial_number and not has
 
 
-def _other_direction(spec: JobSpec) -> str:
-    return "false" if spec.higher_is_better_metric else "true"
-
-
 def _other_better(spec: JobSpec) -> str:
-    return "a lower" if spec.higher_is_better_metric else "a higher"
+    return "a lower" if spec.higher_is_better else "a higher"

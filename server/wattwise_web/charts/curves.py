@@ -86,7 +86,7 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
     sizes = {curve.trial.id.batch_size for curve in found}
     x = number_axis("x", "epoch", [value["x"] for value in values])
     metrics = [value["y"] for value in values]
-    layers = _layers(spec, x, _metric_axis([*metrics, spec.target_metric]), sizes, of_job=of_job)
+    layers = _layers(spec, x, _metric_axis([*metrics, spec.target.value]), sizes, of_job=of_job)
     computed = [
         {"calculate": "datum.b + ''", "as": "batch"},
         {"calculate": "datum.n + (datum.g ? ', running' : '')", "as": "trial"},
@@ -94,9 +94,9 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
     ]
     if of_job:
         which = "of the newest ended trial of each batch size, and thicker of running trials"
-        caption = f"The metric by epoch, {which}; the dashed line is the target, {spec.target_metric:g}."
+        caption = f"The metric by epoch, {which}; the dashed line is the target, {spec.target.value:g}."
     else:
-        caption = f"The dashed line is the target, {spec.target_metric:g}."
+        caption = f"The dashed line is the target, {spec.target.value:g}."
     return replace(table, caption=caption, spec=base(values, layers, computed=computed))
 
 
@@ -134,7 +134,7 @@ def _layers(spec: v1.JobSpec, x: Spec, y: Spec, sizes: set[int], *, of_job: bool
         }
 
     target = rule(
-        [{"target": spec.target_metric}], {"y": {"field": "target", "type": "quantitative"}}, strokeDash=[4, 4]
+        [{"target": spec.target.value}], {"y": {"field": "target", "type": "quantitative"}}, strokeDash=[4, 4]
     )
     return [
         line("!datum.g", strokeWidth=1.4, opacity=0.8),

@@ -28,7 +28,7 @@ _Walks = dict[str, tuple[PlayedTrial, ...]]
 def trials(world: str, policy: Policy, recurrences: int = _RECURRENCES) -> tuple[PlayedTrial, ...]:
     """The trials of a policy, some of which run at the same time."""
     made = loaded(NOWHERE, world, None, None)
-    job = job_spec(made, "replay-1", policy="POLICY_KNOWLEDGE_GRADIENT", eta=0.5, beta=2.0, seed=0, window=0)
+    job = job_spec(made, "replay-1", policy="knowledge_gradient", eta=0.5, beta=2.0, seed=0, window=0)
     return play(InProcess(job, ("VARIANT", policy)), World(made), 0, recurrences, at_once=_AT_ONCE).trials
 
 
@@ -66,7 +66,7 @@ def test_without_misses_only_successes_count(complete: _Walks) -> None:
     """The cost of a model is that of a trial which reaches the target, although others have missed it."""
     assert any(not trial.target_reached for trial in complete["all-fail"])
     made = loaded(NOWHERE, "all-fail", None, None)
-    job = job_spec(made, "replay-1", policy="POLICY_KNOWLEDGE_GRADIENT", eta=0.5, beta=2.0, seed=0, window=0)
+    job = job_spec(made, "replay-1", policy="knowledge_gradient", eta=0.5, beta=2.0, seed=0, window=0)
     with_misses, without = (
         InProcess(job, ("VARIANT", policy))
         for policy in (KnowledgeGradient(), ablation.PARTS["misses in the cost of a model"]())

@@ -31,7 +31,7 @@ from benchmarks.decisions.scores import (
 )
 from tests.replay.worlds import workload
 
-_PRUNING = Contender("POLICY_PRUNING_GTS", PruningGts)
+_PRUNING = Contender("pruning_gts", PruningGts)
 
 
 class Stubborn(Gts):
@@ -41,7 +41,7 @@ class Stubborn(Gts):
         return Choice(spec.default_batch_size, "it is the default")
 
 
-_STUBBORN = Contender("POLICY_GTS", Stubborn)
+_STUBBORN = Contender("gts", Stubborn)
 
 
 @pytest.mark.parametrize("case", [Case("1"), Case("1", mirrored_at=20), Case("all-fail"), Case("random-4", eta=1.0)])
@@ -104,8 +104,8 @@ def test_a_failing_policy_is_named() -> None:
         def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - the protocol's
             raise ValueError(f"not {spec.policy}")
 
-    with pytest.raises(ReplayError, match=r"^POLICY_MINE \(policy/mine\.py\) failed in register: ValueError: not GTS$"):
-        score(Case("made", recurrences=1), workload(1), Contender("POLICY_MINE", Failing), (0,))
+    with pytest.raises(ReplayError, match=r"^mine \(policy/mine\.py\) failed in register: ValueError: not GTS$"):
+        score(Case("made", recurrences=1), workload(1), Contender("mine", Failing), (0,))
 
 
 def test_groups_of_seeds_are_joined_in_order() -> None:
@@ -156,7 +156,7 @@ def test_baselines_are_run_but_not_counted() -> None:
     made = workload(2, 1)
     counting = _Counting()
     found = score(
-        Case("made", recurrences=10, eta=1.0, baseline_every=5), made, Contender("POLICY_GTS", lambda: counting), (0,)
+        Case("made", recurrences=10, eta=1.0, baseline_every=5), made, Contender("gts", lambda: counting), (0,)
     )
     assert counting.numbers == [1, *range(3, 8), *range(9, 13)]
     assert found.played.costs.tolist() == [[100.0] * 10]
@@ -186,5 +186,5 @@ class _Alarming(Stubborn):
 def test_alarms_are_distinct_changes() -> None:
     """A change that stays for three trials is one alarm; a policy that notices none has none."""
     case, made = Case("made", recurrences=10), workload(1)
-    assert played(case, made, Contender("POLICY_GTS", _Alarming), range(2)).alarms.tolist() == [3, 3]
+    assert played(case, made, Contender("gts", _Alarming), range(2)).alarms.tolist() == [3, 3]
     assert played(case, made, _STUBBORN, range(2)).alarms.tolist() == [0, 0]

@@ -239,10 +239,10 @@ def test_limits_that_are_met_give_status_0(
     row = Row("unlucky", "row", [Case("3", recurrences=30)], {ALL: 9.0}, no_worse=True)
     monkeypatch.setattr(command, "rows", _rows(row))
     file = tmp_path / "table.json"
-    words = ("--policy", "POLICY_GTS", "--processes", "1")
+    words = ("--policy", "gts", "--processes", "1")
     assert command.main((*words, "--quick", "--json", str(file))) == 0
     written = json.loads(file.read_text())
-    (ratios,) = (each["all"] for each in written["cases"]["POLICY_GTS"].values())
+    (ratios,) = (each["all"] for each in written["cases"]["gts"].values())
     assert len(ratios) == 3
     assert command.main((*words, "--seeds", "3", "--baseline", str(file))) == 0
     file.write_text(file.read_text().replace(f"{ratios[0]}", f"{ratios[0] - 0.1}"))
@@ -258,7 +258,7 @@ def test_another_default_is_named(
     power = folder / "summary_power_t4.csv"
     power.write_text(power.read_text().replace(",32,", ",64,"))
     monkeypatch.setattr(command, "rows", _rows(Row("settings", "one", [Case("squad/t4", target=84.0, recurrences=2)])))
-    words = ("--traces", str(folder), "--seeds", "1", "--processes", "1", "--policy", "POLICY_GTS")
+    words = ("--traces", str(folder), "--seeds", "1", "--processes", "1", "--policy", "gts")
     assert command.main(words) == 0
     note = "squad/t4: the default batch size 32 was not measured; 64 replaces it."
     assert capsys.readouterr().out.splitlines()[-1] == note
@@ -269,7 +269,7 @@ def test_several_processes_play_the_same(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(command, "rows", _rows(Row("others", "one", [Case("3", recurrences=3)])))
     tables = []
     for processes in ("1", "2"):
-        assert command.main(("--seeds", "6", "--policy", "POLICY_GTS", "--processes", processes)) == 0
+        assert command.main(("--seeds", "6", "--policy", "gts", "--processes", processes)) == 0
         tables.append(capsys.readouterr().out)
     assert tables[0] == tables[1]
 

@@ -91,7 +91,7 @@ def test_the_demo_is_recorded_as_it_runs() -> None:
     made = Case("demo").load()
     job = job_spec("demo", list(BATCH_SIZES), DEFAULT)
     assert (made.sizes, made.default_batch_size) == (list(job.batch_sizes), job.default_batch_size)
-    assert (made.target_metric, made.higher_is_better) == (job.target_metric, job.higher_is_better_metric)
+    assert (made.target_metric, made.higher_is_better) == (job.target_metric, job.higher_is_better)
     assert (made.max_epochs, job.beta_knob) == (job.max_epochs, 3.0)
     assert {len(each.runs) for each in made.batch_sizes} == {32}
 

@@ -50,7 +50,7 @@ def piped(*words: str, missing: tuple[str, ...] = ()) -> list[str]:
 @pytest.fixture
 def trainer(stub: v1.BatchSizeOptimizerStub) -> Trainer:
     """A job whose trials ended in every way: reached, missed, out of memory, running; with two monitors."""
-    trainer = Trainer(stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    trainer = Trainer(stub, policy="knowledge_gradient")
     trainer.report(trainer.next(), 5_000, metric=0.951234567, epoch=3, time=725, monitor=monitor_of("nvml"))
     trainer.report(trainer.next(), 50_000, metric=0.3, epoch=2, time=7_000, monitor=monitor_of("estimate"))
     trial = trainer.next()

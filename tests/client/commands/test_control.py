@@ -20,7 +20,7 @@ from tests.terminal import on_terminal, wattwise
 @pytest.fixture
 def trainer(stub: v1.BatchSizeOptimizerStub) -> Trainer:
     """A job of the default policy with batch sizes 8, 16, 32 and 64."""
-    return Trainer(stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    return Trainer(stub, policy="knowledge_gradient")
 
 
 def test_reset_revives_an_exhausted_job(ask: Ask, trainer: Trainer) -> None:
@@ -45,7 +45,7 @@ def test_reset_of_a_job_that_another_version_has_stored(tmp_path: Path, ask: Ask
     """A search in a format of another version is refused with what to do; a reset begins it again."""
     with LiveServer(tmp_path) as server:
         server.start()
-        trainer = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+        trainer = Trainer(server.trainer, policy="knowledge_gradient")
         trainer.run(10)
         server.stop()
         with closing(sqlite3.connect(server.database)) as database, database:
@@ -247,7 +247,7 @@ def test_policy(ask: Ask, trainer: Trainer, policy: str) -> None:
     assert row(ask("jobs", "show", trainer.job_id), "policy") == ["policy", words]
 
 
-@pytest.mark.parametrize("spelling", ["POLICY_PRUNING_GTS", "PRUNING_GTS", "Pruning-GTS", "policy_pruning_gts"])
+@pytest.mark.parametrize("spelling", ["pruning_gts", "Pruning_Gts", "Pruning-GTS"])
 def test_policy_as_the_protos_spell_it(ask: Ask, trainer: Trainer, spelling: str) -> None:
     """The name in the protos is accepted too, in any case."""
     answer = ask("jobs", "set-policy", trainer.job_id, spelling)

@@ -76,7 +76,7 @@ def test_json_lines(ask: Ask, trainer: Trainer) -> None:
 
 def test_formulas_are_texts(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A text that a spreadsheet would run as a formula has an apostrophe in front; a number has not."""
-    trainer = Trainer(stub, job_id="=1+1", job_id_prefix="=", target_metric=-0.5, higher_is_better_metric=False)
+    trainer = Trainer(stub, job_id="=1+1", job_id_prefix="=", target_metric=-0.5, higher_is_better=False)
     trainer.report(trainer.next(), 10.0, metric=-1.0)
     (row,) = csv.DictReader(io.StringIO(ask("jobs", "export", trainer.job_id), newline=""))
     assert (row["job"], row["metric"]) == ("'=1+1", "-1.0")
@@ -96,7 +96,7 @@ def test_no_formula_behind_a_semicolon(
 ) -> None:
     """Where a spreadsheet separates cells at semicolons, no text of a trainer is a formula; numbers are imported."""
     job_id = "a;=1+1;\uff0d1"
-    trainer = Trainer(stub, job_id=job_id, job_id_prefix="a", target_metric=-0.5, higher_is_better_metric=False)
+    trainer = Trainer(stub, job_id=job_id, job_id_prefix="a", target_metric=-0.5, higher_is_better=False)
     labels = {"note": 'x;=HYPERLINK("http://evil.example");@SUM(1)'}
     request = v1.GetNextBatchSizeRequest(job_id=job_id, launch_id="=1;+1", labels=labels)
     trainer.report(stub.GetNextBatchSize(request).trial, 10.0, metric=-1.0)
@@ -105,7 +105,7 @@ def test_no_formula_behind_a_semicolon(
     capsys.readouterr()
     cells = [cell for row in csv.reader(file.read_text().splitlines(), delimiter=";") for cell in row]
     assert not [cell for cell in cells if cell.startswith(tuple("=+-@\uff0d"))]
-    other = Trainer(stub, target_metric=-0.5, higher_is_better_metric=False)
+    other = Trainer(stub, target_metric=-0.5, higher_is_better=False)
     assert main(["jobs", "import", other.job_id, str(file)]) == 0
     # The columns that are ignored are named on stderr.
     capsys.readouterr()

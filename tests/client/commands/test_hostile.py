@@ -63,7 +63,7 @@ CHANGES: Mapping[str, Callable[[Message], None]] = {
 @pytest.fixture(scope="module")
 def job(grpc_server: LiveServer) -> str:
     """A job with trials that ended in every way."""
-    trainer = Trainer(grpc_server.trainer, job_id=JOB, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    trainer = Trainer(grpc_server.trainer, job_id=JOB, policy="knowledge_gradient")
     for cost in (5_000, 5_100, 4_000, 5_200):
         trainer.report(trainer.next(), cost, metric=0.95, epoch=3, time=725, monitor=monitor_of("nvml"))
     trainer.report(trainer.next(), 50_000, metric=0.3, epoch=2, time=7_000, monitor=monitor_of("estimate"))

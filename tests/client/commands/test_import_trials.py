@@ -18,7 +18,7 @@ from tests.jobs import Trainer, job_spec
 
 HEADING = "trial,batch_size,epoch,time_seconds,energy_joules,metric"
 REACHED = "ended by target reached"
-SPEC = job_spec(higher_is_better_metric=True)
+SPEC = job_spec(higher_is_better=True)
 HISTORY = f"""{HEADING},end_reason,limit_watts_per_gpu,start_time
 a,16,1,10,100,0.5,,250,2026-10-01 22:00
 a,16,2,20,200,0.95,,,
@@ -32,7 +32,7 @@ e,8,2,18,180,0.3,error,,
 @pytest.fixture
 def trainer(stub: v1.BatchSizeOptimizerStub) -> Trainer:
     """A job of the default policy with batch sizes 8, 16, 32, 64, target 0.9 and at most 10 epochs."""
-    return Trainer(stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    return Trainer(stub, policy="knowledge_gradient")
 
 
 def written(folder: Path, text: str) -> str:
@@ -365,5 +365,5 @@ def test_examples(tmp_path: Path, text: str) -> None:
     lines = [line.strip() for line in text.splitlines() if line.startswith(starts)]
     path = tmp_path / "trials.csv"
     path.write_text("\n".join(lines))
-    trials = read(path, job_spec(batch_sizes=[128, 256, 1024], higher_is_better_metric=True)).trials
+    trials = read(path, job_spec(batch_sizes=[128, 256, 1024], higher_is_better=True)).trials
     assert len(trials) >= 2

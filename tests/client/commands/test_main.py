@@ -198,7 +198,7 @@ def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Of a job without pruning neither a stage nor the role of a trial is printed; its policy is."""
-    trainer = Trainer(stub, policy=v1.POLICY_UNSPECIFIED)
+    trainer = Trainer(stub, policy=None)
     trial = trainer.next()
     trainer.report(trial, 500, metric=0.1, time=10.0)
     trainer.report(trial, 1000, epoch=2, time=20.0)
@@ -214,7 +214,7 @@ def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerS
 
 def test_stuck_job_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A job without pruning is stuck if no batch size fits into memory; no batch size is used then, or is next."""
-    trainer = Trainer(stub, batch_sizes=[16], policy=v1.POLICY_UNSPECIFIED)
+    trainer = Trainer(stub, batch_sizes=[16], policy=None)
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck", "none"]
     for action in ("list", "savings"):
@@ -228,7 +228,7 @@ def test_stuck_job_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
 
 def test_job_that_only_misses_its_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Once every batch size has missed the target, the job shows what to change."""
-    trainer = Trainer(stub, batch_sizes=[8, 16], policy=v1.POLICY_UNSPECIFIED)
+    trainer = Trainer(stub, batch_sizes=[8, 16], policy=None)
     trainer.run(10, converges=False)
     assert not any(line.startswith("advice") for line in ask("jobs", "show", trainer.job_id).splitlines())
     trainer.run(10, converges=False)
@@ -408,7 +408,7 @@ def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A trial has reached its target, within or over budget, missed it, or not yet; a crashed one shows nothing."""
-    trainer = Trainer(stub, trial_lease_seconds=0, higher_is_better_metric=False, target_metric=0.5)
+    trainer = Trainer(stub, trial_lease_seconds=0, higher_is_better=False, target_metric=0.5)
     trainer.report(trainer.next(), 10, metric=0.4)
     trainer.report(trainer.next(), 100, metric=0.4)
     trainer.report(trainer.next(), 10, metric=0.6, epoch=10)

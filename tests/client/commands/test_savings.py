@@ -293,7 +293,7 @@ def test_savings_fit_a_terminal(saving: Trainer) -> None:
 
 def test_next_launch_is_previewed(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """What the next launch may get is shown with shares that add up to one."""
-    trainer = Trainer(stub, num_pruning_rounds=0, mab_num_explorations=1, mab_seed=None)
+    trainer = Trainer(stub, num_pruning_rounds=0, num_explorations=1, seed=None)
     text = row(ask("jobs", "show", trainer.job_id), "next launch")[1]
     shares = [int(part.split("%")[0]) for part in text.split("(")[1:]]
     assert len(shares) == 3

@@ -15,7 +15,7 @@ from tests.terminal import on_terminal, wattwise
 @pytest.fixture
 def trainer(stub: v1.BatchSizeOptimizerStub) -> Trainer:
     """A job whose first trial is one of the default, with three epochs; its second is another one."""
-    trainer = Trainer(stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    trainer = Trainer(stub, policy="knowledge_gradient")
     request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, labels={"host": "node7", "commit": "abc"})
     trial = stub.GetNextBatchSize(request).trial
     for epoch, metric in ((1, 0.5), (2, 0.7), (3, 0.95)):

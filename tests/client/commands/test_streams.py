@@ -48,8 +48,8 @@ batch_sizes = [8]
 default_batch_size = 8
 target_metric = 0.9
 [job.gpu]
-max_power_watts = 100
-number_of_gpus = 1
+count = 1
+max_power_watts_per_gpu = 100
 gpu_model = "é"
 [train]
 command = ["true", "é"]

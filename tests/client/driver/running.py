@@ -24,10 +24,10 @@ JOB: dict[str, Any] = {
     "default_batch_size": 16,
     "target_metric": 0.9,
     "max_epochs": 3,
-    "disable_early_stopping": True,
+    "beta_knob": "off",
     "num_pruning_rounds": 1,
-    "mab_seed": 1,
-    "policy": "POLICY_PRUNING_GTS",
+    "seed": 1,
+    "policy": "pruning_gts",
 }
 RUN: dict[str, Any] = {"recurrences": 2, "max_tries": 3, "seed": 100, "monitor": "estimate:100", "grace_seconds": 5}
 

@@ -28,7 +28,7 @@ def requested(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     spec = job_spec()
     with Client(server.address) as client:
         client.register_job(spec)
-        trial = client.get_next_batch_size(spec.job_id or "", launch_id="the-driver's").trial
+        trial = client.get_next_batch_size(spec.job_id, launch_id="the-driver's").trial
     values = {
         "SERVER": server.address,
         "JOB_SPEC": spec_to_json(spec),

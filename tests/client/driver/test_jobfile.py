@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from wattwise import GpuConfig, Violation
+from wattwise import GpuGroup, Violation
 from wattwise.driver.jobfile import JobFileError, read
 
 from tests.client.driver.running import HOUSE, Runs, ended, write_job
@@ -50,17 +50,17 @@ def test_minimal_file(tmp_path: Path) -> None:
 def test_gpus_of_the_file(tmp_path: Path) -> None:
     """[job.gpu] replaces the GPUs that the monitor finds."""
     path = tmp_path / "job.toml"
-    path.write_text(f'{MINIMAL}[job.gpu]\nmax_power_watts = 300\nnumber_of_gpus = 2\ngpu_model = "X"\n')
-    assert read(path).job.gpu == GpuConfig(max_power_watts=300.0, number_of_gpus=2, gpu_model="X")
+    path.write_text(f'{MINIMAL}[job.gpu]\ngpu_model = "X"\ncount = 2\nmax_power_watts_per_gpu = 150\n')
+    assert read(path).job.gpu == GpuGroup(gpu_model="X", count=2, max_power_watts_per_gpu=150.0)
 
 
 def test_part_of_the_gpus(runs: Runs) -> None:
     """The monitor provides what [job.gpu] leaves out."""
     job = write_job(runs.folder, ["true"], run={"monitor": "estimate:70"})
-    job.write_text(f"{job.read_text()}\n[job.gpu]\nmax_power_watts = 300\n")
+    job.write_text(f"{job.read_text()}\n[job.gpu]\nmax_power_watts_per_gpu = 300\n")
     done = runs.run(job, "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert '"gpu":{"max_power_watts":300.0,"number_of_gpus":1,"gpu_model":"estimate (70 W)"}' in done.stdout
+    assert '"gpu":{"gpu_model":"estimate (70 W)","count":1,"max_power_watts_per_gpu":300.0}' in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
         target_metric = "high"
         learn_reward_precision = 1
         [job.gpu]
-        max_power_watts = inf
-        number_of_gpus = 0
+        max_power_watts_per_gpu = inf
+        count = 0
         gpu_model = ""
         gpu_modell = "x"
         [train]
@@ -119,7 +119,7 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
     )
     assert set(found) == {
         *("extra", "job.job_id_prefix", "job.batch_size", "job.batch_sizes", "job.default_batch_size", "job.job_id"),
-        *("job.target_metric", "job.learn_reward_precision", "job.gpu.max_power_watts", "job.gpu.number_of_gpus"),
+        *("job.target_metric", "job.learn_reward_precision", "job.gpu.max_power_watts_per_gpu", "job.gpu.count"),
         *("job.gpu.gpu_model", "job.gpu.gpu_modell", "train.command", "train.workdir", "train.optimiser"),
         *("train.optimizer", "run.recurrences", "run.max_tries", "run.seed", "run.log_dir", "run.observer_mode"),
         *("run.monitor", "run.recurrence", "run.step_watts", "run.grace_seconds", "run.profile_warmup_iters"),

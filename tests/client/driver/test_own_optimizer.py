@@ -12,7 +12,7 @@ from wattwise import (
     BatchSizeOptimizer,
     Client,
     Credentials,
-    GpuConfig,
+    GpuGroup,
     InvalidArgumentError,
     JobDiffersError,
     JobSpec,
@@ -42,7 +42,7 @@ def spec(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     spec = job_spec(energy_price_per_kwh=0.4, gpu_hour_price=0.06, eta_knob=None)
     with Client(server.address) as client:
         client.register_job(spec)
-        client.get_next_batch_size(spec.job_id or "", launch_id="the-driver's")
+        client.get_next_batch_size(spec.job_id, launch_id="the-driver's")
     values = {
         "SERVER": server.address,
         "JOB_SPEC": spec_to_json(spec),
@@ -71,7 +71,7 @@ def test_trial_of_the_driver_is_joined(spec: JobSpec, server: LiveServer) -> Non
         assert (bso.get_batch_size(), bso.trial.fallback) == (16, False)
         for _ in bso.epochs():
             bso.on_evaluate(0.95)
-    trial = only_trial(server, spec.job_id or "")
+    trial = only_trial(server, spec.job_id)
     assert (trial.end_reason, trial.id.launch_id) == (v1.END_REASON_TARGET_REACHED, "the-driver's")
     # The monitor is the driver's, unless the script has its own.
     assert trial.newest.energy_joules == pytest.approx(50 * trial.newest.time_seconds)
@@ -83,7 +83,7 @@ def test_trial_of_the_driver_is_joined(spec: JobSpec, server: LiveServer) -> Non
         {"gpu": None},
         {"policy": None},
         {"batch_sizes": (32, 16, 8)},
-        {"higher_is_better_metric": True},
+        {"higher_is_better": True},
         {"trial_lease_seconds": 300.0},
     ],
 )
@@ -99,13 +99,13 @@ def test_same_job(spec: JobSpec, changes: dict[str, Any]) -> None:
         ({"max_epochs": 7}, {"max_epochs"}),
         ({"max_epochs": None, "target_metric": 0.5}, {"max_epochs", "target_metric"}),
         ({"batch_sizes": (8, 16)}, {"batch_sizes"}),
-        ({"beta_knob": None}, {"beta_knob", "disable_early_stopping"}),
+        ({"beta_knob": 3.0}, {"beta_knob"}),
         ({"gpu_hour_price": 0.5}, {"eta_knob"}),
-        ({"mab_seed": 3}, {"mab_seed"}),
-        ({"policy": "POLICY_KNOWLEDGE_GRADIENT"}, {"policy"}),
+        ({"seed": 3}, {"seed"}),
+        ({"policy": "knowledge_gradient"}, {"policy"}),
         (
-            {"gpu": GpuConfig(max_power_watts=1.0, number_of_gpus=1, gpu_model="other"), "eta_knob": None},
-            {"gpu", "eta_knob"},
+            {"gpu": GpuGroup(gpu_model="other", count=1, max_power_watts_per_gpu=1.0), "eta_knob": None},
+            {"gpu.gpu_model", "gpu.max_power_watts_per_gpu", "eta_knob"},
         ),
     ],
 )
@@ -113,15 +113,14 @@ def test_other_configuration(spec: JobSpec, server: LiveServer, changes: dict[st
     """The same job_id with another configuration is refused before training; the error has the fields that differ."""
     with pytest.raises(JobDiffersError) as refused:
         BatchSizeOptimizer("localhost:1", replace(spec, **changes), monitor=StepMonitor())
-    assert set(refused.value.metadata) == differing
-    assert only_trial(server, spec.job_id or "").status == v1.TRIAL_STATUS_RUNNING
+    assert {each.field for each in refused.value.violations} == {f"job.{name}" for name in differing}
+    assert only_trial(server, spec.job_id).status == v1.TRIAL_STATUS_RUNNING
 
 
-@pytest.mark.parametrize("job_id", ["test-other", None])
-def test_other_job(spec: JobSpec, server: LiveServer, job_id: str | None) -> None:
-    """A script with another job, or without a job_id, is refused; the error has both ids."""
-    with pytest.raises(TrainerSetupError, match=f"{spec.job_id!r}.*{job_id!r}"):
-        BatchSizeOptimizer(server.address, replace(spec, job_id=job_id), monitor=StepMonitor())
+def test_other_job(spec: JobSpec, server: LiveServer) -> None:
+    """A script with another job is refused; the error has both ids."""
+    with pytest.raises(TrainerSetupError, match=f"{spec.job_id!r}.*'test-other'"):
+        BatchSizeOptimizer(server.address, replace(spec, job_id="test-other"), monitor=StepMonitor())
     with Client(server.address) as client:
         assert [row.job.spec.job_id for row in client.list_jobs()] == [spec.job_id]
 

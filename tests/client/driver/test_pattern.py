@@ -108,7 +108,7 @@ def test_epochs_of_the_output(runs: Runs, server: LiveServer) -> None:
 def test_cost_bound(runs: Runs) -> None:
     """The server stops a command when its cost exceeds the bound after an epoch."""
     endless = "if [ {recurrence}{try} = 21 ]; then while sleep 0.1; do echo acc: 0.5; done; fi; echo acc: 0.95"
-    job = {"disable_early_stopping": None, "beta_knob": 1.5, "max_epochs": 100_000}
+    job = {"beta_knob": 1.5, "max_epochs": 100_000}
     done = runs.run(job_of(runs, endless, job=job, run={"recurrences": 2}))
     assert (done.returncode, done.stderr) == (0, "")
     _, stopped, _ = runs.history()

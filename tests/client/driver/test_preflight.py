@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import wattwise
-from wattwise import Client, GpuConfig, JobSpec
+from wattwise import Client, GpuGroup, JobSpec
 from wattwise.driver.preflight import REMEDIES, monitor_fault
 from wattwise.errors import MonitorError, Remedy
 
@@ -17,8 +17,8 @@ from tests.client.driver.running import Runs, result, shell, write_job
 from tests.client.monitor.nvml_stub import Machine
 from tests.live_server import LiveServer
 
-GPU = GpuConfig(max_power_watts=100.0, number_of_gpus=1, gpu_model="Test GPU")
-_PYTHONS = ("monitor=", "GpuConfig(", "gpu_indices or")
+GPU = GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100.0)
+_PYTHONS = ("monitor=", "GpuGroup(", "gpu_indices or")
 
 
 def refusals(runs: Runs, job: Path, *options: str) -> list[str]:
@@ -92,7 +92,7 @@ def test_dry_run_leaves_nothing(runs: Runs) -> None:
     done = runs.run(write_job(runs.folder, ["true", "{seed}"], run={"monitor": "estimate:70"}), "--dry-run")
     assert done.returncode == 0
     assert "WATTWISE_MONITOR=estimate:70 \\" in done.stdout.splitlines()
-    assert '"gpu":{"max_power_watts":70.0' in done.stdout
+    assert '"max_power_watts_per_gpu":70.0' in done.stdout
     assert done.stderr.startswith(f"# in {Path.cwd()}; N, ID and PORT ")
     assert not (runs.folder / "runs").exists()
 
@@ -102,11 +102,11 @@ def test_dry_run_shows_the_defaults_of_the_server(runs: Runs, server: LiveServer
     command = ["echo", "{target_metric}", "{max_epochs}"]
     done = runs.run(write_job(runs.folder, command, job={"max_epochs": None}), "--dry-run")
     with Client(server.address) as client:
-        job = JobSpec(job_id_prefix="a", batch_sizes=[8], default_batch_size=8, target_metric=0.9, gpu=GPU)
+        job = JobSpec(job_id="a", batch_sizes=[8], default_batch_size=8, target_metric=0.9, gpu=GPU)
         spec = client.register_job(job).job.spec
     lines = done.stdout.splitlines()
-    assert lines.count(f"{shutil.which('echo')} {spec.target_metric} {spec.max_epochs}") == 3
-    assert f"WATTWISE_TARGET_METRIC={spec.target_metric} \\" in lines
+    assert lines.count(f"{shutil.which('echo')} {spec.target.value} {spec.max_epochs}") == 3
+    assert f"WATTWISE_TARGET_METRIC={spec.target.value} \\" in lines
     assert f"WATTWISE_MAX_EPOCHS={spec.max_epochs} \\" in lines
 
 

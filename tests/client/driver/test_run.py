@@ -285,7 +285,7 @@ def test_command_over_its_cost_bound_is_stopped(runs: Runs, server: LiveServer) 
     """A command without a client is stopped when its cost, as the driver reports it, exceeds the bound."""
     runs.environment["WATTWISE_SERVER"] = server.address
     slow = f"if [ {{recurrence}}{{try}} = 21 ]; then sleep 50; fi; {result()}"
-    job = {"disable_early_stopping": None, "beta_knob": 40.0, "trial_lease_seconds": 1.0}
+    job = {"beta_knob": 40.0, "trial_lease_seconds": 1.0}
     done = runs.run(write_job(runs.folder, shell(slow), job=job))
     assert (done.returncode, done.stderr) == (0, "")
     _, stopped, _ = runs.history()

@@ -96,7 +96,7 @@ class TrainerConformance:
             self.fit(bso, script)
             return script
 
-        job = job_spec(max_epochs=2, policy="POLICY_KNOWLEDGE_GRADIENT")
+        job = job_spec(max_epochs=2, policy="knowledge_gradient")
         bso = BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor())
         assert fit_attempts(bso, fit) is scripts[2]
         found = sorted(client.list_trials(str(job.job_id)), key=lambda trial: trial.id.trial_number)
@@ -113,7 +113,7 @@ class TrainerConformance:
         def fit(_attempt: Attempt) -> None:
             self.fit(bso, Script(itertools.repeat(0.1)))
 
-        job = job_spec(max_epochs=1, policy="POLICY_KNOWLEDGE_GRADIENT")
+        job = job_spec(max_epochs=1, policy="knowledge_gradient")
         bso = BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor())
         with pytest.raises(TrainFailError, match="2 attempts"):
             fit_attempts(bso, fit, max_tries=2)

@@ -19,7 +19,7 @@ from tests.client.training.script import job_spec
 
 def optimizer(address: str, **given: Any) -> BatchSizeOptimizer:
     """The optimizer of the only job."""
-    job = job_spec(job_id="test-launched", policy="POLICY_KNOWLEDGE_GRADIENT", max_epochs=4, **given)
+    job = job_spec(job_id="test-launched", policy="knowledge_gradient", max_epochs=4, **given)
     return BatchSizeOptimizer(address, job, monitor=EstimateMonitor(watts=100))
 
 

@@ -31,7 +31,7 @@ class Launch:
     def __init__(
         self, server: LiveServer, *metrics: float, job_id: str | None = None, early: Path | None = None
     ) -> None:
-        job = job_spec(policy="POLICY_KNOWLEDGE_GRADIENT", **({"job_id": job_id} if job_id else {}))
+        job = job_spec(policy="knowledge_gradient", **({"job_id": job_id} if job_id else {}))
         self.bso = BatchSizeOptimizer(server.address, job, monitor=StepMonitor())
         if early is not None:
             self.bso.load_state_dict(torch.load(early / STATE, weights_only=True))

@@ -20,7 +20,7 @@ class Model:
 
 def launched(address: str) -> BatchSizeOptimizer:
     """A launch that has no trial yet."""
-    job = job_spec(max_epochs=1, default_batch_size=32, policy="POLICY_KNOWLEDGE_GRADIENT")
+    job = job_spec(max_epochs=1, default_batch_size=32, policy="knowledge_gradient")
     return BatchSizeOptimizer(address, job, monitor=StepMonitor())
 
 
@@ -77,10 +77,10 @@ def test_exception_in_fit(grpc_addr: str, error: BaseException, reason: v1.EndRe
 @pytest.mark.parametrize(
     ("policy", "last"),
     [
-        ("POLICY_KNOWLEDGE_GRADIENT", "missed"),
-        ("POLICY_KNOWLEDGE_GRADIENT", "out of memory"),
+        ("knowledge_gradient", "missed"),
+        ("knowledge_gradient", "out of memory"),
         # Its default misses, so that no batch size is left.
-        ("POLICY_PRUNING_GTS", "missed"),
+        ("pruning_gts", "missed"),
     ],
 )
 def test_best_of_several_misses(grpc_addr: str, policy: str, last: str, caplog: pytest.LogCaptureFixture) -> None:

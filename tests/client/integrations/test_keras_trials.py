@@ -299,7 +299,7 @@ def test_epochs_of_a_stream(start: Start) -> None:
 
 def test_metric_of_the_training(start: Start) -> None:
     """Without validation a metric of the training is reported after every epoch of Keras."""
-    launch = start(metric="loss", job={"target_metric": 1e9, "higher_is_better_metric": False})
+    launch = start(metric="loss", job={"target_metric": 1e9, "higher_is_better": False})
     launch.fit(validation_data=None, validation_freq=2)
     assert launch.end() == ("TARGET_REACHED", 1)
 
@@ -587,14 +587,14 @@ def test_state_of_a_failed_trial(start: Start, tmp_path: Path) -> None:
 
 def test_attempts_with_a_checkpoint(start: Start, tmp_path: Path) -> None:
     """A loop over attempts continues the attempt of the state, and the next attempt begins without one."""
-    first = start(checkpoint=tmp_path, job={"policy": "POLICY_KNOWLEDGE_GRADIENT", "max_epochs": 3})
+    first = start(checkpoint=tmp_path, job={"policy": "knowledge_gradient", "max_epochs": 3})
     in_step(10, lambda _: (_ for _ in ()).throw(KeyboardInterrupt))(first)
     with pytest.raises(KeyboardInterrupt):
         first.fit()
     first.bso.close(v1.END_REASON_PREEMPTED)
     state, before = saved_state(tmp_path), first.bso.trial
     assert state is not None
-    job = job_spec(job_id=before.id.job_id, policy="POLICY_KNOWLEDGE_GRADIENT", max_epochs=3)
+    job = job_spec(job_id=before.id.job_id, policy="knowledge_gradient", max_epochs=3)
     bso = BatchSizeOptimizer(first.server.address, job, monitor=StepMonitor())
     bso.load_state_dict(state)
     seen: list[tuple[int, int]] = []

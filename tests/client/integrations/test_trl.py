@@ -63,7 +63,7 @@ def sft_trainer(args: SFTConfig, callback: WattwiseCallback) -> SFTTrainer:
 @pytest.mark.parametrize("size", [8, 16, 32])
 def test_command_of_trl(grpc_server: LiveServer, tmp_path: Path, size: int) -> None:
     """The evaluations every N steps become evaluations every N * 16 examples, and the accumulated steps stay."""
-    job = job_spec(job_id=f"test-trl-{size}", target_metric=100.0, higher_is_better_metric=False)
+    job = job_spec(job_id=f"test-trl-{size}", target_metric=100.0, higher_is_better=False)
     with BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor()) as first:
         first.get_batch_size()
         first.close(v1.END_REASON_PREEMPTED)

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor import NvmlMonitor, gpu_config
+from wattwise.monitor import NvmlMonitor, gpu_group
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
 
 Load: TypeAlias = Callable[[float], object]
@@ -29,7 +29,7 @@ class Comparison(NamedTuple):
 def case_units(load: Load) -> None:
     """The mean power is plausible for a GPU: a wrong unit would be off by a factor of 1000."""
     monitor = NvmlMonitor([0])
-    limit = gpu_config(monitor).max_power_watts
+    limit = gpu_group(monitor).max_power_watts
     assert 15 < limit < 3000
     monitor.begin_window("epoch")
     load(1.0)

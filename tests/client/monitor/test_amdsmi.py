@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor import AmdSmiMonitor, Window, gpu_config
+from wattwise.monitor import AmdSmiMonitor, Window, gpu_group
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
-from wattwise.spec import GpuConfig
+from wattwise.spec import GpuGroup
 
 from tests.client.monitor.amdsmi_stub import StubAmdGpu, build_amd_library
 from tests.client.monitor.nvml_stub import Machine, Runner, runner
-from tests.client.monitor.test_gpu_config import ZeusShaped
+from tests.client.monitor.test_gpu_group import ZeusShaped
 
 FIRST = StubAmdGpu(serial="00000000000000aa", energy_steps=1_000)
 SECOND = StubAmdGpu(serial="00000000000000bb", energy_steps=9_000)
@@ -69,14 +69,14 @@ def case_window(indices: list[int] | None = None) -> Window:
     return monitor.end_window("epoch")
 
 
-def case_config() -> GpuConfig:
+def case_config() -> GpuGroup:
     """The GPU configuration of AMD GPUs."""
-    return gpu_config(AmdSmiMonitor())
+    return gpu_group(AmdSmiMonitor())
 
 
-def case_config_of_zeus() -> GpuConfig:
-    """The GPU configuration of a monitor without `gpu_config`."""
-    return gpu_config(ZeusShaped([1]))
+def case_config_of_zeus() -> GpuGroup:
+    """The GPU configuration of a monitor without `gpu_group`."""
+    return gpu_group(ZeusShaped([1]))
 
 
 def case_kind() -> tuple[str, str]:
@@ -163,21 +163,21 @@ def test_gpu_without_energy_and_power(machine: Machine, run: Runner) -> None:
     [(FIRST, 1500), (replace(FIRST, highest_limit_uw=None), 1300), (replace(FIRST, highest_limit_uw=750), 1500)],
 )
 def test_config(machine: Machine, run: Runner, gpu: StubAmdGpu, watts: float) -> None:
-    """Max power is the sum of the highest limits, or of the current ones, whether reported in microwatts or watts."""
+    """The max power is the highest limit, or the current one, whether reported in microwatts or watts."""
     machine.show(gpu, replace(gpu, serial="bb"))
-    assert run(case_config) == GpuConfig(max_power_watts=watts, number_of_gpus=2, gpu_model="Stub MI300X")
+    assert run(case_config) == GpuGroup(gpu_model="Stub MI300X", count=2, max_power_watts_per_gpu=watts / 2)
 
 
 def test_config_of_a_zeus_monitor(machine: Machine, run: Runner) -> None:
     """The GPUs of a monitor with only gpu_indices are looked up among AMD GPUs if there are no others."""
     machine.show(FIRST, replace(SECOND, name="Stub MI210", highest_limit_uw=300_000_000))
-    assert run(case_config_of_zeus) == GpuConfig(max_power_watts=300.0, number_of_gpus=1, gpu_model="Stub MI210")
+    assert run(case_config_of_zeus) == GpuGroup(gpu_model="Stub MI210", count=1, max_power_watts_per_gpu=300.0)
 
 
 def test_no_power_limit(machine: Machine, run: Runner) -> None:
     """A GPU without a power limit is refused; the error names JobSpec's `gpu`."""
     machine.show(replace(FIRST, limit_uw=None))
-    with pytest.raises(MonitorError, match=r"power limit above 0 W; .*gpu=GpuConfig\("):
+    with pytest.raises(MonitorError, match=r"power limit above 0 W; .*gpu=GpuGroup\("):
         run(case_config)
 
 

@@ -16,10 +16,10 @@ from wattwise.monitor import (
     NvmlMonitor,
     RaplMonitor,
     Window,
-    gpu_config,
+    gpu_group,
 )
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
-from wattwise.spec import GpuConfig
+from wattwise.spec import GpuGroup
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
 from tests.client.monitor.test_rapl import count, make_zone
@@ -45,10 +45,10 @@ def case_overlap(machine: Machine, root: Path) -> tuple[float, float]:
     return early.total_energy, monitor.end_window("late").total_energy
 
 
-def case_gpu(root: Path) -> tuple[str, list[int], GpuConfig, str]:
+def case_gpu(root: Path) -> tuple[str, list[int], GpuGroup, str]:
     """The kinds, GPUs and repr of a combined monitor."""
     monitor = both(root)
-    return str(monitor.kinds), monitor.gpu_indices, gpu_config(monitor), repr(monitor)
+    return str(monitor.kinds), monitor.gpu_indices, gpu_group(monitor), repr(monitor)
 
 
 def case_lost_gpu(machine: Machine, root: Path) -> tuple[str, str]:
@@ -81,7 +81,7 @@ def test_the_job_is_that_of_the_gpus(root: Path, run: Runner) -> None:
     """Kinds and repr name both monitors; GPUs and maximum power are those of the GPU monitor."""
     kind, indices, config, text = run(case_gpu, root)
     assert (kind, indices) == ("nvml+rapl", [0])
-    assert config == GpuConfig(max_power_watts=250.0, number_of_gpus=1, gpu_model="Stub V100")
+    assert config == GpuGroup(gpu_model="Stub V100", count=1, max_power_watts_per_gpu=250.0)
     assert text == "CombinedMonitor(NvmlMonitor(Stub V100 (GPU-aaaa)), RaplMonitor(package-0))"
 
 
@@ -136,7 +136,7 @@ def test_without_gpus(root: Path) -> None:
         MonitorKinds(("rapl", "estimate"), EnergyQuality.PARTLY_ESTIMATED),
         [],
     )
-    assert gpu_config(monitor).max_power_watts == 150.0
+    assert gpu_group(monitor).max_power_watts == 150.0
 
 
 class Broken(EstimateMonitor):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor import EstimateMonitor, gpu_config
-from wattwise.spec import GpuConfig
+from wattwise.monitor import EstimateMonitor, gpu_group
+from wattwise.spec import GpuGroup
 
 
 class Machine:
@@ -81,7 +81,7 @@ def test_estimate_is_named() -> None:
     monitor = EstimateMonitor(watts=150)
     assert monitor.kind == "estimate"
     assert repr(monitor) == "EstimateMonitor(watts=150)"
-    assert gpu_config(monitor) == GpuConfig(max_power_watts=150.0, number_of_gpus=1, gpu_model="estimate (150 W)")
+    assert gpu_group(monitor) == GpuGroup(gpu_model="estimate (150 W)", count=1, max_power_watts_per_gpu=150.0)
     assert monitor.gpu_indices == []
 
 

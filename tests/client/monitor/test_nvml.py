@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from wattwise.errors import ImplausibleError, MonitorError, Remedy
-from wattwise.monitor import NvmlMonitor, Window, default_monitor, gpu_config, monitor_kinds
+from wattwise.monitor import NvmlMonitor, Window, default_monitor, gpu_group, monitor_kinds
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS, PowerIntegral
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu, runner
@@ -151,7 +151,7 @@ def case_kind_of(indices: list[int]) -> str:
 
 def case_config() -> float:
     """The maximum power of a job on the GPUs."""
-    return gpu_config(NvmlMonitor()).max_power_watts
+    return gpu_group(NvmlMonitor()).max_power_watts
 
 
 def wait_for_power_reads(machine: Machine, count: int) -> None:

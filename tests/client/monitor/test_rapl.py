@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from wattwise.errors import ImplausibleError, MonitorError
-from wattwise.monitor import RaplMonitor, gpu_config
+from wattwise.monitor import RaplMonitor, gpu_group
 from wattwise.monitor.rapl import find_zones
 
 
@@ -173,23 +173,23 @@ def test_power_limits_are_summed(tmp_path: Path) -> None:
         constraint_0_power_limit_uw=140_000_000,
     )
     make_zone(tmp_path, "intel-rapl:1:0", "dram")
-    config = gpu_config(RaplMonitor(tmp_path))
-    assert (config.max_power_watts, config.number_of_gpus) == (310.0, 1)
+    config = gpu_group(RaplMonitor(tmp_path))
+    assert (config.max_power_watts, config.count) == (310.0, 1)
 
 
 def test_the_processor_is_named() -> None:
     """The model is that of /proc/cpuinfo, or else the architecture."""
     with tempfile.TemporaryDirectory() as folder:
         make_zone(Path(folder), "intel-rapl:0", "package-0", constraint_0_max_power_uw=1_000_000)
-        model = RaplMonitor(folder).gpu_config().gpu_model
+        model = RaplMonitor(folder).gpu_group().gpu_model
     assert model in Path("/proc/cpuinfo").read_text(encoding="utf-8") or model == f"{platform.machine()} processor"
 
 
 def test_no_power_limit(tmp_path: Path) -> None:
     """A package without a limit is refused; the error names JobSpec's `gpu`."""
     make_zone(tmp_path, "intel-rapl:0", "package-0")
-    with pytest.raises(MonitorError, match=r"package-0 .*gpu=GpuConfig\("):
-        RaplMonitor(tmp_path).gpu_config()
+    with pytest.raises(MonitorError, match=r"package-0 .*gpu=GpuGroup\("):
+        RaplMonitor(tmp_path).gpu_group()
 
 
 def test_available(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def test_zeus_monitor(grpc_addr: str, machine: Machine, run: Runner) -> None:
     trial, waited = run(case_training, machine, grpc_addr, "test-zeus")
     with Client(grpc_addr) as client:
         first, second = client.list_measurements(v1.TrialId.FromString(trial))
-        gpu = client.get_job("test-zeus").job.spec.gpu
+        gpu = client.get_job("test-zeus").job.spec.gpus[0]
     assert (first.energy_joules, second.energy_joules) == (14.0, 54.0)
     assert 0 < first.time_seconds < second.time_seconds < 60
-    assert gpu == v1.GpuConfig(max_power_watts=500.0, number_of_gpus=2, gpu_model="Stub V100")
+    assert gpu == v1.GpuGroup(gpu_model="Stub V100", count=2, max_power_watts_per_gpu=250.0)
     assert set(waited) == {0, 1}

@@ -9,7 +9,7 @@ from wattwise import v1
 from wattwise.monitor import Window
 from wattwise.power.profile import Profile, Walk, cost_per_step, limits_between
 
-SPEC = v1.JobSpec(eta_knob=1.0, gpu=v1.GpuConfig(max_power_watts=100))
+SPEC = v1.JobSpec(eta_knob=1.0, gpus=[v1.GpuGroup(count=1, max_power_watts_per_gpu=100)])
 
 
 def walked(costs: list[float]) -> Walk:
@@ -68,7 +68,7 @@ def test_limits_go_down_in_equal_steps() -> None:
 
 def test_cost_of_a_step() -> None:
     """(η·average power + (1−η)·P)·time per step, in joules."""
-    spec = v1.JobSpec(eta_knob=0.25, gpu=v1.GpuConfig(max_power_watts=400))
+    spec = v1.JobSpec(eta_knob=0.25, gpus=[v1.GpuGroup(count=4, max_power_watts_per_gpu=100)])
     sample = v1.PowerSample(
         power_setting=v1.PowerSetting(limit_watts_per_gpu=100), time_seconds=2, energy_joules=300, steps=10
     )

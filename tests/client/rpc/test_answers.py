@@ -17,6 +17,7 @@ from wattwise.rpc.answers import check_registered, shown
 from tests.client.training.script import job_spec
 from tests.hostile.behaviours import ESCAPES, reason, refusing, setting
 from tests.hostile.server import Answer, Behaviour, Call, HostileServer
+from tests.jobs import policy_message
 from tests.live_server import LiveServer
 
 
@@ -105,9 +106,12 @@ def test_trial_of_a_registered_job(grpc_server: LiveServer) -> None:
 
 
 def test_registered_job() -> None:
-    """The job of an answer may have another policy and order of batch sizes, and lack fields of newer clients."""
-    sent = v1.JobSpec(job_id="a", batch_sizes=[32, 8], eta_knob=0.5, policy=v1.POLICY_GTS)
-    check_registered(v1.Job(spec=v1.JobSpec(job_id="a", batch_sizes=[8, 32], policy=v1.POLICY_PRUNING_GTS)), sent)
+    """The job of an answer may have another policy and order of batch sizes."""
+    sent = v1.JobSpec(job_id="a", batch_sizes=[32, 8], eta_knob=0.5, policy=policy_message("gts"))
+    check_registered(
+        v1.Job(spec=v1.JobSpec(job_id="a", batch_sizes=[8, 32], eta_knob=0.5, policy=policy_message("pruning_gts"))),
+        sent,
+    )
     with pytest.raises(InvalidAnswerError, match="eta_knob"):
         check_registered(v1.Job(spec=v1.JobSpec(job_id="a", batch_sizes=[8, 32], eta_knob=0.25)), sent)
     with pytest.raises(InvalidAnswerError, match="batch_sizes"):

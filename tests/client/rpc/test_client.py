@@ -38,13 +38,6 @@ def test_registering_twice_confirms(grpc_addr: str) -> None:
         assert not client.register_job(spec).created
 
 
-def test_generated_job_id(grpc_addr: str) -> None:
-    """A job without an id is registered under an id that the client generates."""
-    with Client(grpc_addr) as client:
-        job = client.register_job(job_spec(job_id=None)).job
-        assert client.get_job(job.spec.job_id).job == job
-
-
 def test_same_request_is_same_trial(grpc_addr: str) -> None:
     """Calls with one launch id get one trial; calls without it get different ones."""
     with Client(grpc_addr) as client:

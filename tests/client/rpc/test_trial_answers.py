@@ -28,20 +28,11 @@ def test_trial_without_a_number(number: int) -> None:
         answers.check_dispatched(trial(number), SPEC)
 
 
-def test_list_of_a_newer_client() -> None:
-    """A list that an older server does not know differs no more than another field that it does not know."""
-    sent = v1.JobSpec()
-    sent.CopyFrom(SPEC)
-    sent.prior_job_ids.append("before")
-    answers.check_registered(v1.Job(spec=SPEC), sent)
-
-
-@pytest.mark.parametrize("change", [{"batch_sizes": []}, {"batch_sizes": [16]}, {"prior_job_ids": ["other"]}])
+@pytest.mark.parametrize("change", [{"batch_sizes": []}, {"batch_sizes": [16]}])
 def test_lists_that_differ(change: dict[str, list[object]]) -> None:
     """Another list is refused, and a job without batch sizes."""
     sent, found = v1.JobSpec(), v1.JobSpec()
     sent.CopyFrom(SPEC)
-    sent.prior_job_ids.append("before")
     found.CopyFrom(sent)
     for name, values in change.items():
         found.ClearField(name)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ EPOCHS = 12
 
 def main(address: str, job_id: str, *options: str) -> None:
     """Trains until the target."""
-    spec = job_spec(job_id=job_id, max_epochs=50, disable_early_stopping=True)
+    spec = job_spec(job_id=job_id, max_epochs=50, beta_knob="off")
     patient = "--patient" in options
     timeout, fallback = (60.0, None) if patient else (0.5, "default")
     bso = BatchSizeOptimizer(

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wattwise import BatchSizeOptimizer, Client, GpuConfig, JobSpec, v1
+from wattwise import BatchSizeOptimizer, Client, GpuGroup, JobSpec, v1
 from wattwise.monitor import Window
 from wattwise.rpc.client import new_id
 from wattwise.training.journal import TrialRecord
 
 from tests.live_server import LiveServer
 
-GPU = GpuConfig(max_power_watts=100.0, number_of_gpus=1, gpu_model="Test GPU")
+GPU = GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100.0)
 JOB_ID = "test-outside"
 """The job of a training process."""
 
@@ -61,7 +61,7 @@ def job_spec(**given: Any) -> JobSpec:
         "eta_knob": 1.0,
         "target_metric": 0.9,
         "max_epochs": 10,
-        "policy": "POLICY_PRUNING_GTS",
+        "policy": "pruning_gts",
         "gpu": GPU,
     }
     return JobSpec(**(usual | given))

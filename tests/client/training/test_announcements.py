@@ -21,7 +21,7 @@ import logging, sys
 from tests.client.training.script import StepMonitor, job_spec
 from wattwise import BatchSizeOptimizer, TrainFailError
 {setup}
-job = job_spec(job_id="test-announced", policy="POLICY_KNOWLEDGE_GRADIENT", max_epochs=2)
+job = job_spec(job_id="test-announced", policy="knowledge_gradient", max_epochs=2)
 bso = BatchSizeOptimizer(sys.argv[1], job, monitor=StepMonitor(), timeout=1)
 metrics = iter({metrics})
 try:

@@ -33,7 +33,7 @@ from tests.watched import WatchedServer
 
 def launched(address: str, **given: Any) -> BatchSizeOptimizer:
     """A launch that has no trial yet."""
-    job = job_spec(**({"max_epochs": 2, "policy": "POLICY_KNOWLEDGE_GRADIENT"} | given))
+    job = job_spec(**({"max_epochs": 2, "policy": "knowledge_gradient"} | given))
     return BatchSizeOptimizer(address, job, monitor=StepMonitor())
 
 
@@ -151,7 +151,7 @@ def test_wording_of_a_miss(grpc_addr: str) -> None:
 
 def test_job_without_a_batch_size_left(grpc_addr: str) -> None:
     """If no batch size is left after a miss, the loop raises the error that says so."""
-    bso = launched(grpc_addr, batch_sizes=[16], policy="POLICY_PRUNING_GTS")
+    bso = launched(grpc_addr, batch_sizes=[16], policy="pruning_gts")
     with pytest.raises(NoBatchSizeLeftError):
         missing(bso, max_tries=2)
     assert bso.training_finished
@@ -564,19 +564,10 @@ def test_fallback_is_tried_again(server: LiveServer) -> None:
     assert seen == [(1, 16, True), (2, 16, True)]
     bso.close()
     server.start()
-    with launched(server.address, job_id=job.job_id, max_epochs=1, policy="POLICY_PRUNING_GTS") as later:
+    with launched(server.address, job_id=job.job_id, max_epochs=1, policy="pruning_gts") as later:
         later.get_batch_size()
         ends = {trial.end_reason for trial in trials(server.address, later) if trial.status != v1.TRIAL_STATUS_RUNNING}
     assert ends == {v1.END_REASON_MAX_EPOCHS, v1.END_REASON_TARGET_REACHED}
-
-
-def test_launch_without_a_job_id_has_one_job(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The attempts of a launch without a job id share the job, which is warned of once."""
-    bso = launched(grpc_addr, job_id=None)
-    for attempt in bso.attempts():
-        train(attempt, 0.1 if attempt.number == 1 else 0.95)
-    assert [trial.id.trial_number for trial in trials(grpc_addr, bso)] == [1, 2]
-    assert [record.args for record in caplog.records].count((bso.trial.id.job_id,)) == 1
 
 
 @pytest.mark.parametrize("tries", [0, -1, 2.5, True, "3"])

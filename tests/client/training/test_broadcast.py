@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 def joined(place: Place, address: str, **given: Any) -> BatchSizeOptimizer:
     """A training of this rank."""
-    spec = job_spec(job_id=JOB_ID, policy="POLICY_KNOWLEDGE_GRADIENT", max_epochs=2)
+    spec = job_spec(job_id=JOB_ID, policy="knowledge_gradient", max_epochs=2)
     # Rank 0 alone measures.
     monitor = None if place.rank else StepMonitor()
     arguments: dict[str, Any] = {"rank": place.rank, "world_size": RANKS, "broadcast": place.broadcast, "timeout": 1.0}

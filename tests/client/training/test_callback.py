@@ -277,14 +277,6 @@ def test_hooks_are_restored(grpc_addr: str) -> None:
     assert _hooks() == before
 
 
-def test_launch_without_job_id_is_warned_of(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A launch without a job id is warned of once, with the id of the job that it created."""
-    with begun(grpc_addr, job_id=None) as bso:
-        bso.get_batch_size()
-    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING and "job_id" in record.msg]
-    assert warning.args == (bso.trial.id.job_id,)
-
-
 def test_choice_is_logged_with_its_reason(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log has the batch size and the reason."""
     with caplog.at_level(logging.INFO, logger="wattwise"), begun(grpc_addr) as bso:
@@ -295,11 +287,11 @@ def test_choice_is_logged_with_its_reason(grpc_addr: str, caplog: pytest.LogCapt
 
 
 def test_gpus_are_read_from_the_monitor_unless_given(grpc_addr: str) -> None:
-    """Without a GPU and a GpuConfig there is an error; a GpuConfig is used unchanged."""
+    """Without a GPU and a GpuGroup there is an error; a GpuGroup is used unchanged."""
     with pytest.raises(MonitorError):
         BatchSizeOptimizer(grpc_addr, job_spec()).get_batch_size()
     with begun(grpc_addr) as bso:
-        assert bso.trial.job.spec.gpu == v1.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="Test GPU")
+        assert list(bso.trial.job.spec.gpus) == [GPU.to_proto()]
 
 
 def test_faulty_job_lists_its_faults(grpc_addr: str) -> None:
@@ -311,13 +303,13 @@ def test_faulty_job_lists_its_faults(grpc_addr: str) -> None:
     begun(grpc_addr, job_id=job_id).close()
     with pytest.raises(JobDiffersError) as differs:
         begun(grpc_addr, job_id=job_id, max_epochs=11)
-    assert "max_epochs" in differs.value.metadata
+    assert [each.field for each in differs.value.violations] == ["job.max_epochs"]
 
 
 def test_server_away_before_the_batch_size(server: LiveServer) -> None:
     """Without a server the error names the address and the cause, and asking again later is the same launch."""
     server.stop()
-    spec = job_spec(job_id=None)
+    spec = job_spec()
     bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor(), timeout=2.0)
     with pytest.raises(ServerUnavailableError, match=f"{server.address}.*[Rr]efused"):
         bso.get_batch_size()

@@ -178,7 +178,7 @@ def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCapture
     with Client(server.address) as client:
         spec = job_spec(batch_sizes=[16], max_epochs=1)
         client.register_job(spec)
-        trial = client.get_next_batch_size(spec.job_id or "").trial
+        trial = client.get_next_batch_size(spec.job_id).trial
         client.end_trial(trial.id, v1.END_REASON_OUT_OF_MEMORY)
         with pytest.raises(NoBatchSizeLeftError) as refused:
             BatchSizeOptimizer(server.address, spec, monitor=StepMonitor()).get_batch_size()
@@ -188,7 +188,7 @@ def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCapture
         bso.on_train_begin()
         bso.on_evaluate(0.95)
         bso.close()
-        assert [each.end_reason for each in client.list_trials(spec.job_id or "")] == [
+        assert [each.end_reason for each in client.list_trials(spec.job_id)] == [
             v1.END_REASON_OUT_OF_MEMORY,
             v1.END_REASON_TARGET_REACHED,
         ]
@@ -371,18 +371,6 @@ def test_checkpoint_of_a_trial_whose_server_is_away(server: LiveServer, caplog: 
     assert len(warnings_of(caplog)) == 1
 
 
-def test_job_without_an_id(stopped: LiveServer) -> None:
-    """A launch without a job id names its job itself, and the trial is delivered under that name."""
-    bso = optimizer(stopped.address, job_id=None)
-    bso.get_batch_size()
-    assert bso.trial.id.job_id.startswith("test-")
-    stopped.start()
-    bso.close(v1.END_REASON_PREEMPTED)
-    with Client(stopped.address) as client:
-        (trial,) = client.list_trials(bso.trial.id.job_id)
-    assert trial.end_reason == v1.END_REASON_PREEMPTED
-
-
 def test_power_limits_stay(stopped: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     """A fallback trial trains at the current power limit, and warns once in all."""
     bso = optimizer(stopped.address)
@@ -409,11 +397,10 @@ def test_job_is_resolved_as_on_the_server(server: LiveServer) -> None:
             batch_sizes=[8],
             default_batch_size=8,
             target_metric=0.5,
-            disable_early_stopping=True,
-            beta_knob=None,
-            mab_seed=0,
+            beta_knob="off",
+            seed=0,
             window_size=7,
-            policy="POLICY_GTS",
+            policy="gts",
             gpu=GPU,
         ),
     ]

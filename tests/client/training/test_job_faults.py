@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, GpuConfig, InvalidJobSpecError, JobSpec, v1
+from wattwise import BatchSizeOptimizer, Client, GpuGroup, InvalidJobSpecError, JobSpec
+from wattwise.prices import PRICES
 from wattwise.training.job_faults import check_valid
 
 from tests.client.training.script import GPU, StepMonitor, job_spec
@@ -14,15 +16,14 @@ from tests.client.training.script import GPU, StepMonitor, job_spec
 NOWHERE = "127.0.0.1:1"
 """No server listens here."""
 
-_GTS = {"policy": "POLICY_GTS"}
-_GRADIENT = {"policy": "POLICY_KNOWLEDGE_GRADIENT"}
+_GTS = {"policy": "gts"}
+_GRADIENT = {"policy": "knowledge_gradient", "seed": None}
 
 WRONG: list[dict[str, Any]] = [
     {"job_id_prefix": ""},
     {"job_id_prefix": "other"},
     {"job_id_prefix": "test\n", "job_id": "test\n1"},
     {"job_id_prefix": "t" * 201, "job_id": "t" * 202},
-    {"job_id_prefix": "t" * 195, "job_id": None},
     {"job_id": ""},
     {"job_id": f"test-{'1' * 200}"},
     {"batch_sizes": []},
@@ -34,52 +35,47 @@ WRONG: list[dict[str, Any]] = [
     *({"target_metric": each} for each in (math.nan, math.inf)),
     *({"eta_knob": each} for each in (-0.1, 1.1, math.nan)),
     *({"beta_knob": each} for each in (0.0, -1.0, 2e6, math.nan, math.inf)),
-    {"beta_knob": -1.0, "disable_early_stopping": True},
-    {"beta_knob": math.nan, "disable_early_stopping": True},
     *({"max_epochs": each} for each in (0, -1)),
     {"num_pruning_rounds": -1},
     {"window_size": -1},
     {"window_size": 1001, **_GRADIENT},
-    *({"mab_prior_mean": each} for each in (math.nan, -math.inf)),
-    *({"mab_prior_precision": each} for each in (-1.0, math.nan)),
-    {"mab_num_explorations": -1},
-    *({"reward_precision": each} for each in (-1.0, math.inf)),
+    *({"prior_mean": each} for each in (math.nan, -math.inf)),
+    *({"prior_precision": each} for each in (-1.0, math.nan)),
+    {"num_explorations": -1},
+    *({"reward_precision": each, **_GTS} for each in (-1.0, math.inf)),
     {"learn_reward_precision": False, **_GTS},
     *({"trial_lease_seconds": each} for each in (-1.0, 1e-9, 0.99, 1e9, math.inf, math.nan)),
-    {"prior_job_ids": ["test-1"]},
-    {"prior_job_ids": ["test-1"], **_GTS},
-    {"prior_job_ids": ["test-1", "test-1"], **_GTS},
-    {"prior_job_ids": [f"test-{number}" for number in range(9)], **_GTS},
-    {"prior_job_ids": ["test\n"], **_GTS},
-    {"job_id": "test-self", "prior_job_ids": ["test-self"], **_GTS},
-    {"policy": 17},
-    *({"gpu": GpuConfig(max_power_watts=each, number_of_gpus=1, gpu_model="A")} for each in (0.0, -1.0, math.nan)),
-    {"gpu": GpuConfig(max_power_watts=1.0, number_of_gpus=0, gpu_model="A")},
-    {"gpu": GpuConfig(max_power_watts=1.0, number_of_gpus=1, gpu_model="")},
-    {"gpu": GpuConfig(max_power_watts=1.0, number_of_gpus=1, gpu_model="A\n")},
+    {"prior_job_ids": ["test-1", "test-1"], **_GRADIENT},
+    {"prior_job_ids": [f"test-{number}" for number in range(9)], **_GRADIENT},
+    {"prior_job_ids": ["test\n"], **_GRADIENT},
+    {"job_id": "test-self", "prior_job_ids": ["test-self"], **_GRADIENT},
+    *({"gpu": GpuGroup(gpu_model="A", count=1, max_power_watts_per_gpu=each)} for each in (0.0, -1.0, math.nan)),
+    {"gpu": GpuGroup(gpu_model="A", count=0, max_power_watts_per_gpu=1.0)},
+    {"gpu": GpuGroup(gpu_model="", count=1, max_power_watts_per_gpu=1.0)},
+    {"gpu": GpuGroup(gpu_model="A\n", count=1, max_power_watts_per_gpu=1.0)},
     {"batch_sizes": [], "eta_knob": 2.0, "max_epochs": 0, "job_id_prefix": ""},
 ]
 
 RIGHT: list[dict[str, Any]] = [
     {},
-    {"policy": v1.POLICY_UNSPECIFIED},
+    {"policy": None, "seed": None},
     _GTS,
     {"window_size": 1000, **_GRADIENT},
     {"window_size": 1001, **_GTS},
     {"beta_knob": None},
-    {"disable_early_stopping": True},
+    {"beta_knob": "off"},
     {"beta_knob": 1e6, "eta_knob": 0.0, "target_metric": -1.0, "max_epochs": 1},
     {"learn_reward_precision": False, "reward_precision": 0.1, **_GTS},
     *({"trial_lease_seconds": each} for each in (0.0, 1.0)),
-    {"job_id_prefix": "t" * 191, "job_id": None},
+    {"job_id_prefix": None, "job_id": "any"},
     {"job_id": f"test-{'é' * 195}", "batch_sizes": list(range(16, 80))},
-    {"gpu": GpuConfig(max_power_watts=0.1, number_of_gpus=2, gpu_model="A 100 ")},
+    {"gpu": GpuGroup(gpu_model="A 100 ", count=2, max_power_watts_per_gpu=0.05)},
 ]
 
 
 def spec_of(given: dict[str, Any]) -> JobSpec:
     """A job that differs from a valid one in these fields."""
-    return job_spec(**given).named()
+    return job_spec(**given)
 
 
 @pytest.mark.parametrize("given", WRONG, ids="-".join)
@@ -107,9 +103,9 @@ def test_jobs_that_a_server_takes(grpc_addr: str, given: dict[str, Any]) -> None
 
 def test_every_field_is_in_the_table() -> None:
     """The table has a wrong value for every field that can have one."""
-    # A seed and a switch have no wrong value of the right type.
-    cannot = {"mab_seed", "higher_is_better_metric"}
-    assert {field.name for field in v1.JobSpec.DESCRIPTOR.fields} - cannot == {name for each in WRONG for name in each}
+    # A seed, a switch and a policy have no wrong value that is sent; prices are not sent.
+    cannot = {"higher_is_better", *PRICES}
+    assert {field.name for field in fields(JobSpec)} - cannot == {name for each in WRONG for name in each}
 
 
 @pytest.mark.parametrize(
@@ -140,8 +136,4 @@ def test_gpu_of_the_monitor_is_checked() -> None:
     check_valid(job_spec(gpu=GPU).to_proto())
     with pytest.raises(InvalidJobSpecError) as caught:
         check_valid(job_spec(gpu=None).to_proto())
-    assert {each.field for each in caught.value.violations} == {
-        "job.gpu.max_power_watts",
-        "job.gpu.number_of_gpus",
-        "job.gpu.gpu_model",
-    }
+    assert [each.field for each in caught.value.violations] == ["job.gpu"]

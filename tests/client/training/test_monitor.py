@@ -73,7 +73,7 @@ def test_invalid_kind(grpc_addr: str) -> None:
     with pytest.raises(MonitorError, match="1 to 50"):
         bso.get_batch_size()
     with Client(grpc_addr) as client, pytest.raises(JobNotFoundError):
-        client.get_job(spec.job_id or "")
+        client.get_job(spec.job_id)
 
 
 def test_another_monitor_is_logged_once(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -122,7 +122,7 @@ def test_target_ends_the_training_without_a_server(server: LiveServer, higher_is
     """A model that reaches its target during an outage is finished at once, and reported when the server is back."""
     monitor, good, poor = StepMonitor(), *((0.95, 0.1) if higher_is_better else (0.1, 0.95))
     bso = BatchSizeOptimizer(
-        server.address, job_spec(higher_is_better_metric=higher_is_better, target_metric=0.5), monitor=monitor
+        server.address, job_spec(higher_is_better=higher_is_better, target_metric=0.5), monitor=monitor
     )
     bso.get_batch_size()
     bso.on_train_begin()

@@ -30,7 +30,7 @@ def test_your_own_loop(grpc_addr: str) -> None:
 def test_attempts(grpc_addr: str) -> None:
     """The page's loop over attempts leaves the model that reached the target."""
     _, second, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    job = job_spec(max_epochs=1, policy="POLICY_KNOWLEDGE_GRADIENT")
+    job = job_spec(max_epochs=1, policy="knowledge_gradient")
     given: dict[str, Any] = {
         "bso": BatchSizeOptimizer(grpc_addr, job, monitor=StepMonitor()),
         "seed": 7,
@@ -48,7 +48,7 @@ def test_loop_that_counts_steps(grpc_addr: str) -> None:
     (block,) = (
         found for found in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if ".steps(" in found
     )
-    job = job_spec(batch_sizes=[32, 64, 128], default_batch_size=64, max_epochs=20, policy="POLICY_KNOWLEDGE_GRADIENT")
+    job = job_spec(batch_sizes=[32, 64, 128], default_batch_size=64, max_epochs=20, policy="knowledge_gradient")
     steps: dict[int, list[tuple[int, ...]]] = {}
     given: dict[str, Any] = {
         "bso": BatchSizeOptimizer(grpc_addr, job, monitor=StepMonitor()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from wattwise import Client, GpuConfig, v1
+from wattwise import Client, GpuGroup, v1
 from wattwise.training.rules import cost, reaches_target
 
 from tests.client.training.script import job_spec
@@ -15,8 +15,8 @@ from tests.client.training.script import job_spec
 @pytest.mark.parametrize("metric", [0.4, 0.5, 0.6, math.nan])
 def test_cost_and_target_are_the_servers(grpc_addr: str, metric: float, higher: bool) -> None:
     """Client and server compute the same cost and agree on whether the target was reached."""
-    gpu = GpuConfig(max_power_watts=300.0, number_of_gpus=2, gpu_model="Test GPU")
-    given = job_spec(eta_knob=0.25, target_metric=0.5, higher_is_better_metric=higher, max_epochs=1, gpu=gpu)
+    gpu = GpuGroup(gpu_model="Test GPU", count=2, max_power_watts_per_gpu=150.0)
+    given = job_spec(eta_knob=0.25, target_metric=0.5, higher_is_better=higher, max_epochs=1, gpu=gpu)
     with Client(grpc_addr) as client:
         spec = client.register_job(given).job.spec
         trial = client.get_next_batch_size(spec.job_id).trial.id

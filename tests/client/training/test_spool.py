@@ -134,7 +134,7 @@ def test_killed_trainer(server: LiveServer, train: Start) -> None:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 0, "the trainer is alive"
         os.kill(process.pid, signal.SIGKILL)
         assert ended(process)[0] == -signal.SIGKILL
-        launched_again(server.address, "test-killed", max_epochs=50, disable_early_stopping=True)
+        launched_again(server.address, "test-killed", max_epochs=50, beta_knob="off")
         first, _ = client.list_trials("test-killed")
         assert epochs(client, first.id) == [1, 2]
     assert (first.end_reason, first.newest.energy_joules) == (v1.END_REASON_LOST, 2 * JOULES)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from wattwise import v1
 from wattwise.rpc.client import new_id
 
-from tests.jobs import job_spec, monitor_of, power_sample
+from tests.jobs import job_spec, monitor_of, policy_message, power_sample
 from tests.server.fuzz.methods import OTHERS
 
 BASE, VICTIM = "fuzz-base", "fuzz-victim"
@@ -139,7 +139,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.ReadmitBatchSizeRequest(job_id=BASE, batch_size=8),
         v1.SetJobPausedRequest(job_id=BASE, paused=True),
         v1.RequestBaselineRequest(job_id=BASE, request_id=new_id()),
-        v1.SetJobPolicyRequest(job_id=BASE, policy=v1.POLICY_GTS),
+        v1.SetJobPolicyRequest(job_id=BASE, policy=policy_message("gts")),
         v1.ResetJobRequest(job_id=VICTIM, request_id=new_id()),
         v1.DeleteJobRequest(job_id=VICTIM),
         v1.WatchJobRequest(job_id=BASE),

@@ -19,7 +19,7 @@ from wattwise import v1
 from wattwise.rpc.client import new_id
 from wattwise_server.observability.logs import HumanFormatter, JsonFormatter, RefusalLimit, RefusalSource
 
-from tests.jobs import Trainer, job_spec
+from tests.jobs import Trainer, job_spec, policy_message
 from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.usecases.test_leases import lose
@@ -81,7 +81,7 @@ def test_changes_by_a_person_are_logged(watched: WatchedServer) -> None:
     admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
     admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=True))
-    admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_GTS))
+    admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy_message("gts")))
     admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id()), metadata=metadata)
     lines = [line for line in watched.lines() if line["event"] == "job changed"]
     assert [(line["change"], line.get("batch_size"), line.get("trial")) for line in lines] == [
@@ -94,7 +94,7 @@ def test_changes_by_a_person_are_logged(watched: WatchedServer) -> None:
         ("reset", None, None),
     ]
     assert {line["job"] for line in lines} == {job.job_id}
-    assert (lines[-1]["call_id"], lines[-1]["policy"]) == ("ops 1", "GTS")
+    assert (lines[-1]["call_id"], lines[-1]["policy"]) == ("ops 1", "gts")
     assert all(line["peer"] for line in lines)
 
 

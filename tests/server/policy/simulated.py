@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from wattwise_server.domain import (
     EndReason,
-    GpuConfig,
+    GpuGroup,
     JobSpec,
     Measurement,
     PruningGtsRole,
@@ -37,10 +37,10 @@ def spec(**fields: Any) -> JobSpec:
         "job_id_prefix": "simulated",
         "batch_sizes": (8, 16, 32, 64),
         "default_batch_size": 16,
-        "gpu": GpuConfig(100.0, 1, "Test GPU"),
+        "gpu": GpuGroup("Test GPU", 1, 100.0),
         "eta_knob": 1.0,
-        "mab_seed": 1,
-        "policy": "PRUNING_GTS",
+        "seed": 1,
+        "policy": "pruning_gts",
     }
     return JobSpec(**(usual | fields))
 
@@ -60,7 +60,7 @@ class SimulatedJob:
     def choose(self) -> Choice | Exhausted:
         """What the next trial would be."""
         number = self.trials + 1
-        rng = np.random.default_rng([self.spec.mab_seed or 0, number])
+        rng = np.random.default_rng([self.spec.seed or 0, number])
         return self.policy.next(self.spec, self.search, number, rng)
 
     def next(self) -> Trial:

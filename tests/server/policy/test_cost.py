@@ -18,8 +18,8 @@ def bounds(job: SimulatedJob) -> list[float | None]:
 
 
 def bandit(**fields: object) -> SimulatedJob:
-    """A job of POLICY_GTS with two batch sizes."""
-    return SimulatedJob(spec(policy="GTS", batch_sizes=(8, 16), **fields))
+    """A job of gts with two batch sizes."""
+    return SimulatedJob(spec(policy="gts", batch_sizes=(8, 16), **fields))
 
 
 def test_bound_doubles_from_the_second_stop_in_a_row_until_a_trial_converges() -> None:
@@ -47,7 +47,7 @@ def test_stops_of_the_pruning_stage_do_not_raise_the_bound() -> None:
 def test_no_bound_without_early_stopping_or_a_converged_trial() -> None:
     """Before the first converged trial, and with early stopping off, no trial is bounded."""
     assert bounds(bandit()) == [None, None]
-    job = bandit(beta_knob=None, disable_early_stopping=True)
+    job = bandit(beta_knob=None)
     job.succeed(job.dispatch(8), 100)
     assert bounds(job) == [None, None]
 
@@ -80,7 +80,7 @@ def test_trial_that_cost_nothing_is_not_the_cheapest() -> None:
     assert (job.search.min_cost, bounds(job)) == (30, [60, None])
 
 
-@pytest.mark.parametrize("policy", ["PRUNING_GTS", "GTS"])
+@pytest.mark.parametrize("policy", ["pruning_gts", "gts"])
 def test_every_launch_delivers_once_the_cheapest_batch_size_does_not_fit(policy: str) -> None:
     """The best known batch size is one that may be chosen: its trials are never stopped for what cannot run."""
     job = SimulatedJob(spec(policy=policy, batch_sizes=(16, 32), num_pruning_rounds=1))
@@ -151,5 +151,5 @@ def test_missed_target_costs_what_the_bound_allows() -> None:
 def test_cost_weighs_energy_and_time(eta: float, joules: float) -> None:
     """The cost is η·E + (1−η)·P·T, all GPUs together."""
     job = spec(eta_knob=eta)
-    job = replace(job, gpu=replace(job.gpu, max_power_watts=500.0))
+    job = replace(job, gpu=replace(job.gpu, count=5))
     assert cost_of(job, 10.0, 4.0) == joules

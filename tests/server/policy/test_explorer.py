@@ -48,7 +48,7 @@ def test_concurrent_trial_without_its_default_takes_the_next_of_the_walk() -> No
     """While nothing has converged it is the default; if that may not be tried, what the walk waits for."""
     arms = (Arm(8), Arm(16), Arm(32), Arm(64))
     search = Search(Stage.PRUNING, arms, 0, 32, exploring=1, num_trials=1)
-    policy, job = POLICIES["PRUNING_GTS"], spec(batch_sizes=(8, 16, 32, 64), default_batch_size=32)
+    policy, job = POLICIES["pruning_gts"], spec(batch_sizes=(8, 16, 32, 64), default_batch_size=32)
 
     def chosen(search: Search) -> tuple[PruningGtsRole | None, int]:
         choice = policy.next(job, search, 2, generator(job, 2))
@@ -229,7 +229,7 @@ def test_reason_says_where_the_walk_is(size: int, failed: tuple[int, ...], step:
     arms[(16, 32, 64).index(size)] = Arm(size, failed_trials=failed)
     search = Search(Stage.PRUNING, tuple(arms), 1, 32, num_trials=5)
     job = spec(batch_sizes=(16, 32, 64), default_batch_size=64, num_pruning_rounds=3)
-    choice = POLICIES["PRUNING_GTS"].next(job, search, 6, generator(job, 6))
+    choice = POLICIES["pruning_gts"].next(job, search, 6, generator(job, 6))
     assert choice == Choice(
         size, f"pruning round 2 of 3: {step}", policy_role=PruningGtsTrial(PruningGtsRole.EXPLORATION, 1)
     )

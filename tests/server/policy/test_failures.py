@@ -17,8 +17,8 @@ from tests.server.policy.simulated import SimulatedJob, spec
 
 
 def bandit(*sizes: int) -> SimulatedJob:
-    """A job of POLICY_GTS."""
-    return SimulatedJob(spec(policy="GTS", batch_sizes=sizes, default_batch_size=sizes[0]))
+    """A job of gts."""
+    return SimulatedJob(spec(policy="gts", batch_sizes=sizes, default_batch_size=sizes[0]))
 
 
 def sizes(search: Search) -> list[int]:
@@ -487,7 +487,7 @@ def test_expected_cost_is_what_trials_cost() -> None:
 
 def test_expected_cost_follows_the_window() -> None:
     """Only the trials in the window tell how many it takes for a model."""
-    job = SimulatedJob(spec(policy="GTS", batch_sizes=(8,), default_batch_size=8, window_size=3))
+    job = SimulatedJob(spec(policy="gts", batch_sizes=(8,), default_batch_size=8, window_size=3))
     for _ in range(5):
         job.succeed(job.dispatch(8), 900, converged=False)
     assert job.policy.belief(job.spec, job.search)[0].expected_cost is None

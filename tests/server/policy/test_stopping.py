@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from wattwise_server.domain import (
     EndReason,
-    GpuConfig,
+    GpuGroup,
     JobSpec,
     Measurement,
     Trial,
@@ -19,7 +19,7 @@ from wattwise_server.domain import (
 )
 from wattwise_server.policy.stopping import decide, decision, judge, why_unbounded, with_cost
 
-SPEC = JobSpec("job", "job", (8, 16), 8, GpuConfig(300, 1, "V100"), target_metric=0.9)
+SPEC = JobSpec("job", "job", (8, 16), 8, GpuGroup("V100", 1, 300.0), target_metric=0.9)
 
 
 def message_at(metric: float, bound: float | None = None) -> str:
@@ -61,7 +61,7 @@ def test_target_over_the_bound_is_said_to_be_reached() -> None:
 def test_order_of_the_rule(metric: float, epoch: int, bound: float | None, end: EndReason | None, higher: bool) -> None:
     """The target at a cost up to the bound, then the bound, then the last epoch; the limits themselves are inside."""
     sign = 1 if higher else -1
-    spec = replace(SPEC, eta_knob=1.0, max_epochs=10, target_metric=0.9 * sign, higher_is_better_metric=higher)
+    spec = replace(SPEC, eta_knob=1.0, max_epochs=10, target_metric=0.9 * sign, higher_is_better=higher)
     verdict = judge(spec, bound, Measurement(epoch, 1.0, 1.0, metric * sign, datetime.now(timezone.utc)))
     reached = metric == 0.9
     assert verdict == (1.0, bound, reached and end is EndReason.TARGET_REACHED, reached, end)

@@ -29,7 +29,7 @@ def moments(values: list[float]) -> Moments:
 @given(costs, st.floats(-1e7, 1e7), st.floats(0, 1))
 def test_posterior_is_the_closed_form(seen: list[float], prior_mean: float, prior_precision: float) -> None:
     """Precisions add up, and the mean is weighted by them; without variance it is the mean of the rewards."""
-    job = spec(mab_prior_mean=prior_mean, mab_prior_precision=prior_precision)
+    job = spec(prior_mean=prior_mean, prior_precision=prior_precision)
     belief, rewards = posterior(job, moments(seen)), -np.array(seen)
     assert belief.observations == len(seen)
     if min(seen) == max(seen):
@@ -47,7 +47,7 @@ def test_posterior_is_the_closed_form(seen: list[float], prior_mean: float, prio
 
 def test_arm_without_observations_is_the_prior() -> None:
     """Before the first observation the belief is the prior, whatever the reward precision."""
-    belief = posterior(spec(mab_prior_mean=-5.0, mab_prior_precision=2.0), Moments())
+    belief = posterior(spec(prior_mean=-5.0, prior_precision=2.0), Moments())
     assert belief == (-5.0, 2.0, 0.0, 0)
 
 
@@ -101,32 +101,32 @@ def test_arms_short_of_explorations_come_first_in_random_order() -> None:
     counts = drawn([arm_with(8, 1.0, 2.0), arm_with(16, 900.0), arm_with(32)])
     assert set(counts) == {16, 32}
     assert min(counts.values()) > 100
-    alone = draw(spec(mab_num_explorations=3), [arm_with(16, 900.0)], np.random.default_rng(1))
+    alone = draw(spec(num_explorations=3), [arm_with(16, 900.0)], np.random.default_rng(1))
     assert alone.reason.startswith("1 of 3 explorations;")
 
 
 def test_explorations_count_succeeded_trials_outside_the_window() -> None:
     """An arm with enough succeeded trials counts as explored, even if its window keeps fewer."""
     arm = replace(arm_with(8, 5.0), num_decided=2)
-    assert set(drawn([arm, arm_with(16, 1.0)], mab_num_explorations=2, window_size=1)) == {16}
+    assert set(drawn([arm, arm_with(16, 1.0)], num_explorations=2, window_size=1)) == {16}
 
 
 def test_arm_without_information_is_drawn_before_any_other() -> None:
     """Without explorations and without a prior, an arm of precision zero is drawn before the cheapest arm."""
     for converged in (0, 2):
         known = replace(arm_with(8, 1.0, 2.0), num_converged=converged)
-        assert set(drawn([known, arm_with(16)], mab_num_explorations=0)) == {16}
+        assert set(drawn([known, arm_with(16)], num_explorations=0)) == {16}
 
 
 def test_a_miss_is_no_reason_to_draw_an_arm_while_nothing_has_converged() -> None:
     """However cheap it was beside what the prior expects, arms without a decided trial come first."""
     job = SimulatedJob(
         spec(
-            policy="GTS",
+            policy="gts",
             batch_sizes=(8, 16, 32),
-            mab_num_explorations=0,
-            mab_prior_mean=-1000.0,
-            mab_prior_precision=1.0,
+            num_explorations=0,
+            prior_mean=-1000.0,
+            prior_precision=1.0,
         )
     )
     tried = []
@@ -164,9 +164,9 @@ def test_fixed_reward_precision_keeps_an_arm_in_doubt() -> None:
     """Of two arms with equal costs each the more expensive one is drawn too if a reward is known to vary."""
     job = SimulatedJob(
         spec(
-            policy="GTS",
+            policy="gts",
             batch_sizes=(8, 16),
-            mab_num_explorations=1,
+            num_explorations=1,
             learn_reward_precision=False,
             reward_precision=0.25,
         )
@@ -198,28 +198,28 @@ def test_arm_without_variance_is_sampled_at_its_mean() -> None:
 def test_same_seed_and_number_give_the_same_draw() -> None:
     """The randomness is a function of the seed, negative ones too, and the trial's number."""
     for seed in (7, -7):
-        job = spec(mab_seed=seed)
+        job = spec(seed=seed)
         assert generator(job, 3).random() == generator(job, 3).random()
         assert generator(job, 3).random() != generator(job, 4).random()
-    assert generator(spec(mab_seed=7), 1).random() != generator(spec(mab_seed=-7), 1).random()
+    assert generator(spec(seed=7), 1).random() != generator(spec(seed=-7), 1).random()
 
 
 @pytest.mark.parametrize(("seed", "unsigned"), [(7, 7), (-7, 2**64 - 7), (2**63 - 1, 2**63 - 1)])
 def test_seed_means_the_same_in_every_version(seed: int, unsigned: int) -> None:
     """A generator has the seed, as an unsigned number of 64 bits, and the trial's number."""
-    assert generator(spec(mab_seed=seed), 3).random() == np.random.default_rng([unsigned, 3]).random()
+    assert generator(spec(seed=seed), 3).random() == np.random.default_rng([unsigned, 3]).random()
 
 
 def test_without_a_seed_draws_differ() -> None:
     """An unset seed means entropy."""
-    assert generator(spec(mab_seed=None), 1).random() != generator(spec(mab_seed=None), 1).random()
+    assert generator(spec(seed=None), 1).random() != generator(spec(seed=None), 1).random()
 
 
 def test_bandit_finds_the_cheapest_arm() -> None:
     """After two hundred trials with noisy costs, most of the last fifty use the cheapest batch size."""
     rng, job, mean = (
         np.random.default_rng(5),
-        SimulatedJob(spec(policy="GTS")),
+        SimulatedJob(spec(policy="gts")),
         {8: 130, 16: 120, 32: 90, 64: 110},
     )
     chosen = []

@@ -96,14 +96,14 @@ async def test_unknown_policy_is_refused_with_the_known_ones(site: Site) -> None
         await site.optimizer.register(draft(policy="BEST"))
     (violation,) = refused.value.violations
     assert violation.field == "job.policy"
-    names = ", ".join(f"POLICY_{name}" for name in POLICIES)
+    names = ", ".join(POLICIES)
     assert names in violation.description
-    assert {"POLICY_GTS", "POLICY_PRUNING_GTS", "POLICY_CAREFUL"} <= set(names.split(", "))
+    assert {"gts", "pruning_gts", "CAREFUL"} <= set(names.split(", "))
 
 
 def test_replay_lets_a_policy_observe_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """In process every epoch is observed, as on a server."""
-    monkeypatch.setitem(POLICIES, "GTS", Careful())
+    monkeypatch.setitem(POLICIES, "gts", Careful())
     there = world(3, 1)
-    trials = play(InProcess(job(workload(3, 1), "POLICY_GTS")), there, seed=0, recurrences=4).trials
+    trials = play(InProcess(job(workload(3, 1), "gts")), there, seed=0, recurrences=4).trials
     assert [trial.batch_size for trial in trials] == [8, 8, 16, 16]

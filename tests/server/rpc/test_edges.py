@@ -25,7 +25,7 @@ Stub = v1.BatchSizeOptimizerStub
 
 
 def test_reward_precision_is_fixed_only_under_gts(grpc_stub: Stub, grpc_channel: grpc.Channel) -> None:
-    """Under the default policy the reward precision is learned, whatever the two fields of POLICY_GTS are."""
+    """Under the default policy the reward precision is learned, whatever the two fields of gts are."""
     job = Trainer(grpc_stub, num_pruning_rounds=0, batch_sizes=[16], learn_reward_precision=False)
     for cost in (10.0, 20.0, 30.0):
         job.run(cost)
@@ -73,9 +73,9 @@ def test_statuses_of_long_names_fit(grpc_stub: Stub, grpc_channel: grpc.Channel,
             )
         assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
     spec = job_spec(job_id="test" + sign * 190)
-    spec.gpu.gpu_model = sign * 200
+    spec.gpus[0].gpu_model = sign * 200
     grpc_stub.RegisterJob(v1.RegisterJobRequest(job=spec))
-    spec.gpu.gpu_model = "b" + sign * 199
+    spec.gpus[0].gpu_model = "b" + sign * 199
     with refused() as refusal:
         grpc_stub.RegisterJob(v1.RegisterJobRequest(job=spec))
     assert refusal.code is grpc.StatusCode.ALREADY_EXISTS
@@ -86,16 +86,6 @@ def test_too_many_batch_sizes_are_refused(grpc_stub: Stub) -> None:
     with refused() as refusal:
         Trainer(grpc_stub, batch_sizes=list(range(1, 66)))
     assert "at most 64" in refusal.faults["job.batch_sizes"]
-
-
-def test_longest_prefix_leaves_room_for_a_generated_id(grpc_stub: Stub) -> None:
-    """A generated id can be registered again; a prefix too long for one is refused."""
-    spec = job_spec(job_id=None, job_id_prefix="p" * 191)
-    made = grpc_stub.RegisterJob(v1.RegisterJobRequest(job=spec)).job.spec
-    assert not grpc_stub.RegisterJob(v1.RegisterJobRequest(job=made)).created
-    with refused() as refusal:
-        grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=None, job_id_prefix="p" * 192)))
-    assert list(refusal.faults) == ["job.job_id_prefix"]
 
 
 def test_heartbeats_during_a_deletion_get_a_stop(server: LiveServer) -> None:

@@ -21,7 +21,7 @@ from wattwise_server.security.access import ACCESS, check_role
 from wattwise_server.security.tokens import Role, new_token
 
 from tests.credentials import bearing, issue
-from tests.jobs import job_spec, power_sample
+from tests.jobs import job_spec, policy_message, power_sample
 from tests.live_server import LiveServer
 from tests.refusals import refused
 
@@ -98,7 +98,7 @@ OF_CONTROLS: dict[str, Request] = {
     "ReadmitBatchSize": lambda job_id: v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=16),
     "SetJobPaused": lambda job_id: v1.SetJobPausedRequest(job_id=job_id, paused=False),
     "RequestBaseline": lambda job_id: v1.RequestBaselineRequest(job_id=job_id, request_id=new_id()),
-    "SetJobPolicy": lambda job_id: v1.SetJobPolicyRequest(job_id=job_id, policy=v1.POLICY_GTS),
+    "SetJobPolicy": lambda job_id: v1.SetJobPolicyRequest(job_id=job_id, policy=policy_message("gts")),
     "ResetJob": lambda job_id: v1.ResetJobRequest(job_id=job_id, request_id=new_id()),
     "DeleteJob": lambda job_id: v1.DeleteJobRequest(job_id=job_id),
 }

@@ -16,7 +16,7 @@ from wattwise_server.domain import (
     EndReason,
     EnergyQuality,
     EventKind,
-    GpuConfig,
+    GpuGroup,
     Job,
     JobEvent,
     JobSpec,
@@ -52,7 +52,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 
 def a_job(job_id: str = "j", **fields: Any) -> Job:
     """A job without trials."""
-    spec = JobSpec(job_id, "j", (8, 16), 8, GpuConfig(250.5, 2, "Test GPU"))
+    spec = JobSpec(job_id, "j", (8, 16), 8, GpuGroup("Test GPU", 2, 125.25))
     spec = replace(spec, **fields)
     return Job(spec, POLICIES[spec.policy].register(spec, ()), NOW)
 
@@ -126,9 +126,8 @@ class StoreConformance(FigureTests):
     async def test_saved_data_is_read_after_reopening(self, opener: Opener) -> None:
         """A job, its arms and its trials are read as they were saved, to the last bit and microsecond."""
         fields: dict[str, Any] = {
-            "mab_seed": -(2**63),
+            "seed": -(2**63),
             "beta_knob": None,
-            "disable_early_stopping": True,
             "prior_job_ids": ("ü,", "b"),
         }
         job = a_job(**fields)
@@ -159,7 +158,7 @@ class StoreConformance(FigureTests):
             "num_observations": 5,
             "first_notes": "ü",
             "registered_policy": job.spec.policy,
-            "spec": replace(job.spec, policy="PRUNING_GTS"),
+            "spec": replace(job.spec, policy="pruning_gts"),
             "reset_after": 3,
             "reset_time": NOW + timedelta(days=1),
             "paused": True,

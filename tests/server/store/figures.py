@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from wattwise_server.domain import (
     EndReason,
-    GpuConfig,
+    GpuGroup,
     HistoryEntry,
     HistoryKind,
     Job,
@@ -57,7 +57,7 @@ def minutes(number: float) -> datetime:
 
 def figured_job(job_id: str = "j", *, num_trials: int = 0, reset_after: int = 0) -> Job:
     """A job of two GPUs that was registered at the beginning; its default batch size is 8."""
-    spec = JobSpec(job_id, job_id, (8, 16), 8, GpuConfig(100.0, 2, "Test GPU"), eta_knob=0.5)
+    spec = JobSpec(job_id, job_id, (8, 16), 8, GpuGroup("Test GPU", 2, 50.0), eta_knob=0.5)
     search = replace(POLICIES[spec.policy].register(spec, ()), num_trials=num_trials)
     return Job(spec, search, BEGIN, num_events=num_trials, reset_after=reset_after)
 
@@ -186,8 +186,8 @@ class FigureTests:
         """That of today, also where a person has changed it; jobs that do not exist are left out."""
         plain = figured_job("plain")
         noted = replace(plain, search=replace(plain.search, notes="{}"))
-        other = replace(figured_job("other"), registered_policy=plain.spec.policy)
-        other = replace(other, spec=replace(other.spec, policy="GTS"), search=replace(other.search, notes=""))
+        other = replace(figured_job("other"), registered=figured_job("other").spec)
+        other = replace(other, spec=replace(other.spec, policy="gts"), search=replace(other.search, notes=""))
         async with opener() as store:
             key = await save(store, plain)
             async with store.transaction("plain") as tx:
@@ -195,10 +195,10 @@ class FigureTests:
             await save(store, figured_job("other"))
             other_key = await save(store, other)
             found = await store.policy_states([key, other_key, 10**9])
-            assert found == {key: ("KNOWLEDGE_GRADIENT", "{}"), other_key: ("GTS", "")}
+            assert found == {key: ("knowledge_gradient", "{}"), other_key: ("gts", "")}
             assert await store.policy_states([]) == {}
             policies = {version.key: version.policy for version in await store.job_versions()}
-            assert policies == {key: "KNOWLEDGE_GRADIENT", other_key: "GTS"}
+            assert policies == {key: "knowledge_gradient", other_key: "gts"}
 
     async def test_energy_of_nothing_has_no_logarithm(self, opener: Opener) -> None:
         """A delivery that took no energy counts, but not among those that have a logarithm."""

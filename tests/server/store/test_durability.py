@@ -20,7 +20,7 @@ from tests.refusals import refused
 
 def choices(server: LiveServer, *, restarts: bool, **fields: Any) -> list[int]:
     """Batch sizes of thirty trials of one seed, with or without kills of the server during trials."""
-    job, rng, sizes = Trainer(server.trainer, mab_seed=11, **fields), random.Random(3), []
+    job, rng, sizes = Trainer(server.trainer, seed=11, **fields), random.Random(3), []
     for number in range(30):
         trial = job.next()
         if restarts and number % 4 == 0:
@@ -36,7 +36,7 @@ def choices(server: LiveServer, *, restarts: bool, **fields: Any) -> list[int]:
 
 def test_same_seed_same_choices_over_restarts(server: LiveServer) -> None:
     """A job chooses the same batch sizes whether or not its server is killed repeatedly."""
-    for fields in ({"num_pruning_rounds": 1}, {"policy": "POLICY_GTS"}, {"policy": "POLICY_GTS", "window_size": 3}):
+    for fields in ({"num_pruning_rounds": 1}, {"policy": "gts"}, {"policy": "gts", "window_size": 3}):
         undisturbed = choices(server, restarts=False, **fields)
         assert len(set(undisturbed)) > 1
         assert choices(server, restarts=True, **fields) == undisturbed

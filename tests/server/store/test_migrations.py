@@ -22,10 +22,11 @@ from wattwise_server.store.sqlite.migrate import migrate, migrations
 
 _JOB = """
     INSERT INTO jobs (job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
-        higher_is_better_metric, max_epochs, num_pruning_rounds, window_size, mab_prior_mean, mab_prior_precision,
-        mab_num_explorations, policy, learn_reward_precision, reward_precision, max_power_watts, number_of_gpus,
-        gpu_model, trial_lease_seconds, create_time, stage, pruning_round, round_default, num_trials, num_observations)
-    VALUES ('j', 'j', 16, 0.5, 2, 0.9, 1, 10, 1, 0, 0, 0, 2, 'GTS', 1, 0, 100, 1, 'GPU', 300, 0, 'BANDIT', 0, 16, 0, 0)
+        higher_is_better, max_epochs, num_pruning_rounds, window_size, prior_mean, prior_precision, num_explorations,
+        policy, learn_reward_precision, reward_precision, max_power_watts_per_gpu, gpu_count, gpu_model,
+        trial_lease_seconds, create_time, set_fields, stage, pruning_round, round_default, num_trials, num_observations)
+    VALUES ('j', 'j', 16, 0.5, 2, 0.9, 1, 10, 1, 0, 0, 0, 2,
+        'gts', 1, 0, 100, 1, 'GPU', 300, 0, '[]', 'BANDIT', 0, 16, 0, 0)
 """
 _ARM = """
     INSERT INTO arms VALUES (1, ?, 0, NULL, 1, 2, 3, 4, 0.5, 6.5, 0, 0, 0, 4, 0.5, 6.5, ?, ?, ?, ?, ?)
@@ -121,7 +122,7 @@ async def test_running_search_continues_after_version_8(tmp_path: Path) -> None:
         migrate(connection, "w.db", {version: sql for version, sql in migrations().items() if version < 8})
         connection.execute(_JOB)
         connection.execute(
-            "UPDATE jobs SET policy = 'PRUNING_GTS', stage = 'PRUNING', num_pruning_rounds = 2, window_size = 2, "
+            "UPDATE jobs SET policy = 'pruning_gts', stage = 'PRUNING', num_pruning_rounds = 2, window_size = 2, "
             "exploring = 5, min_cost = 90, min_cost_batch_size = 16, missed_floor = 180, num_trials = 5, "
             "num_observations = 3"
         )
@@ -143,7 +144,7 @@ async def test_running_search_continues_after_version_8(tmp_path: Path) -> None:
             connection.execute(_TRIAL, values)
     async with open_store(f"sqlite:///{tmp_path / 'w.db'}", steady_clock()) as store, store.transaction("j") as tx:
         assert tx.job is not None
-        spec, search, policy = tx.job.spec, tx.job.search, POLICIES["PRUNING_GTS"]
+        spec, search, policy = tx.job.spec, tx.job.search, POLICIES["pruning_gts"]
         assert [arm.batch_size for arm in search.available] == [8, 16]
         assert [state(search, arm, "j").status for arm in search.arms[2:]] == [Status.OUT_OF_MEMORY, Status.PRUNED]
         assert (search.min_cost, search.min_cost_batch_size) == (120.0, 16)

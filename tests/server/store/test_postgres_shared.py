@@ -12,7 +12,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, PowerSample, TrialKey, TrialStatus
+from wattwise_server.domain import EndReason, GpuGroup, Job, Measurement, PowerSample, TrialKey, TrialStatus
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
 from wattwise_server.store.base import JobList, TrialList
 from wattwise_server.store.cache import CachedJob
@@ -214,7 +214,7 @@ async def test_bad_submission_fails_alone(postgres_url: str) -> None:
         connection = store._saver._connection
 
         async def create(number: int) -> None:
-            gpu = GpuConfig(250.5, 2, "Test\0GPU" if number == 4 else "Test GPU")
+            gpu = GpuGroup("Test\0GPU" if number == 4 else "Test GPU", 2, 125.25)
             async with store.transaction(f"j{number}") as tx:
                 tx.save_job(a_job(f"j{number}", gpu=gpu))
 
@@ -244,11 +244,11 @@ async def test_infinite_costs_are_kept(postgres_url: str) -> None:
     trial = a_trial(1, status=TrialStatus.DECIDED, end_reason=EndReason.MAX_EPOCHS, end_time=NOW, observation=1)
     trial = trial._replace(cost=math.inf, cost_bound=5e-324, last=Measurement(1, 5e-324, 1.7e308, -math.inf, NOW))
     async with open_postgres_store(postgres_url) as store, store.transaction("j") as tx:
-        tx.save_job(with_trials(a_job(mab_seed=2**63 - 1), 1))
+        tx.save_job(with_trials(a_job(seed=2**63 - 1), 1))
         tx.save_trial(trial)
     async with open_postgres_store(postgres_url) as store, store.transaction("j") as tx:
         assert tx.job is not None
-        assert tx.job.spec.mab_seed == 2**63 - 1
+        assert tx.job.spec.seed == 2**63 - 1
         assert await tx.trial(1) == trial
 
 

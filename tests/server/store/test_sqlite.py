@@ -141,7 +141,7 @@ class TestSqliteStore(StoreConformance):
             async def refuse() -> None:
                 async with store.transaction("j") as tx:
                     assert tx.job is not None
-                    raise JobDiffersError("j", {})
+                    raise JobDiffersError("j", [])
 
             for outcome in await asyncio.gather(create(), refuse(), return_exceptions=True):
                 assert isinstance(outcome, StorageUnavailableError)

@@ -54,7 +54,7 @@ def test_jobs_are_paged_oldest_first(grpc_stub: Stub, admin: PeopleStub) -> None
 
 def test_a_failing_default_is_not_in_use(grpc_stub: Stub, admin: PeopleStub) -> None:
     """Without a known one, the batch size in use is the nearest to the default whose trials do not keep failing."""
-    trainer = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    trainer = Trainer(grpc_stub, policy="knowledge_gradient")
 
     def in_use() -> int:
         (listed,) = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=trainer.job_id)).jobs
@@ -469,7 +469,7 @@ async def test_missed_target_names_the_command_that_helps(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("joules", "faulty"), [(LARGEST_COST, False), (math.nextafter(LARGEST_COST, math.inf), True)])
 def test_largest_cost_is_still_valid(joules: float, faulty: bool) -> None:
     """Costs up to the largest are taken, measured and computed ones."""
-    spec = resolve(draft(), "j-new")
+    spec = resolve(draft())
     measured = Measurement(1, 1.0, joules, 0.1, BEGIN)
     assert [name for name, _ in number_faults(spec, measured)] == ["energy_joules"] * faulty
     computed = Measurement(1, 1.0, 1.0, 0.1, BEGIN, ComputedUsage(1.0, joules, 100.0))

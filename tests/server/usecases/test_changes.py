@@ -16,6 +16,7 @@ from wattwise_server.usecases.changes import SHOWN_TRIALS, changes, compared_fro
 from wattwise_server.usecases.imports import ImportedTrial, Importer
 
 from tests.changes import USUAL, Recurring
+from tests.jobs import policy_message
 from tests.server.site import Site, draft
 from tests.watched import WatchedServer
 
@@ -120,7 +121,7 @@ def test_batch_size_that_no_longer_reaches_the_target_has_no_factor(server: Watc
 
 def test_factor_of_stopped_trials_is_a_lower_limit(server: WatchedServer) -> None:
     """If trials were stopped at their bound, the job says that they take at least so many times as many epochs."""
-    job = Recurring(server, batch_sizes=[16], disable_early_stopping=False, max_epochs=100)
+    job = Recurring(server, batch_sizes=[16], max_epochs=100)
     for _ in range(USUAL):
         job.report(job.next(), 100.0, epoch=10)
     while not job.details.changes:
@@ -183,8 +184,8 @@ def test_warning_agrees_with_a_rebuilt_search(server: WatchedServer) -> None:
     def set_excluded(*, excluded: bool) -> v1.SetTrialExcludedResponse:
         return [job.exclude(number, excluded=excluded) for number in numbers][-1]
 
-    def set_policy(policy: v1.Policy.ValueType) -> v1.SetJobPolicyResponse:
-        return job.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy))
+    def set_policy(policy: str) -> v1.SetJobPolicyResponse:
+        return job.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy_message(policy)))
 
     def is_changed(found: _Answer) -> bool:
         assert (found.job, found.details) == (job.shown, job.details)
@@ -197,8 +198,8 @@ def test_warning_agrees_with_a_rebuilt_search(server: WatchedServer) -> None:
     assert is_changed(known)
     assert not is_changed(set_excluded(excluded=True))
     assert is_changed(set_excluded(excluded=False))
-    assert not is_changed(set_policy(v1.POLICY_GTS))
-    assert is_changed(set_policy(v1.POLICY_KNOWLEDGE_GRADIENT))
+    assert not is_changed(set_policy("gts"))
+    assert is_changed(set_policy("knowledge_gradient"))
     # What a person's call rebuilds is not detected again.
     assert len(job.events()) == 1
     assert not is_changed(job.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id())))
@@ -301,14 +302,14 @@ def test_notes_that_cannot_be_read_change_nothing(notes: str) -> None:
     """A job whose notes are damaged, or of another version, has figures like one without a change."""
     with pytest.raises(ValueError):  # noqa: PT011 - of the JSON parser or of the policy
         read_changes(notes)
-    assert compared_from(PolicyState("KNOWLEDGE_GRADIENT", notes)) == 0
+    assert compared_from(PolicyState("knowledge_gradient", notes)) == 0
 
 
 def test_paper_policies_detect_nothing(tmp_path: Path) -> None:
     """A job of them that changes keeps all its trials."""
     with WatchedServer(tmp_path) as server:
         server.start()
-        for policy in (v1.POLICY_GTS, v1.POLICY_PRUNING_GTS):
+        for policy in ("gts", "pruning_gts"):
             job = Recurring(server, policy=policy)
             job.train(16, 10, times=USUAL)
             job.train(16, 40, times=5)
@@ -319,7 +320,7 @@ async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:
     """What a job did before it was registered may have changed, too: one event and one warning, both durable."""
     site = Site(tmp_path / "site.db")
     await site.open()
-    await site.optimizer.register(draft(policy="KNOWLEDGE_GRADIENT", max_epochs=50))
+    await site.optimizer.register(draft(policy="knowledge_gradient", max_epochs=50))
     importer = Importer(site.store, lambda: site.now)
     for number, epochs in enumerate([10] * USUAL + [30] * 10, 1):
         last = Measurement(epochs, float(epochs), 10.0 * epochs, 0.95, site.now)

@@ -17,7 +17,7 @@ from tests.server.usecases.test_monitors import job_of
 from tests.watched import WatchedServer
 
 LIMIT = "limit_watts_per_gpu"
-POLICIES = [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS, v1.POLICY_KNOWLEDGE_GRADIENT]
+POLICIES = ["pruning_gts", "gts", "knowledge_gradient"]
 
 
 def usage(energy: float, time: float = 1.0, watts: float = 175.0) -> v1.ComputedUsage:
@@ -35,7 +35,7 @@ def report(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_search_uses_the_computed_cost(server: LiveServer, policy: v1.Policy.ValueType) -> None:
+def test_search_uses_the_computed_cost(server: LiveServer, policy: str) -> None:
     """Decision, bound and job use the computed sums; the trial shows both, also after a restart."""
     trainer = Trainer(server.trainer, policy=policy, eta_knob=0.5)
     trial = trainer.next()

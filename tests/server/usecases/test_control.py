@@ -11,17 +11,18 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.rpc.client import new_id
+from wattwise.spec import policy_name
 from wattwise_server.domain import EndReason
 from wattwise_server.observability.events import Event, JobChanged, Notification
 from wattwise_server.usecases.control import Control
 
-from tests.jobs import Trainer
+from tests.jobs import Trainer, policy_message, set_policy
 from tests.live_server import LiveServer
 from tests.people import PeopleStub
 from tests.refusals import refused
 from tests.server.site import Site, draft
 
-POLICIES = [v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_PRUNING_GTS, v1.POLICY_GTS]
+POLICIES = ["knowledge_gradient", "pruning_gts", "gts"]
 
 
 @contextmanager
@@ -84,7 +85,7 @@ def spend(job: Trainer, cost: float) -> v1.Trial:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_exhausted_job_is_healthy_after_one_command(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: str
 ) -> None:
     """Three crashes out of memory leave no batch size; after a reset the job delivers, and its history is there."""
     job = Trainer(grpc_stub, policy=policy, batch_sizes=[16, 32, 64], default_batch_size=64)
@@ -126,7 +127,7 @@ def test_readmitted_batch_size_says_what_is_known_of_memory(
     grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub
 ) -> None:
     """Smaller ones come back too, and larger ones unless one of them ran out of memory itself."""
-    job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, default_batch_size=64)
+    job = Trainer(grpc_stub, policy="knowledge_gradient", default_batch_size=64)
     for _ in range(3):
         job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
     state = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
@@ -138,7 +139,7 @@ def test_readmitted_batch_size_says_what_is_known_of_memory(
 
 def test_readmitted_batch_size_comes_back(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """Readmitting a batch size that was out of memory or set aside makes it available; a ban stays."""
-    job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, batch_sizes=[16, 32, 64], default_batch_size=64)
+    job = Trainer(grpc_stub, policy="knowledge_gradient", batch_sizes=[16, 32, 64], default_batch_size=64)
     job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
     for _ in range(3):
         job.end(job.next(), v1.END_REASON_ERROR)
@@ -163,7 +164,7 @@ def test_readmitted_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimi
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_banned_batch_size_is_never_chosen(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: str
 ) -> None:
     """Not by any policy, not for concurrent trials, not as the cheapest one known, nor as the default."""
     job = Trainer(grpc_stub, policy=policy, num_pruning_rounds=1)
@@ -210,7 +211,7 @@ def test_ban_says_what_it_sets(grpc_stub: v1.BatchSizeOptimizerStub, admin: Peop
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_pinned_batch_size_is_what_every_launch_gets(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: str
 ) -> None:
     """Until it is unpinned, whether it is banned or not; a pin changes no ban, and a ban no pin."""
     job = Trainer(grpc_stub, policy=policy)
@@ -230,9 +231,7 @@ def test_pinned_batch_size_is_what_every_launch_gets(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_unpinning_forgives_nothing(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
-) -> None:
+def test_unpinning_forgives_nothing(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: str) -> None:
     """What ran out of memory or kept failing is ruled out when its pin ends; only readmitting it forgives."""
     job = Trainer(grpc_stub, policy=policy)
     for size, reason in ((64, v1.END_REASON_OUT_OF_MEMORY), (32, v1.END_REASON_ERROR)):
@@ -248,10 +247,10 @@ def test_unpinning_forgives_nothing(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_requested_trial_is_never_stopped_at_the_bound(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: str
 ) -> None:
     """A pinned batch size and a baseline deliver, however far they are above the cheapest known cost."""
-    job = Trainer(grpc_stub, policy=policy, batch_sizes=[8, 16, 32], disable_early_stopping=False)
+    job = Trainer(grpc_stub, policy=policy, batch_sizes=[8, 16, 32])
     pin(admin, job, 8)
     for _ in range(3):
         spend(job, 10.0)
@@ -285,9 +284,7 @@ def test_paused_job_without_its_default_gets_the_nearest(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_paused_job_tries_nothing(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
-) -> None:
+def test_paused_job_tries_nothing(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: str) -> None:
     """Launches get the default, and once something is known the best batch size; the search goes on afterwards."""
     job = Trainer(grpc_stub, policy=policy)
     assert admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True)).job.paused
@@ -302,7 +299,7 @@ def test_paused_job_tries_nothing(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_baseline_is_one_launch_of_the_default(
-    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: v1.Policy.ValueType
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: str
 ) -> None:
     """The next launch gets it, once, however often it was requested."""
     job = Trainer(grpc_stub, policy=policy, num_pruning_rounds=1)
@@ -415,7 +412,7 @@ def test_decision_of_a_requested_trial_says_why_it_has_no_bound(
 
 def test_excluded_trial_is_marked_and_no_longer_counts(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """Its cost is not the least one known; included again it is. Excluding it twice is excluding it once."""
-    job = Trainer(grpc_stub, disable_early_stopping=True)
+    job = Trainer(grpc_stub, beta_knob="off")
     bogus = spend(job, 1e-3)
     spend(job, 100.0)
     for _ in range(2):
@@ -436,18 +433,20 @@ def test_excluded_trial_is_marked_and_no_longer_counts(grpc_stub: v1.BatchSizeOp
 
 def test_changed_policy_is_confirmed_with_either(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
     """Trainers that register the job with its first policy, its present one or none go on; a third is refused."""
-    job = Trainer(grpc_stub, policy=v1.POLICY_PRUNING_GTS)
+    job = Trainer(grpc_stub, policy="pruning_gts")
     spend(job, 100.0)
-    changed = admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_KNOWLEDGE_GRADIENT)).job
-    assert changed.spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT
+    changed = admin.SetJobPolicy(
+        v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy_message("knowledge_gradient"))
+    ).job
+    assert policy_name(changed.spec) == "knowledge_gradient"
     assert changed.policy_state.WhichOneof("state") == "knowledge_gradient"
     assert changed.min_cost == 100.0
-    for policy in (v1.POLICY_PRUNING_GTS, v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_UNSPECIFIED):
-        job.spec.policy = policy
+    for policy, parameters in (("pruning_gts", {"seed": 1}), ("knowledge_gradient", {}), (None, {})):
+        set_policy(job.spec, policy, **parameters)
         answer = grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec))
-        assert (answer.created, answer.job.spec.policy) == (False, v1.POLICY_KNOWLEDGE_GRADIENT)
-    job.spec.policy = v1.POLICY_GTS
-    with refusing("JOB_DIFFERS"):
+        assert (answer.created, policy_name(answer.job.spec)) == (False, "knowledge_gradient")
+    set_policy(job.spec, "gts")
+    with refusing("JOB_DIFFERS", "job.policy"):
         grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec))
 
 
@@ -457,10 +456,10 @@ def test_policy_of_a_job_with_prior_jobs_can_be_changed(
     """A policy that does not read prior jobs ignores them, and launches register the job as before."""
     prior = Trainer(grpc_stub)
     spend(prior, 10.0)
-    job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, prior_job_ids=[prior.job_id])
-    admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_GTS))
-    for policy in (v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_UNSPECIFIED, v1.POLICY_GTS):
-        job.spec.policy = policy
+    job = Trainer(grpc_stub, policy="knowledge_gradient", prior_job_ids=[prior.job_id])
+    admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy_message("gts")))
+    for policy, parameters in (("knowledge_gradient", {"prior_job_ids": [prior.job_id]}), (None, {}), ("gts", {})):
+        set_policy(job.spec, policy, **parameters)
         assert not grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec)).created
     assert spend(job, 10.0).id.batch_size == 16
 
@@ -476,12 +475,18 @@ def test_trial_before_a_reset_cannot_be_included(grpc_stub: v1.BatchSizeOptimize
 
 
 def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
-    """A policy under which the configuration has a fault, and one that is unspecified."""
-    job = Trainer(grpc_stub, policy=v1.POLICY_GTS, window_size=5000)
-    for policy in (v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_UNSPECIFIED):
-        with refusing("INVALID_REQUEST", "policy"):
+    """A policy with a fault, one with prior jobs, and one that is unset."""
+    job = Trainer(grpc_stub, policy="gts", window_size=5000)
+    refusals: dict[str, v1.PolicySpec] = {
+        "policy": v1.PolicySpec(),
+        "policy.knowledge_gradient.window_size": policy_message("knowledge_gradient", window_size=5000),
+        "policy.knowledge_gradient.prior_job_ids": policy_message("knowledge_gradient", prior_job_ids=["a"]),
+        "policy.pruning_gts.num_pruning_rounds": policy_message("pruning_gts", num_pruning_rounds=-1),
+    }
+    for field, policy in refusals.items():
+        with refusing("INVALID_JOB_SPEC", field):
             admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy))
-    assert admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.spec.policy == v1.POLICY_GTS
+    assert admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.spec.policy.gts.window_size == 5000
 
 
 @pytest.mark.parametrize(
@@ -498,7 +503,7 @@ def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStu
         lambda admin: admin.ReadmitBatchSize(v1.ReadmitBatchSizeRequest(job_id="unknown", batch_size=8)),
         lambda admin: admin.SetJobPaused(v1.SetJobPausedRequest(job_id="unknown", paused=True)),
         lambda admin: admin.RequestBaseline(v1.RequestBaselineRequest(job_id="unknown", request_id=new_id())),
-        lambda admin: admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id="unknown", policy=v1.POLICY_GTS)),
+        lambda admin: admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id="unknown", policy=policy_message("gts"))),
     ],
 )
 def test_unknown_job_is_not_found(admin: PeopleStub, call: object) -> None:
@@ -517,7 +522,7 @@ def test_control_survives_a_kill(server: LiveServer) -> None:
     server.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=bogus.id, excluded=True))
     server.admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
     server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
-    before = server.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_GTS)).job
+    before = server.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy_message("gts"))).job
     server.kill()
     server.start()
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == before
@@ -575,7 +580,7 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
         ("baseline requested", 16, None): lambda: control.request_baseline("j", new_id()),
         ("baselines scheduled", 16, None): lambda: control.schedule_baselines("j", new_id(), 20),
         ("baselines ended", 16, None): lambda: control.schedule_baselines("j", new_id(), 0),
-        ("policy changed", None, None): lambda: control.set_policy("j", "GTS"),
+        ("policy changed", None, None): lambda: control.set_policy("j", {"policy": "gts"}),
         ("trial excluded", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=True),
         ("trial included", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=False),
     }

@@ -11,7 +11,7 @@ from tests.changes import Recurring
 from tests.watched import WatchedServer
 
 CHEAP = v1.WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP
-POLICIES = [v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_PRUNING_GTS, v1.POLICY_GTS]
+POLICIES = ["knowledge_gradient", "pruning_gts", "gts"]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -39,7 +39,7 @@ class Delivering(Recurring):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_one_cheap_delivery(server: WatchedServer, policy: v1.Policy.ValueType) -> None:
+def test_one_cheap_delivery(server: WatchedServer, policy: str) -> None:
     """It lowers neither the least nor the expected cost, also after a restart; a second one does."""
     job = Delivering(server, policy=policy)
     for cost in (100.0, 110.0, 90.0):
@@ -58,7 +58,7 @@ def test_one_cheap_delivery(server: WatchedServer, policy: v1.Policy.ValueType) 
         server.start()
     assert not job.deliver(16, 5.0).warnings
     assert (job.shown.min_cost, job.doubts()) == (5.0, [])
-    if policy == v1.POLICY_KNOWLEDGE_GRADIENT:
+    if policy == "knowledge_gradient":
         # The bounds of this policy follow from it, those of the others from the least cost.
         assert job.details.batch_size_states[1].expected_cost < expected
     assert not job.deliver(16, 4.0).warnings
@@ -91,7 +91,7 @@ def test_savings_without_a_doubtful_delivery(server: WatchedServer) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_excluding_a_cheap_delivery(server: WatchedServer, policy: v1.Policy.ValueType) -> None:
+def test_excluding_a_cheap_delivery(server: WatchedServer, policy: str) -> None:
     """It ends the warning; the next cheap delivery is doubtful again, and the rebuilt search knows it."""
     job = Delivering(server, policy=policy)
     job.deliver(16, 100.0)
@@ -106,7 +106,7 @@ def test_excluding_a_cheap_delivery(server: WatchedServer, policy: v1.Policy.Val
 
 def test_doubtful_exploration_is_repeated(server: WatchedServer) -> None:
     """A doubtful delivery that holds the walk's slot frees it; the walk tries the batch size again."""
-    job = Delivering(server, policy=v1.POLICY_PRUNING_GTS, batch_sizes=[16, 32])
+    job = Delivering(server, policy="pruning_gts", batch_sizes=[16, 32])
     job.report(job.next(), 100.0, 0.95, 5, 10.0)
     job.report(job.next(), 100.0, 0.95, 5, 10.0)
     first = job.next()
@@ -124,8 +124,8 @@ def test_doubtful_exploration_is_repeated(server: WatchedServer) -> None:
         ({}, 1, 0.99, 50.0, False),
         ({}, 1, 1.0, 150.0, False),
         ({"target_metric": 90.0}, 1, 100.0, 50.0, True),
-        ({"higher_is_better_metric": False, "target_metric": 0.5}, 1, 0.0, 50.0, True),
-        ({"higher_is_better_metric": False, "target_metric": 0.5}, 1, 0.1, 50.0, False),
+        ({"higher_is_better": False, "target_metric": 0.5}, 1, 0.0, 50.0, True),
+        ({"higher_is_better": False, "target_metric": 0.5}, 1, 0.1, 50.0, False),
     ],
 )
 def test_perfect_metric_in_the_first_epoch(
@@ -133,7 +133,7 @@ def test_perfect_metric_in_the_first_epoch(
 ) -> None:
     """It is doubtful at any batch size if it would be the cheapest delivery and the others took more epochs."""
     job = Delivering(server, **fields)
-    usual = 0.3 if fields.get("higher_is_better_metric") is False else 95.0 if "target_metric" in fields else 0.95
+    usual = 0.3 if fields.get("higher_is_better") is False else 95.0 if "target_metric" in fields else 0.95
     job.deliver(16, 100.0, 5, usual)
     assert bool(job.deliver(32, cost, epoch, metric).warnings) == doubtful
     assert job.shown.min_cost == min(100.0, 100.0 if doubtful else cost)

@@ -26,7 +26,7 @@ from tests.server.usecases.test_leases import get, lose
 from tests.server.usecases.test_monitors import details_of, job_of
 from tests.watched import WatchedServer
 
-POLICIES = [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS, v1.POLICY_KNOWLEDGE_GRADIENT]
+POLICIES = ["pruning_gts", "gts", "knowledge_gradient"]
 
 
 def epochs(*metrics: float, first: int = 1, cost: float = 10.0) -> list[v1.Measurement]:
@@ -190,7 +190,7 @@ def test_last_epoch_is_a_miss(server: LiveServer) -> None:
 @pytest.mark.parametrize("higher", [True, False])
 def test_import_has_no_bound(server: LiveServer, higher: bool) -> None:
     """A trial far above the bound of its job still converges if it reached the target, in either direction."""
-    trainer = Trainer(server.trainer, higher_is_better_metric=higher, target_metric=0.5)
+    trainer = Trainer(server.trainer, higher_is_better=higher, target_metric=0.5)
     cheap = imported(trainer, "a", measurements=epochs(0.5), batch_size=8).trial
     expensive = imported(trainer, "b", measurements=epochs(0.5, cost=1000.0), batch_size=32).trial
     assert cheap.converged
@@ -388,7 +388,7 @@ def test_lost_trial_that_gains_nothing_stays_lost(server: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_new_job_chooses_from_its_history(server: LiveServer, policy: v1.Policy.ValueType) -> None:
+def test_new_job_chooses_from_its_history(server: LiveServer, policy: str) -> None:
     """A job that starts with imported trials knows the cheapest batch size and what does not fit into memory."""
     trainer = Trainer(server.trainer, policy=policy)
     for number, (size, cost) in enumerate([(8, 900.0), (8, 910.0), (16, 500.0), (16, 510.0), (32, 100.0), (32, 101.0)]):
@@ -398,7 +398,7 @@ def test_new_job_chooses_from_its_history(server: LiveServer, policy: v1.Policy.
     assert (job.min_cost, job.min_cost_batch_size, job.num_trials) == (100.0, 32, 7)
     assert details_of(server, trainer).batch_size_states[3].status == v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY
     answer = trainer.stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id))
-    if policy == v1.POLICY_PRUNING_GTS:
+    if policy == "pruning_gts":
         # The walk is the paper's; while it explores, the others get the cheapest.
         assert (answer.trial.id.batch_size, answer.trial.pruning_gts.role) == (16, v1.PRUNING_GTS_ROLE_EXPLORATION)
         assert trainer.next().id.batch_size == 32
@@ -408,7 +408,7 @@ def test_new_job_chooses_from_its_history(server: LiveServer, policy: v1.Policy.
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_import_does_not_move_the_search_of_launches(server: LiveServer, policy: v1.Policy.ValueType) -> None:
+def test_import_does_not_move_the_search_of_launches(server: LiveServer, policy: str) -> None:
     """While a trial runs, an imported failure neither takes its slot nor makes the next launch a retry."""
     trainer = Trainer(server.trainer, policy=policy)
     running = trainer.next()
@@ -444,7 +444,7 @@ def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
 
 def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
     """Imports that are retried until they are acknowledged are recorded exactly once, wherever the server is killed."""
-    trainer = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    trainer = Trainer(server.trainer, policy="knowledge_gradient")
     chance = random.Random(1)
     wanted = {f"r{number}": chance.randint(1, 5) for number in range(40)}
     for number, (launch_id, length) in enumerate(wanted.items()):

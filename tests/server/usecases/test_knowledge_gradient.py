@@ -18,7 +18,7 @@ EPOCHS = {8: 17, 16: 12, 32: 12, 64: 16}
 
 def kg_trainer(server: LiveServer, **fields: Any) -> Trainer:
     """A job with default 16."""
-    return Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT, max_epochs=40, **fields)
+    return Trainer(server.trainer, policy="knowledge_gradient", max_epochs=40, **fields)
 
 
 def launch(job: Trainer) -> tuple[int, str]:
@@ -104,7 +104,7 @@ def test_decision_has_the_bound(server: LiveServer) -> None:
     assert len(bounds) == 1
     # Twice what 32 is expected to cost.
     assert 3000 < min(bounds) < 5000
-    short = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT, batch_sizes=[16], max_epochs=12)
+    short = Trainer(server.trainer, policy="knowledge_gradient", batch_sizes=[16], max_epochs=12)
     train(short, short.next())
     unbounded = short.report(short.next(), 10.0, 0.1)
     assert not unbounded.HasField("cost_bound")

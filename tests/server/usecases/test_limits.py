@@ -207,8 +207,8 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     """Other calls are answered while hundreds of trials are compared with a bound that has fallen."""
     site = Site(tmp_path / "store.db", max_running_trials=0)
     await site.open()
-    await site.optimizer.register(site_draft(policy="GTS", batch_sizes=(8, 16)))
-    await site.optimizer.register(site_draft("j-other", policy="GTS"))
+    await site.optimizer.register(site_draft(policy="gts", batch_sizes=(8, 16)))
+    await site.optimizer.register(site_draft("j-other", policy="gts"))
     other, _ = await site.optimizer.next_trial("j-other", "")
     keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(400)]
     # Trials of the best known batch size are not stopped.
@@ -351,7 +351,7 @@ def test_batch_sizes_per_job(server: LiveServer) -> None:
 def test_long_lists_are_split_into_pages_that_fit(server: LiveServer) -> None:
     """Jobs that exceed one message together are split into pages, and none is missing."""
     sizes = range(2**30, 2**30 + 64)
-    spec = job_spec(job_id="test-wide", policy="POLICY_GTS", batch_sizes=sizes, default_batch_size=2**30)
+    spec = job_spec(job_id="test-wide", policy="gts", batch_sizes=sizes, default_batch_size=2**30)
     server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
     server.kill()
     multiply(server.database, 900)

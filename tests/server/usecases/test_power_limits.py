@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise_server.domain import Arm, GpuConfig, JobSpec, PowerLimitState, PowerSample, Search
+from wattwise_server.domain import Arm, GpuGroup, JobSpec, PowerLimitState, PowerSample, Search
 from wattwise_server.policy.base import Event
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.power import cheapest, cost_per_step
@@ -163,10 +163,10 @@ class Rebuilding(Gts):
 
 async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known limits and the profiling trial are the job's: they survive new arms, and a restart after that."""
-    monkeypatch.setitem(POLICIES, "GTS", Rebuilding())
+    monkeypatch.setitem(POLICIES, "gts", Rebuilding())
     site = Site(tmp_path / "w.db")
     await site.open()
-    await site.optimizer.register(draft(policy="GTS", batch_sizes=(8, 16), trial_lease_seconds=0.0))
+    await site.optimizer.register(draft(policy="gts", batch_sizes=(8, 16), trial_lease_seconds=0.0))
     keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(8)]
     by_size = {key.batch_size: key for key in keys}
     profiler = PowerLimitProfiler(site.store, lambda: site.now)
@@ -322,7 +322,7 @@ _SAMPLES = st.builds(PowerSample, _NUMBERS, _NUMBERS, _NUMBERS, st.integers(1, 1
 @given(st.lists(_SAMPLES, min_size=1, max_size=20), st.floats(0, 1))
 def test_cheapest_is_as_the_formula_says(samples: list[PowerSample], eta: float) -> None:
     """No sample has a lower `(η·average power + (1−η)·P)·time per step` than the chosen one."""
-    spec = JobSpec("j", "j", (8,), 8, GpuConfig(500.0, 2, "Test GPU"), eta_knob=eta)
+    spec = JobSpec("j", "j", (8,), 8, GpuGroup("Test GPU", 2, 250.0), eta_knob=eta)
 
     def written_out(sample: PowerSample) -> float:
         average = (sample.energy_joules or 0.0) / sample.time_seconds

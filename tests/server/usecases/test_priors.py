@@ -22,7 +22,7 @@ SIZES = (8, 16, 32, 64)
 
 def kg_spec(**fields: Any) -> v1.JobSpec:
     """A job with a new id and default 16."""
-    return job_spec(**({"policy": v1.POLICY_KNOWLEDGE_GRADIENT, "max_epochs": 50} | fields))
+    return job_spec(**({"policy": "knowledge_gradient", "max_epochs": 50} | fields))
 
 
 def train(stub: Stub, spec: v1.JobSpec, epochs: dict[int, int], launches: int) -> list[int]:
@@ -62,13 +62,13 @@ def next_choice(stub: Stub, job_id: str) -> tuple[int, str]:
 def test_first_trial_is_the_best_of_the_prior(grpc_server: LiveServer, prior: str) -> None:
     """The first launch of a job with a prior has the prior's best batch size, and the reason says so."""
     spec = kg_spec(prior_job_ids=[prior])
-    assert register(grpc_server.trainer, spec).job.spec.prior_job_ids == [prior]
+    assert register(grpc_server.trainer, spec).job.spec.policy.knowledge_gradient.prior_job_ids == [prior]
     assert next_choice(grpc_server.trainer, spec.job_id) == (64, "the best of the prior jobs is tried first")
 
 
 def test_prior_of_another_policy(grpc_server: LiveServer) -> None:
     """The prior may have any policy."""
-    paper = kg_spec(policy=v1.POLICY_GTS)
+    paper = kg_spec(policy="gts")
     train(grpc_server.trainer, paper, {8: 40, 16: 20, 32: 6, 64: 12}, 10)
     spec = kg_spec(prior_job_ids=[paper.job_id])
     register(grpc_server.trainer, spec)
@@ -92,25 +92,11 @@ def test_unknown_prior_is_refused(grpc_stub: Stub, prior: str) -> None:
     with refused() as refusal:
         register(grpc_stub, spec)
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_JOB_SPEC")
-    assert list(refusal.faults) == ["job.eta_knob", "job.prior_job_ids"]
-    assert "'test-unknown', 'test-gone'" in refusal.faults["job.prior_job_ids"]
-    spec.ClearField("prior_job_ids")
+    assert list(refusal.faults) == ["job.eta_knob", "job.policy.knowledge_gradient.prior_job_ids"]
+    assert "'test-unknown', 'test-gone'" in refusal.faults["job.policy.knowledge_gradient.prior_job_ids"]
+    spec.policy.knowledge_gradient.ClearField("prior_job_ids")
     spec.eta_knob = 0.5
     assert register(grpc_stub, spec).created
-
-
-@pytest.mark.parametrize("policy", [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS])
-def test_other_policies_refuse_priors(grpc_stub: Stub, prior: str, policy: v1.Policy.ValueType) -> None:
-    """A policy that does not read priors refuses them, of a known job too, and names the one that does."""
-    spec = kg_spec(prior_job_ids=[prior])
-    register(grpc_stub, spec)
-    spec.policy = policy
-    for wrong in (spec, kg_spec(policy=policy, prior_job_ids=[prior])):
-        with refused() as refusal:
-            register(grpc_stub, wrong)
-        assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
-        assert list(refusal.faults) == ["job.prior_job_ids"]
-        assert "use POLICY_KNOWLEDGE_GRADIENT" in refusal.faults["job.prior_job_ids"]
 
 
 @pytest.mark.parametrize("priors", [["test-{}"] * 2, [f"test-p{number}" for number in range(9)], ["test-own"], ["a\n"]])
@@ -118,7 +104,10 @@ def test_malformed_priors_are_refused(grpc_stub: Stub, priors: list[str]) -> Non
     """A prior that is listed twice, too many of them, the job itself and a malformed id are faults of the field."""
     with refused() as refusal:
         register(grpc_stub, kg_spec(job_id="test-own", prior_job_ids=priors))
-    assert (refusal.code, list(refusal.faults)) == (grpc.StatusCode.INVALID_ARGUMENT, ["job.prior_job_ids"])
+    assert (refusal.code, list(refusal.faults)) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        ["job.policy.knowledge_gradient.prior_job_ids"],
+    )
 
 
 def test_job_that_names_itself_has_one_fault(grpc_stub: Stub) -> None:
@@ -126,7 +115,7 @@ def test_job_that_names_itself_has_one_fault(grpc_stub: Stub) -> None:
     with refused() as refusal:
         register(grpc_stub, kg_spec(job_id="test-own", prior_job_ids=["test-own"]))
     assert refusal.message.count("prior_job_ids") == 1
-    assert "names the job itself" in refusal.faults["job.prior_job_ids"]
+    assert "names the job itself" in refusal.faults["job.policy.knowledge_gradient.prior_job_ids"]
 
 
 def test_misleading_and_useless_priors_are_logged(watched: WatchedServer) -> None:
@@ -134,7 +123,7 @@ def test_misleading_and_useless_priors_are_logged(watched: WatchedServer) -> Non
     stub, names = watched.trainer, ("best", "loss", "untried", "small", "excluded")
     specs = [
         kg_spec(job_id="test-best"),
-        kg_spec(job_id="test-loss", target_metric=0.95, higher_is_better_metric=False),
+        kg_spec(job_id="test-loss", target_metric=0.95, higher_is_better=False),
         kg_spec(job_id="test-untried"),
         kg_spec(job_id="test-small", batch_sizes=[2, 4], default_batch_size=4),
         kg_spec(job_id="test-excluded"),

@@ -18,7 +18,7 @@ import pytest
 from wattwise.rpc.client import new_id
 from wattwise_server.domain import (
     EndReason,
-    GpuConfig,
+    GpuGroup,
     Job,
     Measurement,
     PowerSample,
@@ -44,7 +44,7 @@ from wattwise_server.usecases.report import Report
 
 from tests.changes import USUAL
 
-_GPU = GpuConfig(100.0, 1, "Test GPU")
+_GPU = GpuGroup("Test GPU", 1, 100.0)
 _LEASE = 60.0
 _REASONS = [EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED, EndReason.COMPLETED]
 
@@ -79,7 +79,7 @@ class Site:
             "target_metric": 0.9,
             "max_epochs": 5,
             "eta_knob": 1.0,
-            "mab_seed": 1,
+            "seed": 1,
             "trial_lease_seconds": _LEASE,
             "gpu": _GPU,
         }
@@ -164,7 +164,7 @@ async def change_batch_size(control: Control, size: int, rng: random.Random) -> 
         await control.readmit("j", size)
 
 
-POLICIES = ["KNOWLEDGE_GRADIENT", "PRUNING_GTS", "GTS"]
+POLICIES = ["knowledge_gradient", "pruning_gts", "gts"]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -195,7 +195,7 @@ def test_rebuild_without_changes_reproduces_the_search(tmp_path: Path, policy: s
         lambda control: control.pin("j", 16),
         lambda control: control.readmit("j", 8),
         lambda control: control.request_baseline("j", new_id()),
-        lambda control: control.set_policy("j", "GTS"),
+        lambda control: control.set_policy("j", {"policy": "gts"}),
     ],
 )
 def test_change_without_effect_writes_nothing(tmp_path: Path, change: Callable[[Control], Awaitable[Job]]) -> None:
@@ -292,7 +292,7 @@ def test_import_is_no_launch(tmp_path: Path) -> None:
     async def run() -> None:
         site = Site(tmp_path / "w.db")
         async with site.opened():
-            await site.register(policy="KNOWLEDGE_GRADIENT")
+            await site.register(policy="knowledge_gradient")
             await site.finish(await site.next(), 5.0)
             await site.import_trial("a", 128, 0.95)
             knowledge = read((await site.job()).search.notes)
@@ -322,8 +322,8 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
             assert await site.rebuilt() == before
             await site.control.reset("j", new_id())
             assert (await site.job()).search.notes == before.notes
-            for policy in ("GTS", "KNOWLEDGE_GRADIENT"):
-                await site.control.set_policy("j", policy)
+            for policy in ("gts", "knowledge_gradient"):
+                await site.control.set_policy("j", {"policy": policy})
             assert (await site.job()).search.notes == before.notes
 
     asyncio.run(run())
@@ -347,7 +347,7 @@ def test_warm_start_is_kept_by_a_migrated_job(tmp_path: Path) -> None:
     async def run() -> None:
         site = Site(tmp_path / "w.db")
         async with site.opened():
-            await site.register(policy="KNOWLEDGE_GRADIENT", batch_sizes=(16, 32))
+            await site.register(policy="knowledge_gradient", batch_sizes=(16, 32))
             await site.finish(await site.next(), 7.0)
         as_of_version_8(tmp_path / "w.db", tmp_path / "old.db")
         with closing(sqlite3.connect(tmp_path / "old.db", isolation_level=None)) as connection:
@@ -428,8 +428,8 @@ def test_change_follows_from_the_events(tmp_path: Path, window: int) -> None:
                 await site.control.set_trial_excluded(TrialKey("j", 0, number), excluded=False)
             assert (await site.job()).search == changed.search
             assert (await site.job()).warnings == changed.warnings
-            for policy in ("GTS", "KNOWLEDGE_GRADIENT"):
-                job = await site.control.set_policy("j", policy)
+            for policy in ("gts", "knowledge_gradient"):
+                job = await site.control.set_policy("j", {"policy": policy})
                 assert job.search == await site.rebuilt()
             assert job.search == changed.search
             await site.control.reset("j", new_id())
@@ -447,7 +447,7 @@ def test_excluded_running_trial_does_not_count_when_it_ends(tmp_path: Path) -> N
     async def run() -> None:
         site = Site(tmp_path / "w.db")
         async with site.opened():
-            await site.register(policy="PRUNING_GTS")
+            await site.register(policy="pruning_gts")
             exploring = await site.next()
             _, job = await site.control.set_trial_excluded(exploring.key, excluded=True)
             assert job.search.exploring is None
@@ -502,14 +502,14 @@ def test_changed_policy_knows_the_trials(tmp_path: Path, policy: str) -> None:
             await drive(site, 5, 80)
             before = await site.job()
             for other in POLICIES:
-                job = await site.control.set_policy("j", other)
+                job = await site.control.set_policy("j", {"policy": other})
                 assert job.spec.policy == other
                 assert [arm.num_decided for arm in job.search.arms] == [arm.num_decided for arm in before.search.arms]
                 await site.next()
             async with site.store.transaction("j") as tx:
                 assert len(await tx.events()) == before.num_events + len(POLICIES)
-            job = await site.control.set_policy("j", policy)
-            assert job.registered_policy is None
+            job = await site.control.set_policy("j", {"policy": policy})
+            assert job.registered is None
         async with site.opened():
             assert (await site.job()).search == await site.rebuilt()
 

@@ -60,7 +60,7 @@ async def test_calls_that_share_a_conflict_run_again(tmp_path: Path) -> None:
     """Each trial of a group that met a conflict has a number of its own, without gaps."""
     site, published = Site(tmp_path / "store.db"), Published()
     await site.open()
-    await site.optimizer.register(draft(policy="GTS"))
+    await site.optimizer.register(draft(policy="gts"))
     site.optimizer = Optimizer(site.store, lambda: site.now, observer=published)
     rival = Rival(site.store, 2)
     found = await asyncio.gather(*(site.optimizer.next_trial("j", f"launch {number}") for number in range(8)))

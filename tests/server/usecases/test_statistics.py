@@ -451,7 +451,7 @@ def test_server_info_has_the_factors(priced: LiveServer) -> None:
 
 def test_preview_is_what_the_next_launch_gets(server: LiveServer) -> None:
     """A choice without chance is certain and comes true, a bandit's has shares; nothing is dispatched."""
-    certain = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT, mab_seed=None)
+    certain = Trainer(server.trainer, policy="knowledge_gradient", seed=None)
     preview = server.admin.PreviewNext(v1.PreviewNextRequest(job_id=certain.job_id))
     (choice,) = preview.choices
     assert (choice.probability, preview.num_samples) == (1.0, 1)
@@ -461,7 +461,7 @@ def test_preview_is_what_the_next_launch_gets(server: LiveServer) -> None:
         choice.origin,
         choice.reason,
     )
-    bandit = Trainer(server.trainer, num_pruning_rounds=0, mab_num_explorations=1, mab_seed=None)
+    bandit = Trainer(server.trainer, num_pruning_rounds=0, num_explorations=1, seed=None)
     preview = server.admin.PreviewNext(v1.PreviewNextRequest(job_id=bandit.job_id))
     assert {each.batch_size for each in preview.choices} == {8, 16, 32, 64}
     assert preview.num_samples > 100

@@ -45,7 +45,7 @@ def test_target_reached_at_once(server: LiveServer) -> None:
     assert (warning.reason, warning.field) == (v1.WARNING_REASON_TARGET_REACHED_AT_ONCE, "job.target_metric")
     assert warning.trial_number == 1
     assert "0.9 with 0.95" in warning.message
-    assert "higher_is_better_metric=false if a lower metric is better" in warning.message
+    assert "higher_is_better=false if a lower metric is better" in warning.message
     server.kill()
     server.start()
     assert trainer.heartbeat(trial) == decision
@@ -63,9 +63,9 @@ def test_target_reached_at_once_is_about_the_first_trial(server: LiveServer) -> 
     assert not job_of(server, trainer).warnings
     slow = Trainer(server.trainer)
     assert not report_all(slow, slow.next(), 0.5, 0.95).warnings
-    loss = Trainer(server.trainer, higher_is_better_metric=False)
+    loss = Trainer(server.trainer, higher_is_better=False)
     (warning,) = loss.report(loss.next(), 10.0, metric=0.5).warnings
-    assert "higher_is_better_metric=true if a higher metric is better" in warning.message
+    assert "higher_is_better=true if a higher metric is better" in warning.message
 
 
 @pytest.mark.parametrize(("target", "metric"), [(0.9, 1.5), (0.9, 95.0), (0.9, -0.2), (1.0, 95.0)])
@@ -134,7 +134,7 @@ def test_target_in_percent_of_trials_with_one_report(server: LiveServer) -> None
 @pytest.mark.parametrize(
     ("fields", "metric"),
     [
-        ({"higher_is_better_metric": False, "target_metric": 0.3}, 2.3),
+        ({"higher_is_better": False, "target_metric": 0.3}, 2.3),
         ({"target_metric": 90.0}, 89.0),
         ({"target_metric": 2.0}, 1.5),
         ({}, math.nan),
@@ -167,16 +167,16 @@ def test_metric_within_its_range(server: LiveServer, fields: dict[str, Any], met
 def test_metric_moves_away(server: LiveServer, higher: bool, metrics: Sequence[float], away: bool) -> None:
     """Of a trial that missed, no epoch was better than the first of at least three, and the last was worse."""
     target = 0.9 if higher else 0.1
-    fields = {"target_metric": target, "higher_is_better_metric": higher, "max_epochs": len(metrics)}
+    fields = {"target_metric": target, "higher_is_better": higher, "max_epochs": len(metrics)}
     trainer = Trainer(server.trainer, **fields)
     decision = report_all(trainer, trainer.next(), *metrics)
     assert decision.stop_train
     assert reasons(decision.warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY] * away
     if away:
         (warning,) = job_of(server, trainer).warnings
-        assert warning.field == "job.higher_is_better_metric"
+        assert warning.field == "job.higher_is_better"
         assert f"from {metrics[0]:g} to {metrics[-1]:g}" in warning.message
-        assert f"higher_is_better_metric={'false' if higher else 'true'}" in warning.message
+        assert f"higher_is_better={'false' if higher else 'true'}" in warning.message
 
 
 def test_repeated_epoch_is_one_epoch(server: LiveServer) -> None:
@@ -308,14 +308,14 @@ def test_loss_that_reaches_its_target_at_once_names_both_causes(server: LiveServ
     (warning,) = trainer.report(trainer.next(), 10.0, metric=2.3).warnings
     assert warning.reason == v1.WARNING_REASON_METRIC_OUT_OF_RANGE
     assert "unit" in warning.message
-    assert warning.message.endswith("higher_is_better_metric=false")
+    assert warning.message.endswith("higher_is_better=false")
     later = trainer.next()
     trainer.report(later, 10.0, metric=0.05)
     (warning,) = trainer.report(later, 20.0, metric=2.3, epoch=2).warnings
-    assert "higher_is_better_metric=false" not in warning.message
+    assert "higher_is_better=false" not in warning.message
     low = Trainer(server.trainer, target_metric=0)
     (warning,) = low.report(low.next(), 10.0, metric=-0.2).warnings
-    assert "higher_is_better_metric=false" not in warning.message
+    assert "higher_is_better=false" not in warning.message
 
 
 def test_warnings_of_imported_trials_stay(server: LiveServer) -> None:
@@ -376,7 +376,7 @@ def test_report_without_a_new_warning_is_one_row(watched: WatchedServer) -> None
 )
 def test_launch_that_contradicts_a_warning(reason: WarningReason, fields: dict[str, Any], kept: bool) -> None:
     """A warning is withdrawn by a later launch that counts, had reports long enough to have it, and has it not."""
-    spec = resolve(draft(), "j-new")
+    spec = resolve(draft())
     warning = TrialWarning(reason, "result.measurement.metric", "a message", 2)
     job = Job(spec, POLICIES[spec.policy].register(spec, ()), BEGIN, warnings=(warning,))
     changed = dict(fields)

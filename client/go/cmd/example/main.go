@@ -51,9 +51,11 @@ const (
 
 func launch(address string, pace time.Duration, lease float64) (bool, error) {
 	spec := &v1.JobSpec{
-		JobId: proto.String("pretend-nightly"), JobIdPrefix: "pretend", BatchSizes: []int32{16, 32, 64, 128},
-		DefaultBatchSize: defaultBatchSize, TargetMetric: proto.Float64(0.9), TrialLeaseSeconds: &lease,
-		Gpu: &v1.GpuConfig{MaxPowerWatts: 300, NumberOfGpus: 1, GpuModel: "Simulated GPU"},
+		JobId: "pretend-nightly", JobIdPrefix: proto.String("pretend"), BatchSizes: []int32{16, 32, 64, 128},
+		DefaultBatchSize:  defaultBatchSize,
+		Target:            &v1.Target{Value: proto.Float64(0.9), Direction: v1.Direction_DIRECTION_HIGHER_IS_BETTER},
+		TrialLeaseSeconds: &lease,
+		Gpus:              []*v1.GpuGroup{{GpuModel: "Simulated GPU", Count: 1, MaxPowerWattsPerGpu: 300}},
 	}
 	credentials, err := wattwise.CredentialsFromEnv()
 	if err != nil {

@@ -36,6 +36,12 @@ func set(target protoreflect.Message, field protoreflect.FieldDescriptor, value 
 		list := target.Mutable(field).List()
 		list.Truncate(0)
 		for _, item := range items {
+			if inner, ok := item.(fields); ok && field.Message() != nil {
+				if err := fill(list.AppendMutable().Message().Interface(), inner); err != nil {
+					return err
+				}
+				continue
+			}
 			converted, err := scalar(field, item)
 			if err != nil {
 				return err

@@ -58,17 +58,18 @@ var stepsByName = map[string]step{
 
 // newSteps has the job of a scenario. The suffix makes the job's id unique.
 func newSteps(client *wattwise.Client, job fields, suffix string) (*steps, error) {
-	eta, target, epochs, seed := 1.0, 0.9, int32(10), int64(1)
+	eta, epochs, policy := 1.0, int32(10), &v1.PruningGtsSpec{Seed: proto.Int64(1)}
 	spec := &v1.JobSpec{
-		JobIdPrefix: "scenario", BatchSizes: []int32{8, 16, 32, 64}, DefaultBatchSize: 16,
-		EtaKnob: &eta, TargetMetric: &target, MaxEpochs: &epochs, MabSeed: &seed, Policy: v1.Policy_POLICY_PRUNING_GTS,
-		Gpu: &v1.GpuConfig{MaxPowerWatts: 100, NumberOfGpus: 1, GpuModel: "Test GPU"},
+		JobIdPrefix: proto.String("scenario"), BatchSizes: []int32{8, 16, 32, 64}, DefaultBatchSize: 16,
+		Target:  &v1.Target{Value: proto.Float64(0.9), Direction: v1.Direction_DIRECTION_HIGHER_IS_BETTER},
+		EtaKnob: &eta, MaxEpochs: &epochs, Policy: &v1.PolicySpec{Policy: &v1.PolicySpec_PruningGts{PruningGts: policy}},
+		Gpus: []*v1.GpuGroup{{GpuModel: "Test GPU", Count: 1, MaxPowerWattsPerGpu: 100}},
 	}
 	if err := fill(spec, job); err != nil {
 		return nil, err
 	}
-	if spec.JobId == nil {
-		spec.JobId = proto.String(spec.JobIdPrefix + "-" + suffix)
+	if spec.JobId == "" {
+		spec.JobId = spec.GetJobIdPrefix() + "-" + suffix
 	}
 	return &steps{client: client, spec: spec, trials: map[string]*v1.TrialId{}, streams: map[string]*stream{}}, nil
 }

@@ -31,13 +31,10 @@ from wattwise.commands.tables import (
 )
 from wattwise.errors import ServerUnavailableError
 from wattwise.rpc.client import Client
+from wattwise.spec import POLICIES, Policy, policy_spec
 
-_POLICIES = {
-    name.removeprefix("POLICY_").lower().replace("_", "-"): value
-    for name, value in v1.Policy.items()
-    if value != v1.POLICY_UNSPECIFIED
-}
-"""The keys are short names, such as "pruning-gts"."""
+_POLICIES = {name.replace("_", "-"): name for name in POLICIES}
+"""The policies by their names on the command line, such as "pruning-gts"."""
 
 
 def add_reset(parser: argparse.ArgumentParser) -> None:
@@ -106,6 +103,8 @@ def add_set_policy(parser: argparse.ArgumentParser) -> None:
     """Declares `set-policy`."""
     _add(parser, _set_policy)
     parser.add_argument("policy", type=_policy, metavar="POLICY", help=f"one of {', '.join(_POLICIES)}")
+    window = "number of newest trials that count: of the job, or of each batch size; 0: all"
+    parser.add_argument("--window-size", type=whole_number, metavar="N", help=window)
 
 
 def add_delete(parser: argparse.ArgumentParser) -> None:
@@ -135,9 +134,9 @@ _Answer: TypeAlias = (
 """An answer with a job and its details."""
 
 
-def _policy(text: str) -> v1.Policy.ValueType:
-    """A policy by its short name or that of the protos, in any case: "pruning-gts", "PRUNING_GTS", "POLICY_GTS"."""
-    found = _POLICIES.get(text.lower().replace("_", "-").removeprefix("policy-"))
+def _policy(text: str) -> Policy:
+    """A policy by its name, in any case, with hyphens or underscores: "pruning-gts" or "pruning_gts"."""
+    found = _POLICIES.get(text.lower().replace("_", "-"))
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a policy; use one of {', '.join(_POLICIES)}")
     return found
@@ -279,7 +278,7 @@ def _schedule(client: Client, args: argparse.Namespace) -> int:
 
 def _set_policy(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id).job.spec.policy
-    answer = client.set_job_policy(args.job_id, args.policy)
+    answer = client.set_job_policy(args.job_id, policy_spec(args.policy, window_size=args.window_size))
     job = answer.job
     already = " already: nothing has changed" if before == job.spec.policy else ""
     return _answer(args, answer, f"{args.job_id} has the policy {policy(job.spec)}{already}.")

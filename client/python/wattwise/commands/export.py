@@ -267,7 +267,7 @@ FIELDS: Mapping[str, Field] = {
     "converged": lambda row: row.trial.converged,
     "epoch": lambda row: row.trial.newest.epoch or None,
     "metric": _newest("metric"),
-    "target_metric": lambda row: row.job.spec.target_metric,
+    "target_metric": lambda row: row.job.spec.target.value,
     "time_seconds": _newest("time_seconds"),
     "energy_joules": _newest("energy_joules"),
     "cost_joules": _trial("cost"),

@@ -25,6 +25,7 @@ from wattwise.commands.main import complain, say
 from wattwise.commands.savings import figures_of
 from wattwise.commands.tables import (
     JobTrial,
+    direction,
     lease,
     print_facts,
     print_job,
@@ -160,8 +161,7 @@ def _measured(spec: v1.JobSpec, trial: v1.Trial) -> Iterator[tuple[str, str]]:
     mark = estimate_mark(trial.monitor)
     yield "epochs", f"{trial.newest.epoch} of at most {spec.max_epochs}"
     if trial.HasField("newest"):
-        sign = "at least" if spec.higher_is_better_metric else "at most"
-        yield "metric", f"{trial.newest.metric:.4g}; the target is {sign} {spec.target_metric:g}"
+        yield "metric", f"{trial.newest.metric:.4g}; the target is {direction(spec)} {spec.target.value:g}"
     if trial.HasField("cost"):
         bound = f", stopped above {joules(trial.cost_bound)}" if trial.HasField("cost_bound") else ", without a bound"
         yield "cost", f"{joules(trial.cost)}{mark}{bound}"

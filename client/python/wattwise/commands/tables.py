@@ -26,7 +26,7 @@ from wattwise.commands.humanize import (
     trial_result,
 )
 from wattwise.monitor.kind import monitor_text
-from wattwise.spec import enum_name
+from wattwise.spec import enum_name, gpus_text, policy_name
 from wattwise.training.rules import reaches_target
 
 if TYPE_CHECKING:
@@ -293,13 +293,24 @@ def mark_of(job: v1.Job) -> str:
 
 
 def policy(spec: v1.JobSpec) -> str:
-    """A policy in words, such as "knowledge gradient"; its number if it is newer than this client."""
-    return enum_name(v1.Policy, spec.policy)
+    """A policy in words, such as "knowledge gradient"; "unknown" if it is newer than this client."""
+    return policy_name(spec).replace("_", " ") or "unknown"
+
+
+def direction(spec: v1.JobSpec) -> str:
+    """On which side of a job's target its metric must be."""
+    return "at most" if spec.target.direction == v1.DIRECTION_LOWER_IS_BETTER else "at least"
+
+
+def beta_knob(spec: v1.JobSpec) -> float | None:
+    """The multiple of the least cost at which a registered job's trials are stopped; None if they are not."""
+    rule = spec.early_stopping
+    return rule.cost_bound.beta_knob if rule.WhichOneof("rule") == "cost_bound" else None
 
 
 def has_stages(spec: v1.JobSpec) -> bool:
     """Whether the policy has stages, and trials of several roles."""
-    return spec.policy == v1.POLICY_PRUNING_GTS
+    return policy_name(spec) == "pruning_gts"
 
 
 def stage(job: v1.Job) -> str:
@@ -309,7 +320,7 @@ def stage(job: v1.Job) -> str:
     state = job.policy_state.pruning_gts
     if state.stage != v1.PRUNING_GTS_STAGE_PRUNING:
         return "stuck in the bandit" if stuck(job) else "bandit"
-    where = f"round {state.pruning_round + 1} of {job.spec.num_pruning_rounds}"
+    where = f"round {state.pruning_round + 1} of {job.spec.policy.pruning_gts.num_pruning_rounds}"
     return f"stuck in {where}" if stuck(job) else f"pruning, {where}"
 
 
@@ -368,11 +379,11 @@ def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
         if change.message not in warned:
             yield "changed", change.message
     yield "available", f"{sizes(job.available_batch_sizes)} (of {sizes(spec.batch_sizes)}): launches may get these"
-    sign = "at least" if spec.higher_is_better_metric else "at most"
-    yield "target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"
+    yield "target", f"metric {direction(spec)} {spec.target.value:g} within {spec.max_epochs} epochs"
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
-    least = "least expected cost" if spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT else "cost of the cheapest trial"
-    stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the {least}"
+    least = "least expected cost" if policy_name(spec) == "knowledge_gradient" else "cost of the cheapest trial"
+    beta = beta_knob(spec)
+    stopping = "never" if beta is None else f"above {beta:g} times the {least}"
     without = (
         "; trials of a pinned batch size are not"
         if pinned
@@ -380,9 +391,8 @@ def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
         if job.paused
         else ""
     )
-    yield "stopped early", stopping if spec.disable_early_stopping else stopping + without
-    gpu = spec.gpu
-    yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W in total"
+    yield "stopped early", stopping if beta is None else stopping + without
+    yield "GPUs", gpus_text(spec)
     if job.monitor.kinds:
         mixed = ": these costs cannot be compared" if job.other_monitor.kinds else ""
         yield "monitor", f"{monitors(job)}{mixed}"

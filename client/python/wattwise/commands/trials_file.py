@@ -271,7 +271,7 @@ class _Reader:
         if reason == "target_reached":
             counted = (each for each in measured if last is None or each.epoch <= last)
             shown = any(reaches_target(spec, each.metric) for each in counted)
-            why = f"no metric reaches the target {spec.target_metric:g}"
+            why = f"no metric reaches the target {spec.target.value:g}"
         else:
             shown = last is not None
             why = f"the last epoch of the job is {spec.max_epochs}"

@@ -344,7 +344,7 @@ def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
         "target_reached": str(trial.target_reached).lower(),
         "epoch": trial.newest.epoch or None,
         "metric": trial.newest.metric if trial.HasField("newest") else None,
-        "target": spec.target_metric,
+        "target": spec.target.value,
         "time_s": trial.newest.time_seconds if reported else None,
         "energy_j": energy_of(trial.newest),
         "cost_j": trial.cost if trial.HasField("cost") else None,
@@ -384,8 +384,8 @@ class _TrialTable:
 
     def lines(self, width: int, height: int) -> Iterable[str]:
         job, spec = self._job, self._job.spec
-        sign = ">=" if spec.higher_is_better_metric else "<="
-        target = f"metric {sign} {spec.target_metric:g}"
+        sign = "<=" if spec.target.direction == v1.DIRECTION_LOWER_IS_BETTER else ">="
+        target = f"metric {sign} {spec.target.value:g}"
         yield f"{printable(spec.job_id)}: {job_state(job, self._details)}, {job.num_trials} trials, target: {target}"
         yield printable(f"next launch: {next_launch(job, self._details)}")
         if warning := _newest_warning(job):
@@ -462,7 +462,7 @@ def _metric(row: JobTrial) -> float | None:
 
 
 def _target(row: JobTrial) -> float | None:
-    return row.job.spec.target_metric
+    return row.job.spec.target.value
 
 
 def _report_age(row: JobTrial) -> str:

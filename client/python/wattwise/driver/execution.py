@@ -29,6 +29,7 @@ from wattwise.errors import (
 )
 from wattwise.files import open_file
 from wattwise.rpc.answers import heartbeat_seconds
+from wattwise.spec import max_power_watts
 from wattwise.training.rules import cost, own_decision
 from wattwise.training.windows import TrainingWindows, monitor_message
 
@@ -103,7 +104,7 @@ class CommandExecution:
             refresh: called several times a second.
         """
         name = f"wattwise run {self.trial.job_id} {self.trial.trial_number}"
-        windows = TrainingWindows(monitor, name, self.spec.gpu.max_power_watts, weighs_energy=self.spec.eta_knob > 0)
+        windows = TrainingWindows(monitor, name, max_power_watts(self.spec), weighs_energy=self.spec.eta_knob > 0)
         windows.open()
         epochs = EpochLog(self.spec, self.trial, windows, self.output)
         self._outcome(RUNNING, epochs).save(self.folder)

@@ -16,7 +16,7 @@ from wattwise.files import FileError, resolved
 from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate, scaling_rule
 from wattwise.monitor.named import checked_monitor
 from wattwise.prices import PRICES, price_faults
-from wattwise.spec import GpuConfig, JobSpec
+from wattwise.spec import GpuGroup, JobSpec
 from wattwise.variables import control_fault
 
 
@@ -92,8 +92,8 @@ class JobFile:
 
     @property
     def job_id(self) -> str:
-        """The job id, which is required in a job file."""
-        return self.job.job_id or ""
+        """The job id."""
+        return self.job.job_id
 
     def learning_rate(self, batch_size: int) -> float | None:
         """The learning rate that goes with a batch size; None without an optimizer."""
@@ -119,13 +119,13 @@ def read(path: Path) -> JobFile:
     root.check_keys(("job", "train", "run"))
     job, train, run = root.table("job"), root.table("train"), root.table("run", required=False)
     gpu = job.table("gpu", required=False).read(
-        GpuConfig, partly=True, max_power_watts=POSITIVE, number_of_gpus=at_least(1)
+        GpuGroup, partly=True, count=at_least(1), max_power_watts_per_gpu=POSITIVE
     )
     job_values, train_values, run_values = _job(job), _train(train, path.parent), _run(run, path.parent)
     if faults:
         text = "; ".join(f"{fault.field}: {fault.description}" for fault in faults)
         raise JobFileError(f"{path}: {text}", violations=faults)
-    spec = JobSpec(**job_values, gpu=GpuConfig(**gpu) if len(gpu) == len(fields(GpuConfig)) else None)
+    spec = JobSpec(**job_values, gpu=GpuGroup(**gpu) if len(gpu) == len(fields(GpuGroup)) else None)
     return JobFile(spec, gpu, TrainSection(**train_values), RunSection(**run_values))
 
 

@@ -36,6 +36,7 @@ from wattwise.files import FileError
 from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
 from wattwise.rpc.labels import launch_labels
+from wattwise.spec import max_power_watts
 from wattwise.training.delivery import REFUSALS, deliver_record, opened
 from wattwise.training.journal import TrialRecord as SpooledRecord
 from wattwise.training.rules import cost, own_decision
@@ -185,7 +186,7 @@ class Launcher:
 
         They have the time and the energy of the whole command.
         """
-        outcome = saved_outcome(folder, self.job.gpu.max_power_watts)
+        outcome = saved_outcome(folder, max_power_watts(self.job))
         if outcome is None or output is None:
             return outcome
         epochs = list(outcome.epochs)
@@ -276,7 +277,7 @@ class Launcher:
             run.file,
             LaunchContext(
                 spec=run.spec,
-                target_metric=repr(self.job.target_metric),
+                target_metric=repr(self.job.target.value),
                 max_epochs=str(self.job.max_epochs),
                 server=run.server,
                 server_name=run.server_name,

@@ -20,14 +20,14 @@ from wattwise.driver.launch_context import LaunchContext, command_line, search_p
 from wattwise.driver.own_server import OwnServer, OwnServerError
 from wattwise.driver.placeholders import PLACEHOLDERS, substitute
 from wattwise.errors import InvalidJobSpecError, JobDiffersError, MonitorError, Remedy, Violation
-from wattwise.monitor import gpu_config
+from wattwise.monitor import gpu_group
 from wattwise.monitor.named import named_monitor
 from wattwise.rpc.client import Client
 
 if TYPE_CHECKING:
     from wattwise import v1
     from wattwise.monitor.window import WindowMonitor
-    from wattwise.spec import GpuConfig, JobSpec
+    from wattwise.spec import GpuGroup, JobSpec
 
 _LONGEST_ARGUMENT = 32 * mmap.PAGESIZE - 1
 """Linux's limit in bytes; the page size is 4096 on most machines."""
@@ -36,7 +36,7 @@ REMEDIES = {
     Remedy.OTHER_MONITOR: 'write monitor = "rapl" under [run] for training on the processor, '
     'or monitor = "estimate:150" with the power of the training in watts',
     Remedy.ESTIMATE: 'write monitor = "estimate:150" under [run], with the power of the training in watts',
-    Remedy.GPU_CONFIG: "write max_power_watts, number_of_gpus and gpu_model under [job.gpu]",
+    Remedy.GPU_CONFIG: "write gpu_model, count and max_power_watts_per_gpu under [job.gpu]",
     Remedy.SELECT_GPUS: "select other GPUs with CUDA_VISIBLE_DEVICES",
 }
 """The remedies of a `MonitorError`, for the author of a job file."""
@@ -48,7 +48,7 @@ def monitor_fault(error: MonitorError) -> str:
     return f"{error.problem}; {remedies}" if remedies else error.problem
 
 
-def open_monitor(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
+def open_monitor(file: JobFile) -> tuple[WindowMonitor, GpuGroup]:
     """Opens the monitor; returns it with the GPUs, which [job.gpu] overrides.
 
     Raises:
@@ -61,7 +61,7 @@ def open_monitor(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
         faults.append(Violation("run.monitor", monitor_fault(error)))
     else:
         try:
-            gpu = replace(gpu_config(monitor), **file.gpu) if file.job.gpu is None else file.job.gpu
+            gpu = replace(gpu_group(monitor), **file.gpu) if file.job.gpu is None else file.job.gpu
         except MonitorError as error:
             faults.append(Violation("job.gpu", monitor_fault(error)))
     if faults:
@@ -114,7 +114,7 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
     """
     try:
         resolved = _try_to_register(job)
-        target_metric, max_epochs, note = repr(resolved.target_metric), str(resolved.max_epochs), ""
+        target_metric, max_epochs, note = repr(resolved.target.value), str(resolved.max_epochs), ""
     except OwnServerError as error:
         target_metric = repr(job.target_metric)
         max_epochs = "EPOCHS" if job.max_epochs is None else str(job.max_epochs)

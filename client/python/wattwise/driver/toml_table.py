@@ -102,6 +102,10 @@ _TYPES: Mapping[str, Condition] = {
     "str": _STRING,
     "Path": ("a path without control characters", lambda value: _STRING[1](value) and not control_fault(value)),
     "Policy": _STRING,
+    "Beta": (
+        'a number, or "off"',
+        lambda value: value == "off" or isinstance(value, float) or (_is_integer(value) and abs(value) < 2**1023),
+    ),
     "bool": ("true or false", lambda value: isinstance(value, bool)),
     "int": ("an integer", _is_integer),
     "float": ("a number", lambda value: isinstance(value, float) or (_is_integer(value) and abs(value) < 2**1023)),
@@ -174,7 +178,7 @@ class Table:
         for field in fields(kind):
             if field.name in self._nested:
                 continue
-            annotation = str(field.type).removesuffix(" | None").removesuffix(" | Unset")
+            annotation = str(field.type).removesuffix(" | None")
             if field.name not in self.values:
                 if not partly and field.default is MISSING and self.is_present:
                     self.fault(field.name, "is missing")
@@ -185,7 +189,7 @@ class Table:
                 required, is_valid = conditions[field.name]
             if not is_valid(value):
                 self.fault(field.name, f"is {value!r}; use {required}")
-            elif annotation == "float":
+            elif annotation in ("float", "Beta") and value != "off":
                 valid[field.name] = float(value)
             else:
                 valid[field.name] = tuple(value) if isinstance(value, list) else value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wattwise.monitor.amd_gpu import AmdSmiMonitor
     from wattwise.monitor.combined import CombinedMonitor
-    from wattwise.monitor.config import gpu_config
+    from wattwise.monitor.config import gpu_group
     from wattwise.monitor.estimate import EstimateMonitor
     from wattwise.monitor.gpu import NvmlMonitor
     from wattwise.monitor.kind import EnergyQuality, MonitorKinds, monitor_kinds
@@ -35,7 +35,7 @@ _MODULES = {
     "Window": "window",
     "WindowMeasurement": "window",
     "default_monitor": "present",
-    "gpu_config": "config",
+    "gpu_group": "config",
     "monitor_kinds": "kind",
 }
 
@@ -51,7 +51,7 @@ __all__ = [
     "Window",
     "WindowMeasurement",
     "default_monitor",
-    "gpu_config",
+    "gpu_group",
     "monitor_kinds",
 ]
 

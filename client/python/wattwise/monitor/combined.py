@@ -6,11 +6,11 @@ from contextlib import suppress
 from typing import NoReturn
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.config import gpu_config
+from wattwise.monitor.config import gpu_group
 from wattwise.monitor.kind import MOST_KINDS, MonitorKinds, monitor_kinds
 from wattwise.monitor.plausible import CheckedMonitor
 from wattwise.monitor.window import Monitor, Window, WindowMeasurement
-from wattwise.spec import GpuConfig
+from wattwise.spec import GpuGroup
 
 
 class CombinedMonitor:
@@ -67,13 +67,13 @@ class CombinedMonitor:
         monitor: Monitor = getattr(self._main, "gpu_monitor", self._main)
         return monitor
 
-    def gpu_config(self) -> GpuConfig:
+    def gpu_group(self) -> GpuGroup:
         """The configuration of the GPUs; that of the first monitor if none measures GPUs.
 
         Raises:
             MonitorError: It is unknown.
         """
-        return gpu_config(self._main)
+        return gpu_group(self._main)
 
     def begin_window(self, name: str, /) -> None:
         """Begins a window of every monitor, or of none if one of them fails.

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from wattwise.errors import MonitorError, Remedy
 from wattwise.monitor.amd_gpu import visible_amd_gpus
 from wattwise.monitor.gpu import visible_gpus
-from wattwise.monitor.gpu_monitor import MeasuredGpu, gpu_config_of
+from wattwise.monitor.gpu_monitor import MeasuredGpu, gpu_group_of
 from wattwise.monitor.window import Monitor
-from wattwise.spec import GpuConfig
+from wattwise.spec import GpuGroup
 
 
-def gpu_config(monitor: Monitor) -> GpuConfig:
+def gpu_group(monitor: Monitor) -> GpuGroup:
     """Returns what `monitor` measures, for the specification of a job.
 
     Args:
@@ -20,15 +20,15 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
             looked up.
 
     Returns:
-        Model, number, and max power: the highest power limit of one GPU times the number of GPUs, in watts.
+        Model, number, and the highest power limit of one GPU, in watts.
 
     Raises:
         MonitorError: The GPUs are of different models, or unknown; the message says what to pass instead.
     """
-    own = getattr(monitor, "gpu_config", None)
+    own = getattr(monitor, "gpu_group", None)
     if callable(own):
-        config: GpuConfig = own()
-        return config
+        group: GpuGroup = own()
+        return group
     if not monitor.gpu_indices:
         problem = f"{monitor!r} measures no GPU, so its power limit is unknown"
         raise MonitorError(problem, Remedy.GPU_CONFIG, Remedy.OTHER_MONITOR)
@@ -38,7 +38,7 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
         # Such a monitor may measure GPUs that no library of a vendor shows.
         remedies = dict.fromkeys([Remedy.GPU_CONFIG, *error.remedies])
         raise MonitorError(f"the GPUs of {monitor!r} cannot be looked up: {error.problem}", *remedies) from None
-    return gpu_config_of(gpus)
+    return gpu_group_of(gpus)
 
 
 def _gpus(gpu_indices: Sequence[int]) -> Sequence[MeasuredGpu]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from wattwise.errors import MonitorError, log
 from wattwise.monitor.window import Reading, WindowMonitor
-from wattwise.spec import GpuConfig, to_number
+from wattwise.spec import GpuGroup, to_number
 
 _LEAST_SECONDS = 10.0
 """The shortest window that the load is checked at: a load average tells little about less than a minute."""
@@ -41,9 +41,9 @@ class EstimateMonitor(WindowMonitor):
     def __repr__(self) -> str:
         return f"EstimateMonitor(watts={self.watts:g})"
 
-    def gpu_config(self) -> GpuConfig:
+    def gpu_group(self) -> GpuGroup:
         """The estimated power as that of one device, whose model says that it is an estimate."""
-        return GpuConfig(max_power_watts=self.watts, number_of_gpus=1, gpu_model=f"estimate ({self.watts:g} W)")
+        return GpuGroup(gpu_model=f"estimate ({self.watts:g} W)", count=1, max_power_watts_per_gpu=self.watts)
 
     def _joules(self, used: Sequence[float], seconds: float) -> float:
         if seconds >= _LEAST_SECONDS and not self._warned:

@@ -10,7 +10,7 @@ from typing import Protocol
 from wattwise.errors import ImplausibleError, MonitorError, Remedy, log
 from wattwise.monitor import plausible
 from wattwise.monitor.window import Reading, WindowMonitor
-from wattwise.spec import GpuConfig
+from wattwise.spec import GpuGroup
 
 POLL_SECONDS = 0.1
 # GPUs update their energy counters every 10 to 100 ms. In a shorter window a counter may not change, or by a whole step
@@ -89,13 +89,13 @@ class GpuMonitor(WindowMonitor):
         watts = math.fsum(self._most_watts.values())
         return watts if watts < math.inf else None
 
-    def gpu_config(self) -> GpuConfig:
+    def gpu_group(self) -> GpuGroup:
         """The measured GPUs: their model, their number, and the highest power limit of one times their number.
 
         Raises:
             MonitorError: They are of different models, or report no power limit.
         """
-        return gpu_config_of(self._measured)
+        return gpu_group_of(self._measured)
 
     def _read(self) -> Reading:
         now = time.monotonic()
@@ -172,7 +172,7 @@ class PowerIntegral:
         return self._joules
 
 
-def gpu_config_of(gpus: Sequence[MeasuredGpu]) -> GpuConfig:
+def gpu_group_of(gpus: Sequence[MeasuredGpu]) -> GpuGroup:
     """These GPUs, at least one, for the specification of a job.
 
     Raises:
@@ -184,5 +184,5 @@ def gpu_config_of(gpus: Sequence[MeasuredGpu]) -> GpuConfig:
             f"the GPUs are of different models ({', '.join(models)}), whose costs cannot be compared",
             Remedy.SELECT_GPUS,
         )
-    watts = max(gpu.max_power_watts() for gpu in gpus) * len(gpus)
-    return GpuConfig(max_power_watts=watts, number_of_gpus=len(gpus), gpu_model=models[0])
+    watts = max(gpu.max_power_watts() for gpu in gpus)
+    return GpuGroup(gpu_model=models[0], count=len(gpus), max_power_watts_per_gpu=watts)

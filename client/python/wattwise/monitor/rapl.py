@@ -15,7 +15,7 @@ from pathlib import Path
 from wattwise.errors import ImplausibleError, MonitorError, Remedy, short_tracebacks
 from wattwise.monitor.plausible import POWER_FACTOR, power_fault
 from wattwise.monitor.window import Reading, WindowMonitor
-from wattwise.spec import GpuConfig
+from wattwise.spec import GpuGroup
 
 POWERCAP = "/sys/class/powercap"
 _HIGHEST_ZONE_POWER_WATTS = 2000.0
@@ -63,7 +63,7 @@ class RaplMonitor(WindowMonitor):
             return False
         return True
 
-    def gpu_config(self) -> GpuConfig:
+    def gpu_group(self) -> GpuGroup:
         """All packages as one device: the processor's model and the sum of the zones' power limits.
 
         Raises:
@@ -76,7 +76,7 @@ class RaplMonitor(WindowMonitor):
             if limit is None and zone.is_package:
                 raise MonitorError(f"RAPL zone {zone.name} reports no power limit", Remedy.GPU_CONFIG)
             watts += limit or 0.0
-        return GpuConfig(max_power_watts=watts, number_of_gpus=1, gpu_model=cpu_model())
+        return GpuGroup(gpu_model=cpu_model(), count=1, max_power_watts_per_gpu=watts)
 
     def _read(self) -> Reading:
         return Reading(time.monotonic(), tuple(zone.read_joules() for zone in self._zones))

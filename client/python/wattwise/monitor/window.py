@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wattwise.errors import ImplausibleError, MonitorError
-from wattwise.spec import GpuConfig
+from wattwise.spec import GpuGroup
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,7 +33,7 @@ class WindowMeasurement(Protocol):
 class Monitor(Protocol):
     """An energy monitor: those of this package, Zeus's `ZeusMonitor`, or your own.
 
-    A monitor may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are looked up, unless the
+    A monitor may also have `gpu_group() -> GpuGroup`; without it the GPUs of `gpu_indices` are looked up, unless the
     job has a `gpu`. It may have a `kind: str`, the name that is shown beside its energy: "estimate" if it does not
     measure. And it may have `max_power_watts: float`, the highest power that it can measure: windows above it are
     discarded. Without it that is twice the maximum power of the job's GPUs.
@@ -162,7 +162,7 @@ class WindowMonitor(ABC):
         return Window(seconds, self._joules(used, seconds))
 
     @abstractmethod
-    def gpu_config(self) -> GpuConfig:
+    def gpu_group(self) -> GpuGroup:
         """The measured devices, for the specification of a job.
 
         Raises:

@@ -15,6 +15,7 @@ from wattwise.power.calls import PowerLimitCalls
 from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, limits_between
 from wattwise.power.settings import ProfileSettings, profile_settings
 from wattwise.rpc.backoff import check_seconds
+from wattwise.spec import max_power_watts
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.running import RunningTrial
 
@@ -302,7 +303,7 @@ class _Limiter:
         log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
         self.profile = Profile(
             Walk(between, lambda sample: cost_per_step(spec, sample)),
-            CheckedMonitor(self._gpus, spec.gpu.max_power_watts),
+            CheckedMonitor(self._gpus, max_power_watts(spec)),
             f"wattwise power {trial.id.job_id} {trial.id.trial_number}",
             warmup_iters=self._settings.warmup_iters,
             measure_iters=self._settings.measure_iters,

@@ -18,6 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise import v1
 from wattwise.errors import InvalidAnswerError, WattwiseError
+from wattwise.spec import leaves
 from wattwise.streams import printable
 
 if TYPE_CHECKING:
@@ -161,18 +162,19 @@ def check_registered(job: v1.Job, sent: v1.JobSpec) -> None:
     """
     spec = job.spec
     require(job.HasField("spec"), "it has no job")
-    known = {field.name for field, _ in spec.ListFields()}
-    for field, value in sent.ListFields():
-        # An older server does not know every field; it has always known the batch sizes, the one list that is required.
-        optional = field.has_presence or (not isinstance(value, str | int | float) and field.name != "batch_sizes")
-        if field.name != "policy" and (field.name in known or not optional):
-            same = _plain(getattr(spec, field.name)) == _plain(value)
-            require(same, f"its job has another {field.name} than the job that was registered")
+    known = dict(leaves(spec))
+    for path, value in leaves(sent):
+        if value is True and path not in known:
+            # An empty message, whose fields have their defaults in the answer.
+            same = any(each.startswith(f"{path}.") for each in known)
+        else:
+            same = _plain(known.get(path, value if value == 0 else None)) == _plain(value)
+        require(same or path.startswith("policy."), f"its job has another {path} than the job that was registered")
     least, most = _LEASES
     lease = spec.trial_lease_seconds
     require(lease == 0 or least <= lease <= most, f"its job has the lease {lease:g} s")
     require(not spec.HasField("max_epochs") or spec.max_epochs >= 1, f"its job has max_epochs {spec.max_epochs}")
-    require(not spec.HasField("target_metric") or not math.isnan(spec.target_metric), "its job has the target NaN")
+    require(not math.isnan(spec.target.value), "its job has the target NaN")
     require(0 <= spec.eta_knob <= 1, f"its job has eta_knob {spec.eta_knob:g}")
 
 

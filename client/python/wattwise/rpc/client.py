@@ -12,12 +12,13 @@ import grpc
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import InvalidResultError, JobDiffersError, Violation, log
+from wattwise.errors import InvalidJobSpecError, InvalidResultError, JobDiffersError, Violation, log
 from wattwise.rpc import answers
 from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import check_seconds, pauses, retrying
 from wattwise.rpc.connection import Connection, DecisionStream, Link, is_old
 from wattwise.rpc.credentials import Credentials
+from wattwise.spec import with_flat_names
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -128,8 +129,7 @@ class Client:
         """Creates the job, or confirms that the job with this id has the identical configuration.
 
         Args:
-            spec: the job. A missing `job_id` of a `JobSpec` is generated here and not by the server, so that a retry
-                asks for the same job.
+            spec: the job.
             timeout: seconds; None is the client's.
 
         Raises:
@@ -138,15 +138,16 @@ class Client:
         """
         if isinstance(spec, v1.JobSpec):
             return self._register(spec, timeout)
-        spec = spec.named()
         spec.warn_if_doubtful()
         sent = spec.to_proto()
         if spec.has_prices:
             log.info("job %r: %s", spec.job_id, spec.eta_source())
         try:
             return self._register(sent, timeout)
+        except InvalidJobSpecError as error:
+            raise with_flat_names(error) from None
         except JobDiffersError as error:
-            raise spec.explained(error) from None
+            raise spec.explained(with_flat_names(error)) from None
 
     def _register(self, job: v1.JobSpec, timeout: float | None) -> v1.RegisterJobResponse:
         request = v1.RegisterJobRequest(job=job)
@@ -641,17 +642,17 @@ class Client:
         return self._about(lambda link: link.control.RequestBaseline, request, timeout)
 
     def set_job_policy(
-        self, job_id: str, policy: v1.Policy.ValueType, *, timeout: float | None = None
+        self, job_id: str, policy: v1.PolicySpec, *, timeout: float | None = None
     ) -> v1.SetJobPolicyResponse:
         """Changes the job's policy; the search is rebuilt from the job's trials.
 
         Args:
             job_id: the job.
-            policy: the policy.
+            policy: the policy and its parameters, such as `policy_spec("gts", seed=1)` of `wattwise.spec`.
             timeout: seconds; None is the client's.
 
         Raises:
-            InvalidRequestError: if the policy is unspecified, or the job's configuration has a fault under it.
+            InvalidJobSpecError: if the policy is unset, or has a fault.
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetJobPolicyRequest(job_id=job_id, policy=policy)

@@ -17,6 +17,7 @@ from wattwise.errors import (
     OperationOrderError,
     ResumeError,
     TrainerSetupError,
+    Violation,
     log,
 )
 from wattwise.files import parse_json
@@ -25,7 +26,7 @@ from wattwise.monitor.named import named_monitor
 from wattwise.rpc.answers import check_dispatched
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
-from wattwise.spec import GpuConfig, JobSpec, check_job
+from wattwise.spec import GpuGroup, JobSpec, check_job, flat_name, leaves, policy_name
 from wattwise.training.client_file import ClientFile
 from wattwise.training.delivery import find_launch
 from wattwise.training.launch import DRIVER_VARIABLES, NO_TRIAL, Endpoint, has_driver, with_gpu
@@ -64,7 +65,7 @@ class DriverLaunch:
         self._endpoint = Endpoint.of(self.server, timeout, credentials)
         self._launch_id = variables["LAUNCH_ID"]
         self._trial = v1.TrialId(
-            job_id=self.job.job_id or "",
+            job_id=self.job.job_id,
             batch_size=_integer(variables, "BATCH_SIZE"),
             trial_number=_integer(variables, "TRIAL_NUMBER"),
             launch_id=self._launch_id,
@@ -121,11 +122,15 @@ class DriverLaunch:
                 "same job_id in both, or start the script without `wattwise run`"
             )
         same = replace(job, job_id=self.job.job_id, gpu=self.job.gpu if job.gpu is None else job.gpu).with_eta()
-        sent, registered = resolved(same.to_proto()), resolved(self.job.to_proto())
-        if job.policy is None:
-            # A job keeps the policy that it was created with.
-            sent.policy = registered.policy
-        ours, theirs = ({field.name: value for field, value in spec.ListFields()} for spec in (sent, registered))
+        message = same.to_proto()
+        sent, registered = resolved(message), resolved(self.job.to_proto())
+        names = policy_name(registered), policy_name(sent)
+        if not message.HasField("policy") or names[0] != names[1]:
+            # A job keeps the policy that it was created with. Parameters of two policies are not compared.
+            sent.policy.CopyFrom(registered.policy)
+        ours, theirs = ({flat_name(path): value for path, value in leaves(spec)} for spec in (sent, registered))
+        if message.HasField("policy"):
+            theirs["policy"], ours["policy"] = names
         differing = {
             name: f"job file {_brief(theirs.get(name))}, script {_brief(ours.get(name))}"
             for name in sorted(ours.keys() | theirs.keys())
@@ -136,7 +141,7 @@ class DriverLaunch:
                 f"job {job.job_id!r} differs in this script and in the job file of `wattwise run`: "
                 f"{'; '.join(f'{name}: {values}' for name, values in differing.items())}. Make them equal, or "
                 "let the script read the job file's with BatchSizeOptimizer.from_env()",
-                metadata=differing,
+                violations=[Violation(f"job.{name}", values) for name, values in differing.items()],
             )
 
     def monitor(self) -> Monitor | None:
@@ -251,7 +256,7 @@ def spec_to_json(job: JobSpec) -> str:
         InvalidJobSpecError: if the job has prices that are invalid, or no GPUs.
     """
     job = job.with_eta()
-    # Read back, a field that is absent has its default; null for `beta_knob` is its None.
+    # Read back, a field that is absent has its default.
     unset = {field.name: field.default for field in fields(job)}
     return json.dumps({k: v for k, v in asdict(job).items() if v is not unset[k]}, separators=(",", ":"))
 
@@ -265,7 +270,7 @@ def spec_from_json(text: str) -> JobSpec:
     try:
         values: dict[str, Any] = parse_json(text)
         gpu = values.pop("gpu", None)
-        return JobSpec(**values, gpu=None if gpu is None else GpuConfig(**gpu))
+        return JobSpec(**values, gpu=None if gpu is None else GpuGroup(**gpu))
     except (ValueError, TypeError, AttributeError) as error:
         raise NoDriverError(f"WATTWISE_JOB_SPEC is not a job: {error}") from None
 

@@ -22,7 +22,7 @@ from wattwise.errors import (
     WattwiseError,
     log,
 )
-from wattwise.monitor import Monitor, gpu_config, monitor_kinds
+from wattwise.monitor import Monitor, gpu_group, monitor_kinds
 from wattwise.rpc.answers import check_dispatched, heartbeat_seconds
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_id
@@ -207,10 +207,8 @@ class ServerLaunch:
     def __init__(
         self, server: str, job: JobSpec, timeout: float | None = None, credentials: Credentials | None = None
     ) -> None:
-        # The job id is generated here, not in `start`, so that a repeated `start` registers the same job.
-        self._spec = check_job(job).named()
+        self._spec = check_job(job)
         self.unconnected_ranks = 0
-        self._has_job_id = job.job_id is not None
         self._endpoint = Endpoint.of(server, timeout, credentials)
         self._launch_id = new_id()
         self._saved: SavedTrial | None = None
@@ -224,7 +222,7 @@ class ServerLaunch:
     @property
     def job_key(self) -> tuple[str, str]:
         """The server's address and the job's id."""
-        return self._endpoint.server, str(self._spec.job_id)
+        return self._endpoint.server, self._spec.job_id
 
     @property
     def launch_id(self) -> str:
@@ -234,12 +232,11 @@ class ServerLaunch:
     def resume(self, state: Mapping[str, object]) -> None:
         """Makes `start` continue the trial of a checkpoint of the same job."""
         saved = SavedTrial.from_state(state)
-        if self._has_job_id and self._spec.job_id != saved.job_id:
+        if self._spec.job_id != saved.job_id:
             raise ResumeError(
                 f"the checkpoint belongs to job {saved.job_id!r}, not to {self._spec.job_id!r}: "
                 "load a checkpoint of this job, or omit load_state_dict()"
             )
-        self._spec = replace(self._spec, job_id=saved.job_id)
         self._saved, self._launch_id = saved, saved.launch_id
 
     def repeat(self, before: TrialInfo) -> None:
@@ -283,13 +280,6 @@ class ServerLaunch:
                 if resumed is None:
                     return self._resume_lost(kind, self._saved, fallback)
                 started = resumed
-        if not (self._has_job_id or started.info.fallback):
-            log.warning(
-                "this launch registered a new job, %r, so nothing is learned across launches: pass job_id to JobSpec, "
-                "the same at every launch",
-                spec.job_id,
-            )
-            self._has_job_id = True
         return started
 
     def session(self, info: TrialInfo, timeout: float) -> Session:
@@ -458,4 +448,4 @@ def with_gpu(spec: JobSpec, monitor: Monitor) -> JobSpec:
     Raises:
         MonitorError: if the GPUs cannot be read.
     """
-    return spec if spec.gpu is not None else replace(spec, gpu=gpu_config(monitor))
+    return spec if spec.gpu is not None else replace(spec, gpu=gpu_group(monitor))

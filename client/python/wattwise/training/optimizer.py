@@ -551,7 +551,7 @@ class BatchSizeOptimizer:
         finally:
             if trial.progress.epoch > before:
                 newest = BestEpoch(self._attempt, trial.progress.epoch, trial.metric)
-                higher = trial.info.job.spec.higher_is_better_metric
+                higher = trial.info.job.spec.target.direction != v1.DIRECTION_LOWER_IS_BETTER
                 self._best = better(self._best, newest, higher_is_better=higher)
 
     def close(self, reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from wattwise import v1
 from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseError, log
 from wattwise.monitor import Monitor
+from wattwise.spec import max_power_watts
 from wattwise.training.metric import metric_value
 from wattwise.training.power_usage import PowerUsage
 from wattwise.training.resume import Progress
@@ -54,7 +55,7 @@ class Reporter:
         self._trial = info.snapshot
         name = f"wattwise {self._trial.id.job_id} {self._trial.id.trial_number}"
         self._windows = TrainingWindows(
-            monitor, name, self._spec.gpu.max_power_watts, weighs_energy=self._spec.eta_knob > 0
+            monitor, name, max_power_watts(self._spec), weighs_energy=self._spec.eta_knob > 0
         )
         _, self._windows.time_seconds, self._windows.energy_joules = progress
         # The last epoch that an earlier process of the trial has reported.

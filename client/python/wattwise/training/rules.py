@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from google.protobuf.message import Message
+
 from wattwise import v1
+from wattwise.spec import max_power_watts, policy_name
 
 _DEFAULTS = v1.JobSpec(
     eta_knob=0.5,
-    beta_knob=2.0,
-    disable_early_stopping=False,
-    target_metric=0.5,
-    higher_is_better_metric=True,
+    early_stopping=v1.EarlyStopping(cost_bound=v1.EarlyStopping.CostBound(beta_knob=2.0)),
     max_epochs=100,
-    num_pruning_rounds=2,
-    window_size=0,
-    mab_prior_mean=0.0,
-    mab_prior_precision=0.0,
-    mab_num_explorations=2,
-    policy=v1.POLICY_KNOWLEDGE_GRADIENT,
-    learn_reward_precision=True,
-    reward_precision=0.0,
     trial_lease_seconds=300.0,
 )
+_POLICY = "knowledge_gradient"
+_POLICIES: Mapping[str, Message] = {
+    "knowledge_gradient": v1.KnowledgeGradientSpec(window_size=0),
+    "pruning_gts": v1.PruningGtsSpec(
+        num_pruning_rounds=2, window_size=0, prior_mean=0.0, prior_precision=0.0, num_explorations=2
+    ),
+    "gts": v1.GtsSpec(
+        window_size=0,
+        prior_mean=0.0,
+        prior_precision=0.0,
+        num_explorations=2,
+        learn_reward_precision=True,
+        reward_precision=0.0,
+    ),
+}
 
 
 def resolved(spec: v1.JobSpec) -> v1.JobSpec:
     """The job with all defaults filled in, as the server does for a new job."""
+    policy = policy_name(spec) or _POLICY
     full = v1.JobSpec()
     full.CopyFrom(_DEFAULTS)
+    getattr(full.policy, policy).CopyFrom(_POLICIES[policy])
     full.MergeFrom(spec)
-    if full.disable_early_stopping:
-        full.ClearField("beta_knob")
     sizes = sorted(set(full.batch_sizes))
     del full.batch_sizes[:]
     full.batch_sizes.extend(sizes)
@@ -45,14 +54,14 @@ def cost(spec: v1.JobSpec, time_seconds: float, energy_joules: float) -> float:
         energy_joules: E.
     """
     eta = spec.eta_knob
-    return eta * energy_joules + (1 - eta) * spec.gpu.max_power_watts * time_seconds
+    return eta * energy_joules + (1 - eta) * max_power_watts(spec) * time_seconds
 
 
 def reaches_target(spec: v1.JobSpec, metric: float) -> bool:
     """Whether a metric reaches the job's target, regardless of cost; NaN does not."""
-    if spec.higher_is_better_metric:
-        return metric >= spec.target_metric
-    return metric <= spec.target_metric
+    if spec.target.direction == v1.DIRECTION_LOWER_IS_BETTER:
+        return metric <= spec.target.value
+    return metric >= spec.target.value
 
 
 def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
@@ -77,7 +86,7 @@ def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
         stop_train=over,
         target_reached=reached,
         end_reason=reason,
-        message=f"{what} without the server: metric {measured.metric:.6g}, target {spec.target_metric:.6g} in epoch "
+        message=f"{what} without the server: metric {measured.metric:.6g}, target {spec.target.value:.6g} in epoch "
         f"{measured.epoch} of {spec.max_epochs}; the server gets the result later",
         last_epoch=measured.epoch,
         cost=cost(spec, used.time_seconds, used.energy_joules),

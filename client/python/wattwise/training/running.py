@@ -155,7 +155,7 @@ class RunningTrial:
         if not epoch:
             return f"{name} ended without a metric"
         reason = enum_name(v1.EndReason, self._end_reason)
-        metric = f"metric {self.metric:.6g}, target {spec.target_metric:.6g}"
+        metric = f"metric {self.metric:.6g}, target {spec.target.value:.6g}"
         return f"{name} ended undecided after epoch {epoch} of {spec.max_epochs} ({reason}): {metric}"
 
     def check_process(self, call: str) -> None:

@@ -67,7 +67,7 @@ class RegisterJobRequest(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.JobSpec:
-        """The job's configuration. Required."""
+        """Required. The job's configuration. Send what this launch sets, never the spec of a response: its fields are all set."""
 
     def __init__(
         self,

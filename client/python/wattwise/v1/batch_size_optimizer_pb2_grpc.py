@@ -100,8 +100,10 @@ class BatchSizeOptimizerServicer(object):
     """
 
     def RegisterJob(self, request, context):
-        """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
-        INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
+        """Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
+        the same configuration, in which case nothing is written. A retry confirms what the first call created.
+        ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
+        ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,8 +39,10 @@ class BatchSizeOptimizerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BatchSizeOptimizerAsyncStub: ...
     RegisterJob: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.RegisterJobRequest, _batch_size_optimizer_pb2.RegisterJobResponse]
-    """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
-    INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
+    """Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
+    the same configuration, in which case nothing is written. A retry confirms what the first call created.
+    ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
+    ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
     """
     GetNextBatchSize: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]
     """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
@@ -96,8 +98,10 @@ class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterJob: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.RegisterJobRequest, _batch_size_optimizer_pb2.RegisterJobResponse]  # type: ignore[assignment]
-    """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
-    INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
+    """Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
+    the same configuration, in which case nothing is written. A retry confirms what the first call created.
+    ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
+    ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
     """
     GetNextBatchSize: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]  # type: ignore[assignment]
     """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
@@ -156,8 +160,10 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.RegisterJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.RegisterJobResponse, _abc.Awaitable[_batch_size_optimizer_pb2.RegisterJobResponse]]:
-        """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
-        INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
+        """Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
+        the same configuration, in which case nothing is written. A retry confirms what the first call created.
+        ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
+        ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
         """
 
     @_abc_1.abstractmethod

@@ -25,15 +25,18 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNSPECIFIED: _ErrorReason.ValueType  # 0
     """Never sent."""
     ERROR_REASON_INVALID_JOB_SPEC: _ErrorReason.ValueType  # 1
-    """INVALID_ARGUMENT: the JobSpec has faults, each a FieldViolation of a google.rpc.BadRequest.
+    """INVALID_ARGUMENT: the JobSpec or PolicySpec has faults, each a FieldViolation of a google.rpc.BadRequest. A field that the
+    server does not know is a fault, named by the path of its message and its number.
 
         {"field": "job.batch_sizes", "description": "64 is listed twice; list every batch size once"}
+        {"field": "job.policy.gts", "description": "has field 9, which this server does not know; ..."}
     """
     ERROR_REASON_JOB_DIFFERS: _ErrorReason.ValueType  # 2
-    """ALREADY_EXISTS: a job with another configuration is registered under this id. metadata has a key for every field
-    that differs.
+    """ALREADY_EXISTS: a job with another configuration is registered under this id. Each difference is a FieldViolation of a
+    google.rpc.BadRequest; metadata names the job.
 
-        {"job_id": "mnist-nightly", "target_metric": "registered 0.98, requested 0.97"}
+        {"field": "job.target.value", "description": "registered 0.98, requested 0.97"}
+        {"job_id": "mnist-nightly"}
     """
     ERROR_REASON_JOB_NOT_FOUND: _ErrorReason.ValueType  # 3
     """NOT_FOUND: no job has this id.
@@ -86,8 +89,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_TOO_MANY_JOBS: _ErrorReason.ValueType  # 13
     """RESOURCE_EXHAUSTED: the server's limit of jobs whose ids start with one prefix is reached: that of the caller's token
-    or, if it may access every job, the job's job_id_prefix. metadata names the prefix. Keep a job's id from launch to
-    launch, or delete jobs.
+    or, if it may access every job, the job's job_id_prefix, which is empty if it is unset. metadata names the prefix. Keep a
+    job's id from launch to launch, or delete jobs.
 
         {"job_id_prefix": "mnist", "limit": "100000"}
     """
@@ -126,15 +129,18 @@ class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 """Never sent."""
 ERROR_REASON_INVALID_JOB_SPEC: ErrorReason.ValueType  # 1
-"""INVALID_ARGUMENT: the JobSpec has faults, each a FieldViolation of a google.rpc.BadRequest.
+"""INVALID_ARGUMENT: the JobSpec or PolicySpec has faults, each a FieldViolation of a google.rpc.BadRequest. A field that the
+server does not know is a fault, named by the path of its message and its number.
 
     {"field": "job.batch_sizes", "description": "64 is listed twice; list every batch size once"}
+    {"field": "job.policy.gts", "description": "has field 9, which this server does not know; ..."}
 """
 ERROR_REASON_JOB_DIFFERS: ErrorReason.ValueType  # 2
-"""ALREADY_EXISTS: a job with another configuration is registered under this id. metadata has a key for every field
-that differs.
+"""ALREADY_EXISTS: a job with another configuration is registered under this id. Each difference is a FieldViolation of a
+google.rpc.BadRequest; metadata names the job.
 
-    {"job_id": "mnist-nightly", "target_metric": "registered 0.98, requested 0.97"}
+    {"field": "job.target.value", "description": "registered 0.98, requested 0.97"}
+    {"job_id": "mnist-nightly"}
 """
 ERROR_REASON_JOB_NOT_FOUND: ErrorReason.ValueType  # 3
 """NOT_FOUND: no job has this id.
@@ -187,8 +193,8 @@ exists or not. metadata says what the token allows.
 """
 ERROR_REASON_TOO_MANY_JOBS: ErrorReason.ValueType  # 13
 """RESOURCE_EXHAUSTED: the server's limit of jobs whose ids start with one prefix is reached: that of the caller's token
-or, if it may access every job, the job's job_id_prefix. metadata names the prefix. Keep a job's id from launch to
-launch, or delete jobs.
+or, if it may access every job, the job's job_id_prefix, which is empty if it is unset. metadata names the prefix. Keep a
+job's id from launch to launch, or delete jobs.
 
     {"job_id_prefix": "mnist", "limit": "100000"}
 """

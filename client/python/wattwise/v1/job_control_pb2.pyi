@@ -507,15 +507,19 @@ class SetJobPolicyRequest(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job. Required: an empty id is refused as unknown."""
-    policy: _job_pb2.Policy.ValueType
-    """The policy. Required: unspecified is refused."""
+    @_builtins.property
+    def policy(self) -> _job_pb2.PolicySpec:
+        """Required. The policy. A field of it that is unset gets the value that the job was registered with if that is a value for
+        the same policy, otherwise its default. prior_job_ids is refused.
+        """
+
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
-        policy: _job_pb2.Policy.ValueType = ...,
+        policy: _job_pb2.PolicySpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...

@@ -173,10 +173,10 @@ class JobControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetJobPolicy(self, request, context):
-        """Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
-        are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
-        is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
-        configuration has a fault under it.
+        """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
+        policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
+        and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
+        all faults of the policy at once, fields that the server does not know among them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -87,10 +87,10 @@ class JobControlStub:
     batch size is banned, pruned or out of memory.
     """
     SetJobPolicy: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]
-    """Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
-    are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
-    is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
-    configuration has a fault under it.
+    """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
+    policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
+    and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
+    all faults of the policy at once, fields that the server does not know among them.
     """
 
 @_typing.type_check_only
@@ -152,10 +152,10 @@ class JobControlAsyncStub(JobControlStub):
     batch size is banned, pruned or out of memory.
     """
     SetJobPolicy: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]  # type: ignore[assignment]
-    """Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
-    are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
-    is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
-    configuration has a fault under it.
+    """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
+    policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
+    and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
+    all faults of the policy at once, fields that the server does not know among them.
     """
 
 class JobControlServicer(metaclass=_abc_1.ABCMeta):
@@ -268,10 +268,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         request: _job_control_pb2.SetJobPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetJobPolicyResponse, _abc.Awaitable[_job_control_pb2.SetJobPolicyResponse]]:
-        """Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
-        are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
-        is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
-        configuration has a fault under it.
+        """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
+        policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
+        and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
+        all faults of the policy at once, fields that the server does not know among them.
         """
 
 def add_JobControlServicer_to_server(servicer: JobControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

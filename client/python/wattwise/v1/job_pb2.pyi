@@ -21,37 +21,29 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _Policy:
+class _Direction:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _PolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Policy.ValueType], _builtins.type):
+class _DirectionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Direction.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    POLICY_UNSPECIFIED: _Policy.ValueType  # 0
-    """The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists."""
-    POLICY_PRUNING_GTS: _Policy.ValueType  # 1
-    """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the remaining ones (NSDI 2023, "Zeus")."""
-    POLICY_GTS: _Policy.ValueType  # 2
-    """Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size."""
-    POLICY_KNOWLEDGE_GRADIENT: _Policy.ValueType  # 3
-    """One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
-    least.
-    """
+    DIRECTION_UNSPECIFIED: _Direction.ValueType  # 0
+    """Never sent by the server, and refused in requests."""
+    DIRECTION_HIGHER_IS_BETTER: _Direction.ValueType  # 1
+    """A higher metric is better, as for an accuracy."""
+    DIRECTION_LOWER_IS_BETTER: _Direction.ValueType  # 2
+    """A lower metric is better, as for a loss."""
 
-class Policy(_Policy, metaclass=_PolicyEnumTypeWrapper):
-    """How the next batch size of a job is chosen."""
+class Direction(_Direction, metaclass=_DirectionEnumTypeWrapper):
+    """Whether a higher or a lower metric is better."""
 
-POLICY_UNSPECIFIED: Policy.ValueType  # 0
-"""The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists."""
-POLICY_PRUNING_GTS: Policy.ValueType  # 1
-"""Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the remaining ones (NSDI 2023, "Zeus")."""
-POLICY_GTS: Policy.ValueType  # 2
-"""Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size."""
-POLICY_KNOWLEDGE_GRADIENT: Policy.ValueType  # 3
-"""One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
-least.
-"""
-Global___Policy: _TypeAlias = Policy  # noqa: Y015
+DIRECTION_UNSPECIFIED: Direction.ValueType  # 0
+"""Never sent by the server, and refused in requests."""
+DIRECTION_HIGHER_IS_BETTER: Direction.ValueType  # 1
+"""A higher metric is better, as for an accuracy."""
+DIRECTION_LOWER_IS_BETTER: Direction.ValueType  # 2
+"""A lower metric is better, as for a loss."""
+Global___Direction: _TypeAlias = Direction  # noqa: Y015
 
 class _BatchSizeStatus:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -64,7 +56,7 @@ class _BatchSizeStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Batch
     BATCH_SIZE_STATUS_AVAILABLE: _BatchSizeStatus.ValueType  # 1
     """The search may choose it."""
     BATCH_SIZE_STATUS_PRUNED: _BatchSizeStatus.ValueType  # 2
-    """It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again
+    """It missed the target in a pruning round of pruning_gts, or lies beyond one that did. It is not chosen again
     unless ReadmitBatchSize readmits it.
     """
     BATCH_SIZE_STATUS_OUT_OF_MEMORY: _BatchSizeStatus.ValueType  # 3
@@ -84,7 +76,7 @@ BATCH_SIZE_STATUS_UNSPECIFIED: BatchSizeStatus.ValueType  # 0
 BATCH_SIZE_STATUS_AVAILABLE: BatchSizeStatus.ValueType  # 1
 """The search may choose it."""
 BATCH_SIZE_STATUS_PRUNED: BatchSizeStatus.ValueType  # 2
-"""It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again
+"""It missed the target in a pruning round of pruning_gts, or lies beyond one that did. It is not chosen again
 unless ReadmitBatchSize readmits it.
 """
 BATCH_SIZE_STATUS_OUT_OF_MEMORY: BatchSizeStatus.ValueType  # 3
@@ -135,7 +127,7 @@ class _PruningGtsStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pruni
     """The pruning rounds are complete, and the available batch sizes are the arms of a multi-armed bandit."""
 
 class PruningGtsStage(_PruningGtsStage, metaclass=_PruningGtsStageEnumTypeWrapper):
-    """The stage of a search under POLICY_PRUNING_GTS."""
+    """The stage of a search under pruning_gts."""
 
 PRUNING_GTS_STAGE_UNSPECIFIED: PruningGtsStage.ValueType  # 0
 """Never sent by the server."""
@@ -146,38 +138,364 @@ PRUNING_GTS_STAGE_BANDIT: PruningGtsStage.ValueType  # 2
 Global___PruningGtsStage: _TypeAlias = PruningGtsStage  # noqa: Y015
 
 @_typing.final
-class GpuConfig(_message.Message):
-    """The GPUs of every trial of a job."""
+class Target(_message.Message):
+    """Which validation metric is good enough."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    MAX_POWER_WATTS_FIELD_NUMBER: _builtins.int
-    NUMBER_OF_GPUS_FIELD_NUMBER: _builtins.int
-    GPU_MODEL_FIELD_NUMBER: _builtins.int
-    max_power_watts: _builtins.float
-    """Power limit of one GPU times the number of GPUs, in watts: the P of the cost. Must be above 0."""
-    number_of_gpus: _builtins.int
-    """Number of GPUs of one trial, over all its processes. Must be at least 1."""
-    gpu_model: _builtins.str
-    """Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty."""
+    VALUE_FIELD_NUMBER: _builtins.int
+    DIRECTION_FIELD_NUMBER: _builtins.int
+    value: _builtins.float
+    """Required. The validation metric at which a trained model is good enough. Must be finite."""
+    direction: Global___Direction.ValueType
+    """Required. Whether a metric above or below `value` is better. Unspecified is refused."""
     def __init__(
         self,
         *,
-        max_power_watts: _builtins.float = ...,
-        number_of_gpus: _builtins.int = ...,
+        value: _builtins.float | None = ...,
+        direction: Global___Direction.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "direction", b"direction", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___Target: _TypeAlias = Target  # noqa: Y015
+
+@_typing.final
+class EarlyStopping(_message.Message):
+    """When a trial is stopped before it has reached the target or the last epoch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CostBound(_message.Message):
+        """The rule that limits the cost of a trial."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        BETA_KNOB_FIELD_NUMBER: _builtins.int
+        beta_knob: _builtins.float
+        """A trial is stopped when its cost exceeds this multiple of the job's lowest cost (with the policy knowledge_gradient: of
+        the least expected cost), unless its batch size is the best known one. knowledge_gradient may stop that one too, once
+        trials of the job have missed the target and starting again is expected to cost less. After two such stops in a row,
+        those in pruning rounds not counted, the bound doubles with each further one until a trial converges. Must be above 0
+        and at most 1,000,000. Unset: 2.
+        """
+        def __init__(
+            self,
+            *,
+            beta_knob: _builtins.float | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_beta_knob", b"_beta_knob", "beta_knob", b"beta_knob"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_beta_knob", b"_beta_knob", "beta_knob", b"beta_knob"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType__beta_knob: _TypeAlias = _typing.Literal["beta_knob"]  # noqa: Y015
+        _WhichOneofArgType__beta_knob: _TypeAlias = _typing.Literal["_beta_knob", b"_beta_knob"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__beta_knob) -> _WhichOneofReturnType__beta_knob | None: ...
+
+    @_typing.final
+    class Off(_message.Message):
+        """No early stopping."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        def __init__(
+            self,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    COST_BOUND_FIELD_NUMBER: _builtins.int
+    OFF_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def cost_bound(self) -> Global___EarlyStopping.CostBound:
+        """A trial is stopped when it becomes too expensive."""
+
+    @_builtins.property
+    def off(self) -> Global___EarlyStopping.Off:
+        """A trial is never stopped early."""
+
+    def __init__(
+        self,
+        *,
+        cost_bound: Global___EarlyStopping.CostBound | None = ...,
+        off: Global___EarlyStopping.Off | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost_bound", b"cost_bound", "off", b"off", "rule", b"rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost_bound", b"cost_bound", "off", b"off", "rule", b"rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_rule: _TypeAlias = _typing.Literal["cost_bound", "off"]  # noqa: Y015
+    _WhichOneofArgType_rule: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_rule) -> _WhichOneofReturnType_rule | None: ...
+
+Global___EarlyStopping: _TypeAlias = EarlyStopping  # noqa: Y015
+
+@_typing.final
+class GpuGroup(_message.Message):
+    """Equal GPUs that each trial of a job runs on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    MAX_POWER_WATTS_PER_GPU_FIELD_NUMBER: _builtins.int
+    gpu_model: _builtins.str
+    """Required. Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty."""
+    count: _builtins.int
+    """Required. Number of GPUs of one trial, over all its processes. Must be at least 1; 0 is refused."""
+    max_power_watts_per_gpu: _builtins.float
+    """Required. The highest power limit of one GPU, in watts. Times `count` it is the P of the cost. Must be above 0; 0 is
+    refused.
+    """
+    def __init__(
+        self,
+        *,
         gpu_model: _builtins.str = ...,
+        count: _builtins.int = ...,
+        max_power_watts_per_gpu: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "max_power_watts", b"max_power_watts", "number_of_gpus", b"number_of_gpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "gpu_model", b"gpu_model", "max_power_watts_per_gpu", b"max_power_watts_per_gpu"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GpuConfig: _TypeAlias = GpuConfig  # noqa: Y015
+Global___GpuGroup: _TypeAlias = GpuGroup  # noqa: Y015
+
+@_typing.final
+class PolicySpec(_message.Message):
+    """How the next batch size of a job is chosen. The names of the fields are the names of the policies."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KNOWLEDGE_GRADIENT_FIELD_NUMBER: _builtins.int
+    PRUNING_GTS_FIELD_NUMBER: _builtins.int
+    GTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def knowledge_gradient(self) -> Global___KnowledgeGradientSpec:
+        """One belief over all batch sizes."""
+
+    @_builtins.property
+    def pruning_gts(self) -> Global___PruningGtsSpec:
+        """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
+
+    @_builtins.property
+    def gts(self) -> Global___GtsSpec:
+        """Gaussian Thompson sampling over all batch sizes."""
+
+    def __init__(
+        self,
+        *,
+        knowledge_gradient: Global___KnowledgeGradientSpec | None = ...,
+        pruning_gts: Global___PruningGtsSpec | None = ...,
+        gts: Global___GtsSpec | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "policy", b"policy", "pruning_gts", b"pruning_gts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "policy", b"policy", "pruning_gts", b"pruning_gts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_policy: _TypeAlias = _typing.Literal["knowledge_gradient", "pruning_gts", "gts"]  # noqa: Y015
+    _WhichOneofArgType_policy: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_policy) -> _WhichOneofReturnType_policy | None: ...
+
+Global___PolicySpec: _TypeAlias = PolicySpec  # noqa: Y015
+
+@_typing.final
+class KnowledgeGradientSpec(_message.Message):
+    """The policy knowledge_gradient: one belief over all batch sizes. It chooses the trial whose expected cost, minus the value
+    of what the trial teaches, is least.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOW_SIZE_FIELD_NUMBER: _builtins.int
+    PRIOR_JOB_IDS_FIELD_NUMBER: _builtins.int
+    window_size: _builtins.int
+    """Number of the job's newest observations that count, for jobs whose data drift. At most 1000. 0: all. Unset: 0."""
+    @_builtins.property
+    def prior_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created; refused in
+        SetJobPolicy. At most 8. ResetJob and SetTrialExcluded keep what they told. Empty: none.
+        """
+
+    def __init__(
+        self,
+        *,
+        window_size: _builtins.int | None = ...,
+        prior_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_window_size", b"_window_size", "window_size", b"window_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_window_size", b"_window_size", "prior_job_ids", b"prior_job_ids", "window_size", b"window_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__window_size: _TypeAlias = _typing.Literal["window_size"]  # noqa: Y015
+    _WhichOneofArgType__window_size: _TypeAlias = _typing.Literal["_window_size", b"_window_size"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__window_size) -> _WhichOneofReturnType__window_size | None: ...
+
+Global___KnowledgeGradientSpec: _TypeAlias = KnowledgeGradientSpec  # noqa: Y015
+
+@_typing.final
+class PruningGtsSpec(_message.Message):
+    """The policy pruning_gts: pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PRUNING_ROUNDS_FIELD_NUMBER: _builtins.int
+    WINDOW_SIZE_FIELD_NUMBER: _builtins.int
+    PRIOR_MEAN_FIELD_NUMBER: _builtins.int
+    PRIOR_PRECISION_FIELD_NUMBER: _builtins.int
+    NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    num_pruning_rounds: _builtins.int
+    """Number of pruning rounds before the bandit starts. 0: none. Unset: 2."""
+    window_size: _builtins.int
+    """Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the arms'
+    newest. 0: all. Unset: 0.
+    """
+    prior_mean: _builtins.float
+    """Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0."""
+    prior_precision: _builtins.float
+    """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
+    num_explorations: _builtins.int
+    """Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
+    with growing pauses, so that it is not tried forever. Unset: 2.
+    """
+    seed: _builtins.int
+    """Seed of the bandit: the same seed and results give the same batch sizes. Unset: random."""
+    def __init__(
+        self,
+        *,
+        num_pruning_rounds: _builtins.int | None = ...,
+        window_size: _builtins.int | None = ...,
+        prior_mean: _builtins.float | None = ...,
+        prior_precision: _builtins.float | None = ...,
+        num_explorations: _builtins.int | None = ...,
+        seed: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_num_explorations", b"_num_explorations", "_num_pruning_rounds", b"_num_pruning_rounds", "_prior_mean", b"_prior_mean", "_prior_precision", b"_prior_precision", "_seed", b"_seed", "_window_size", b"_window_size", "num_explorations", b"num_explorations", "num_pruning_rounds", b"num_pruning_rounds", "prior_mean", b"prior_mean", "prior_precision", b"prior_precision", "seed", b"seed", "window_size", b"window_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_explorations", b"_num_explorations", "_num_pruning_rounds", b"_num_pruning_rounds", "_prior_mean", b"_prior_mean", "_prior_precision", b"_prior_precision", "_seed", b"_seed", "_window_size", b"_window_size", "num_explorations", b"num_explorations", "num_pruning_rounds", b"num_pruning_rounds", "prior_mean", b"prior_mean", "prior_precision", b"prior_precision", "seed", b"seed", "window_size", b"window_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__num_explorations: _TypeAlias = _typing.Literal["num_explorations"]  # noqa: Y015
+    _WhichOneofArgType__num_explorations: _TypeAlias = _typing.Literal["_num_explorations", b"_num_explorations"]  # noqa: Y015
+    _WhichOneofReturnType__num_pruning_rounds: _TypeAlias = _typing.Literal["num_pruning_rounds"]  # noqa: Y015
+    _WhichOneofArgType__num_pruning_rounds: _TypeAlias = _typing.Literal["_num_pruning_rounds", b"_num_pruning_rounds"]  # noqa: Y015
+    _WhichOneofReturnType__prior_mean: _TypeAlias = _typing.Literal["prior_mean"]  # noqa: Y015
+    _WhichOneofArgType__prior_mean: _TypeAlias = _typing.Literal["_prior_mean", b"_prior_mean"]  # noqa: Y015
+    _WhichOneofReturnType__prior_precision: _TypeAlias = _typing.Literal["prior_precision"]  # noqa: Y015
+    _WhichOneofArgType__prior_precision: _TypeAlias = _typing.Literal["_prior_precision", b"_prior_precision"]  # noqa: Y015
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    _WhichOneofReturnType__window_size: _TypeAlias = _typing.Literal["window_size"]  # noqa: Y015
+    _WhichOneofArgType__window_size: _TypeAlias = _typing.Literal["_window_size", b"_window_size"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_explorations) -> _WhichOneofReturnType__num_explorations | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_pruning_rounds) -> _WhichOneofReturnType__num_pruning_rounds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prior_mean) -> _WhichOneofReturnType__prior_mean | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prior_precision) -> _WhichOneofReturnType__prior_precision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__window_size) -> _WhichOneofReturnType__window_size | None: ...
+
+Global___PruningGtsSpec: _TypeAlias = PruningGtsSpec  # noqa: Y015
+
+@_typing.final
+class GtsSpec(_message.Message):
+    """The policy gts: Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOW_SIZE_FIELD_NUMBER: _builtins.int
+    PRIOR_MEAN_FIELD_NUMBER: _builtins.int
+    PRIOR_PRECISION_FIELD_NUMBER: _builtins.int
+    NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    LEARN_REWARD_PRECISION_FIELD_NUMBER: _builtins.int
+    REWARD_PRECISION_FIELD_NUMBER: _builtins.int
+    window_size: _builtins.int
+    """Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the arms'
+    newest. 0: all. Unset: 0.
+    """
+    prior_mean: _builtins.float
+    """Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0."""
+    prior_precision: _builtins.float
+    """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
+    num_explorations: _builtins.int
+    """Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
+    with growing pauses, so that it is not tried forever. Unset: 2.
+    """
+    seed: _builtins.int
+    """Seed of the bandit: the same seed and results give the same batch sizes. Unset: random."""
+    learn_reward_precision: _builtins.bool
+    """Whether the reward precision of an arm is learned from its observations. Unset: true."""
+    reward_precision: _builtins.float
+    """With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0. Unset: 0."""
+    def __init__(
+        self,
+        *,
+        window_size: _builtins.int | None = ...,
+        prior_mean: _builtins.float | None = ...,
+        prior_precision: _builtins.float | None = ...,
+        num_explorations: _builtins.int | None = ...,
+        seed: _builtins.int | None = ...,
+        learn_reward_precision: _builtins.bool | None = ...,
+        reward_precision: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learn_reward_precision", b"_learn_reward_precision", "_num_explorations", b"_num_explorations", "_prior_mean", b"_prior_mean", "_prior_precision", b"_prior_precision", "_reward_precision", b"_reward_precision", "_seed", b"_seed", "_window_size", b"_window_size", "learn_reward_precision", b"learn_reward_precision", "num_explorations", b"num_explorations", "prior_mean", b"prior_mean", "prior_precision", b"prior_precision", "reward_precision", b"reward_precision", "seed", b"seed", "window_size", b"window_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learn_reward_precision", b"_learn_reward_precision", "_num_explorations", b"_num_explorations", "_prior_mean", b"_prior_mean", "_prior_precision", b"_prior_precision", "_reward_precision", b"_reward_precision", "_seed", b"_seed", "_window_size", b"_window_size", "learn_reward_precision", b"learn_reward_precision", "num_explorations", b"num_explorations", "prior_mean", b"prior_mean", "prior_precision", b"prior_precision", "reward_precision", b"reward_precision", "seed", b"seed", "window_size", b"window_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__learn_reward_precision: _TypeAlias = _typing.Literal["learn_reward_precision"]  # noqa: Y015
+    _WhichOneofArgType__learn_reward_precision: _TypeAlias = _typing.Literal["_learn_reward_precision", b"_learn_reward_precision"]  # noqa: Y015
+    _WhichOneofReturnType__num_explorations: _TypeAlias = _typing.Literal["num_explorations"]  # noqa: Y015
+    _WhichOneofArgType__num_explorations: _TypeAlias = _typing.Literal["_num_explorations", b"_num_explorations"]  # noqa: Y015
+    _WhichOneofReturnType__prior_mean: _TypeAlias = _typing.Literal["prior_mean"]  # noqa: Y015
+    _WhichOneofArgType__prior_mean: _TypeAlias = _typing.Literal["_prior_mean", b"_prior_mean"]  # noqa: Y015
+    _WhichOneofReturnType__prior_precision: _TypeAlias = _typing.Literal["prior_precision"]  # noqa: Y015
+    _WhichOneofArgType__prior_precision: _TypeAlias = _typing.Literal["_prior_precision", b"_prior_precision"]  # noqa: Y015
+    _WhichOneofReturnType__reward_precision: _TypeAlias = _typing.Literal["reward_precision"]  # noqa: Y015
+    _WhichOneofArgType__reward_precision: _TypeAlias = _typing.Literal["_reward_precision", b"_reward_precision"]  # noqa: Y015
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    _WhichOneofReturnType__window_size: _TypeAlias = _typing.Literal["window_size"]  # noqa: Y015
+    _WhichOneofArgType__window_size: _TypeAlias = _typing.Literal["_window_size", b"_window_size"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learn_reward_precision) -> _WhichOneofReturnType__learn_reward_precision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_explorations) -> _WhichOneofReturnType__num_explorations | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prior_mean) -> _WhichOneofReturnType__prior_mean | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prior_precision) -> _WhichOneofReturnType__prior_precision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reward_precision) -> _WhichOneofReturnType__reward_precision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__window_size) -> _WhichOneofReturnType__window_size | None: ...
+
+Global___GtsSpec: _TypeAlias = GtsSpec  # noqa: Y015
 
 @_typing.final
 class JobSpec(_message.Message):
-    """The configuration of a recurring training job. All registrations under one id must have the same configuration."""
+    """The configuration of a recurring training job. All registrations under one id must agree: a field that is set must equal
+    the registered value; a field that is unset matches if it was unset when the job was registered, or if the registered
+    value equals the server's default. In requests, fields that the server does not know are refused, also in the messages
+    inside.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -185,185 +503,85 @@ class JobSpec(_message.Message):
     JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
     BATCH_SIZES_FIELD_NUMBER: _builtins.int
     DEFAULT_BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    ETA_KNOB_FIELD_NUMBER: _builtins.int
-    BETA_KNOB_FIELD_NUMBER: _builtins.int
-    DISABLE_EARLY_STOPPING_FIELD_NUMBER: _builtins.int
-    TARGET_METRIC_FIELD_NUMBER: _builtins.int
-    HIGHER_IS_BETTER_METRIC_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
     MAX_EPOCHS_FIELD_NUMBER: _builtins.int
-    NUM_PRUNING_ROUNDS_FIELD_NUMBER: _builtins.int
-    WINDOW_SIZE_FIELD_NUMBER: _builtins.int
-    MAB_PRIOR_MEAN_FIELD_NUMBER: _builtins.int
-    MAB_PRIOR_PRECISION_FIELD_NUMBER: _builtins.int
-    MAB_NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
-    MAB_SEED_FIELD_NUMBER: _builtins.int
-    POLICY_FIELD_NUMBER: _builtins.int
-    LEARN_REWARD_PRECISION_FIELD_NUMBER: _builtins.int
-    REWARD_PRECISION_FIELD_NUMBER: _builtins.int
-    GPU_FIELD_NUMBER: _builtins.int
+    ETA_KNOB_FIELD_NUMBER: _builtins.int
+    EARLY_STOPPING_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     TRIAL_LEASE_SECONDS_FIELD_NUMBER: _builtins.int
-    PRIOR_JOB_IDS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The id of the job, the same at every launch. Unset: the server generates "<prefix>-<8 hex digits>", so that every
-    registration creates a new job.
-    """
+    """Required. The id of the job, the same at every launch. Must not be empty; at most 200 characters."""
     job_id_prefix: _builtins.str
-    """What job_id must start with, such as the name of the model or the team: "mnist" for "mnist-nightly". Must not be empty."""
-    default_batch_size: _builtins.int
-    """The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused."""
-    eta_knob: _builtins.float
-    """Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5."""
-    beta_knob: _builtins.float
-    """A trial is stopped when its cost exceeds this multiple of the job's lowest cost (POLICY_KNOWLEDGE_GRADIENT: of the
-    least expected cost), unless its batch size is the best known one. POLICY_KNOWLEDGE_GRADIENT may stop that one too,
-    once trials of the job have missed the target and starting again is expected to cost less. After two such stops in a
-    row, those in pruning rounds not counted, the bound doubles with each further one until a trial converges. Must be
-    above 0. Unset: 2.
+    """What job_id must start with, such as the name of the model or the team: "mnist" for "mnist-nightly". The server's limit
+    of jobs counts the jobs whose ids start with the prefix; see ERROR_REASON_TOO_MANY_JOBS. Unset: no prefix, so that all
+    jobs of the server count. Must not be empty.
     """
-    disable_early_stopping: _builtins.bool
-    """Whether to disable early stopping by cost. True together with a beta_knob is refused. Unset: false."""
-    target_metric: _builtins.float
-    """The validation metric at which a trained model is good enough. Unset: 0.50."""
-    higher_is_better_metric: _builtins.bool
-    """Whether a higher metric is better (accuracy) or a lower one (loss). Unset: true."""
+    default_batch_size: _builtins.int
+    """Required. The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused."""
     max_epochs: _builtins.int
     """A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100."""
-    num_pruning_rounds: _builtins.int
-    """For POLICY_PRUNING_GTS: number of pruning rounds before the bandit starts. 0: none. Unset: 2."""
-    window_size: _builtins.int
-    """Number of newest observations that count, for jobs whose data drift: for POLICY_KNOWLEDGE_GRADIENT of the job, at most
-    1000; for the other policies of each arm. The lowest cost is one of the arms' newest. 0: all. Unset: 0.
-    """
-    mab_prior_mean: _builtins.float
-    """Mean of the prior belief about an arm's reward (the negative cost), in joules. Ignored by POLICY_KNOWLEDGE_GRADIENT, as
-    are all fields that begin with mab_. Unset: 0.
-    """
-    mab_prior_precision: _builtins.float
-    """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
-    mab_num_explorations: _builtins.int
-    """Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
-    with growing pauses, so that it is not tried forever. Unset: 2.
-    """
-    mab_seed: _builtins.int
-    """Seed of the bandit: the same seed and results give the same batch sizes. Unset: random."""
-    policy: Global___Policy.ValueType
-    """How the next batch size is chosen. Unspecified: POLICY_KNOWLEDGE_GRADIENT; a job that exists keeps its policy."""
-    learn_reward_precision: _builtins.bool
-    """For POLICY_GTS: whether the reward precision of an arm is learned from its observations. Unset: true."""
-    reward_precision: _builtins.float
-    """For POLICY_GTS with learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0.
-    Unset: 0.
-    """
+    eta_knob: _builtins.float
+    """Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5."""
     trial_lease_seconds: _builtins.float
     """Seconds without a report or heartbeat after which a running trial is lost: at least 1. 0: never. Unset: 300."""
     @_builtins.property
     def batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates."""
+        """Required. The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates."""
 
     @_builtins.property
-    def gpu(self) -> Global___GpuConfig:
-        """The GPUs of every trial. Required."""
+    def target(self) -> Global___Target:
+        """Required. When a model is good enough."""
 
     @_builtins.property
-    def prior_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created, only by
-        POLICY_KNOWLEDGE_GRADIENT; refused with another policy. ResetJob and SetTrialExcluded keep what they told. Empty: none.
+    def early_stopping(self) -> Global___EarlyStopping:
+        """When a trial is stopped before it has reached the target or the last epoch. Unset: cost_bound with its defaults."""
+
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuGroup]:
+        """Required. The GPUs of every trial. Exactly one group; several are refused."""
+
+    @_builtins.property
+    def policy(self) -> Global___PolicySpec:
+        """How the next batch size is chosen. Unset: a new job gets the server's default, knowledge_gradient; a job that exists
+        keeps its policy.
         """
 
     def __init__(
         self,
         *,
-        job_id: _builtins.str | None = ...,
-        job_id_prefix: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        job_id_prefix: _builtins.str | None = ...,
         batch_sizes: _abc.Iterable[_builtins.int] | None = ...,
         default_batch_size: _builtins.int = ...,
-        eta_knob: _builtins.float | None = ...,
-        beta_knob: _builtins.float | None = ...,
-        disable_early_stopping: _builtins.bool | None = ...,
-        target_metric: _builtins.float | None = ...,
-        higher_is_better_metric: _builtins.bool | None = ...,
+        target: Global___Target | None = ...,
         max_epochs: _builtins.int | None = ...,
-        num_pruning_rounds: _builtins.int | None = ...,
-        window_size: _builtins.int | None = ...,
-        mab_prior_mean: _builtins.float | None = ...,
-        mab_prior_precision: _builtins.float | None = ...,
-        mab_num_explorations: _builtins.int | None = ...,
-        mab_seed: _builtins.int | None = ...,
-        policy: Global___Policy.ValueType = ...,
-        learn_reward_precision: _builtins.bool | None = ...,
-        reward_precision: _builtins.float | None = ...,
-        gpu: Global___GpuConfig | None = ...,
+        eta_knob: _builtins.float | None = ...,
+        early_stopping: Global___EarlyStopping | None = ...,
+        gpus: _abc.Iterable[Global___GpuGroup] | None = ...,
         trial_lease_seconds: _builtins.float | None = ...,
-        prior_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        policy: Global___PolicySpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_beta_knob", b"_beta_knob", "_disable_early_stopping", b"_disable_early_stopping", "_eta_knob", b"_eta_knob", "_higher_is_better_metric", b"_higher_is_better_metric", "_job_id", b"_job_id", "_learn_reward_precision", b"_learn_reward_precision", "_mab_num_explorations", b"_mab_num_explorations", "_mab_prior_mean", b"_mab_prior_mean", "_mab_prior_precision", b"_mab_prior_precision", "_mab_seed", b"_mab_seed", "_max_epochs", b"_max_epochs", "_num_pruning_rounds", b"_num_pruning_rounds", "_reward_precision", b"_reward_precision", "_target_metric", b"_target_metric", "_trial_lease_seconds", b"_trial_lease_seconds", "_window_size", b"_window_size", "beta_knob", b"beta_knob", "disable_early_stopping", b"disable_early_stopping", "eta_knob", b"eta_knob", "gpu", b"gpu", "higher_is_better_metric", b"higher_is_better_metric", "job_id", b"job_id", "learn_reward_precision", b"learn_reward_precision", "mab_num_explorations", b"mab_num_explorations", "mab_prior_mean", b"mab_prior_mean", "mab_prior_precision", b"mab_prior_precision", "mab_seed", b"mab_seed", "max_epochs", b"max_epochs", "num_pruning_rounds", b"num_pruning_rounds", "reward_precision", b"reward_precision", "target_metric", b"target_metric", "trial_lease_seconds", b"trial_lease_seconds", "window_size", b"window_size"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_eta_knob", b"_eta_knob", "_job_id_prefix", b"_job_id_prefix", "_max_epochs", b"_max_epochs", "_trial_lease_seconds", b"_trial_lease_seconds", "early_stopping", b"early_stopping", "eta_knob", b"eta_knob", "job_id_prefix", b"job_id_prefix", "max_epochs", b"max_epochs", "policy", b"policy", "target", b"target", "trial_lease_seconds", b"trial_lease_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beta_knob", b"_beta_knob", "_disable_early_stopping", b"_disable_early_stopping", "_eta_knob", b"_eta_knob", "_higher_is_better_metric", b"_higher_is_better_metric", "_job_id", b"_job_id", "_learn_reward_precision", b"_learn_reward_precision", "_mab_num_explorations", b"_mab_num_explorations", "_mab_prior_mean", b"_mab_prior_mean", "_mab_prior_precision", b"_mab_prior_precision", "_mab_seed", b"_mab_seed", "_max_epochs", b"_max_epochs", "_num_pruning_rounds", b"_num_pruning_rounds", "_reward_precision", b"_reward_precision", "_target_metric", b"_target_metric", "_trial_lease_seconds", b"_trial_lease_seconds", "_window_size", b"_window_size", "batch_sizes", b"batch_sizes", "beta_knob", b"beta_knob", "default_batch_size", b"default_batch_size", "disable_early_stopping", b"disable_early_stopping", "eta_knob", b"eta_knob", "gpu", b"gpu", "higher_is_better_metric", b"higher_is_better_metric", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "learn_reward_precision", b"learn_reward_precision", "mab_num_explorations", b"mab_num_explorations", "mab_prior_mean", b"mab_prior_mean", "mab_prior_precision", b"mab_prior_precision", "mab_seed", b"mab_seed", "max_epochs", b"max_epochs", "num_pruning_rounds", b"num_pruning_rounds", "policy", b"policy", "prior_job_ids", b"prior_job_ids", "reward_precision", b"reward_precision", "target_metric", b"target_metric", "trial_lease_seconds", b"trial_lease_seconds", "window_size", b"window_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_eta_knob", b"_eta_knob", "_job_id_prefix", b"_job_id_prefix", "_max_epochs", b"_max_epochs", "_trial_lease_seconds", b"_trial_lease_seconds", "batch_sizes", b"batch_sizes", "default_batch_size", b"default_batch_size", "early_stopping", b"early_stopping", "eta_knob", b"eta_knob", "gpus", b"gpus", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "max_epochs", b"max_epochs", "policy", b"policy", "target", b"target", "trial_lease_seconds", b"trial_lease_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__beta_knob: _TypeAlias = _typing.Literal["beta_knob"]  # noqa: Y015
-    _WhichOneofArgType__beta_knob: _TypeAlias = _typing.Literal["_beta_knob", b"_beta_knob"]  # noqa: Y015
-    _WhichOneofReturnType__disable_early_stopping: _TypeAlias = _typing.Literal["disable_early_stopping"]  # noqa: Y015
-    _WhichOneofArgType__disable_early_stopping: _TypeAlias = _typing.Literal["_disable_early_stopping", b"_disable_early_stopping"]  # noqa: Y015
     _WhichOneofReturnType__eta_knob: _TypeAlias = _typing.Literal["eta_knob"]  # noqa: Y015
     _WhichOneofArgType__eta_knob: _TypeAlias = _typing.Literal["_eta_knob", b"_eta_knob"]  # noqa: Y015
-    _WhichOneofReturnType__higher_is_better_metric: _TypeAlias = _typing.Literal["higher_is_better_metric"]  # noqa: Y015
-    _WhichOneofArgType__higher_is_better_metric: _TypeAlias = _typing.Literal["_higher_is_better_metric", b"_higher_is_better_metric"]  # noqa: Y015
-    _WhichOneofReturnType__job_id: _TypeAlias = _typing.Literal["job_id"]  # noqa: Y015
-    _WhichOneofArgType__job_id: _TypeAlias = _typing.Literal["_job_id", b"_job_id"]  # noqa: Y015
-    _WhichOneofReturnType__learn_reward_precision: _TypeAlias = _typing.Literal["learn_reward_precision"]  # noqa: Y015
-    _WhichOneofArgType__learn_reward_precision: _TypeAlias = _typing.Literal["_learn_reward_precision", b"_learn_reward_precision"]  # noqa: Y015
-    _WhichOneofReturnType__mab_num_explorations: _TypeAlias = _typing.Literal["mab_num_explorations"]  # noqa: Y015
-    _WhichOneofArgType__mab_num_explorations: _TypeAlias = _typing.Literal["_mab_num_explorations", b"_mab_num_explorations"]  # noqa: Y015
-    _WhichOneofReturnType__mab_prior_mean: _TypeAlias = _typing.Literal["mab_prior_mean"]  # noqa: Y015
-    _WhichOneofArgType__mab_prior_mean: _TypeAlias = _typing.Literal["_mab_prior_mean", b"_mab_prior_mean"]  # noqa: Y015
-    _WhichOneofReturnType__mab_prior_precision: _TypeAlias = _typing.Literal["mab_prior_precision"]  # noqa: Y015
-    _WhichOneofArgType__mab_prior_precision: _TypeAlias = _typing.Literal["_mab_prior_precision", b"_mab_prior_precision"]  # noqa: Y015
-    _WhichOneofReturnType__mab_seed: _TypeAlias = _typing.Literal["mab_seed"]  # noqa: Y015
-    _WhichOneofArgType__mab_seed: _TypeAlias = _typing.Literal["_mab_seed", b"_mab_seed"]  # noqa: Y015
+    _WhichOneofReturnType__job_id_prefix: _TypeAlias = _typing.Literal["job_id_prefix"]  # noqa: Y015
+    _WhichOneofArgType__job_id_prefix: _TypeAlias = _typing.Literal["_job_id_prefix", b"_job_id_prefix"]  # noqa: Y015
     _WhichOneofReturnType__max_epochs: _TypeAlias = _typing.Literal["max_epochs"]  # noqa: Y015
     _WhichOneofArgType__max_epochs: _TypeAlias = _typing.Literal["_max_epochs", b"_max_epochs"]  # noqa: Y015
-    _WhichOneofReturnType__num_pruning_rounds: _TypeAlias = _typing.Literal["num_pruning_rounds"]  # noqa: Y015
-    _WhichOneofArgType__num_pruning_rounds: _TypeAlias = _typing.Literal["_num_pruning_rounds", b"_num_pruning_rounds"]  # noqa: Y015
-    _WhichOneofReturnType__reward_precision: _TypeAlias = _typing.Literal["reward_precision"]  # noqa: Y015
-    _WhichOneofArgType__reward_precision: _TypeAlias = _typing.Literal["_reward_precision", b"_reward_precision"]  # noqa: Y015
-    _WhichOneofReturnType__target_metric: _TypeAlias = _typing.Literal["target_metric"]  # noqa: Y015
-    _WhichOneofArgType__target_metric: _TypeAlias = _typing.Literal["_target_metric", b"_target_metric"]  # noqa: Y015
     _WhichOneofReturnType__trial_lease_seconds: _TypeAlias = _typing.Literal["trial_lease_seconds"]  # noqa: Y015
     _WhichOneofArgType__trial_lease_seconds: _TypeAlias = _typing.Literal["_trial_lease_seconds", b"_trial_lease_seconds"]  # noqa: Y015
-    _WhichOneofReturnType__window_size: _TypeAlias = _typing.Literal["window_size"]  # noqa: Y015
-    _WhichOneofArgType__window_size: _TypeAlias = _typing.Literal["_window_size", b"_window_size"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta_knob) -> _WhichOneofReturnType__beta_knob | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__disable_early_stopping) -> _WhichOneofReturnType__disable_early_stopping | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_knob) -> _WhichOneofReturnType__eta_knob | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__higher_is_better_metric) -> _WhichOneofReturnType__higher_is_better_metric | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__job_id) -> _WhichOneofReturnType__job_id | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__learn_reward_precision) -> _WhichOneofReturnType__learn_reward_precision | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__mab_num_explorations) -> _WhichOneofReturnType__mab_num_explorations | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__mab_prior_mean) -> _WhichOneofReturnType__mab_prior_mean | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__mab_prior_precision) -> _WhichOneofReturnType__mab_prior_precision | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__mab_seed) -> _WhichOneofReturnType__mab_seed | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__job_id_prefix) -> _WhichOneofReturnType__job_id_prefix | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_epochs) -> _WhichOneofReturnType__max_epochs | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_pruning_rounds) -> _WhichOneofReturnType__num_pruning_rounds | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__reward_precision) -> _WhichOneofReturnType__reward_precision | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_metric) -> _WhichOneofReturnType__target_metric | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_lease_seconds) -> _WhichOneofReturnType__trial_lease_seconds | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__window_size) -> _WhichOneofReturnType__window_size | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
 
@@ -590,7 +808,7 @@ Global___DetectedChange: _TypeAlias = DetectedChange  # noqa: Y015
 
 @_typing.final
 class PruningGtsState(_message.Message):
-    """The state of a job of POLICY_PRUNING_GTS."""
+    """The state of a job of pruning_gts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -616,7 +834,7 @@ Global___PruningGtsState: _TypeAlias = PruningGtsState  # noqa: Y015
 
 @_typing.final
 class GtsState(_message.Message):
-    """The state of a job of POLICY_GTS, which has none besides its details."""
+    """The state of a job of gts, which has none besides its details."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -633,7 +851,7 @@ Global___GtsState: _TypeAlias = GtsState  # noqa: Y015
 
 @_typing.final
 class KnowledgeGradientState(_message.Message):
-    """The state of a job of POLICY_KNOWLEDGE_GRADIENT, which has none besides its details."""
+    """The state of a job of knowledge_gradient, which has none besides its details."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -661,15 +879,15 @@ class PolicyState(_message.Message):
     KNOWLEDGE_GRADIENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pruning_gts(self) -> Global___PruningGtsState:
-        """Of POLICY_PRUNING_GTS."""
+        """Of pruning_gts."""
 
     @_builtins.property
     def gts(self) -> Global___GtsState:
-        """Of POLICY_GTS."""
+        """Of gts."""
 
     @_builtins.property
     def knowledge_gradient(self) -> Global___KnowledgeGradientState:
-        """Of POLICY_KNOWLEDGE_GRADIENT."""
+        """Of knowledge_gradient."""
 
     def __init__(
         self,
@@ -832,7 +1050,7 @@ Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
 class PruningGtsBatchSize(_message.Message):
-    """One batch size in the current pruning round of POLICY_PRUNING_GTS."""
+    """One batch size in the current pruning round of pruning_gts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -864,7 +1082,7 @@ Global___PruningGtsBatchSize: _TypeAlias = PruningGtsBatchSize  # noqa: Y015
 
 @_typing.final
 class PruningGtsDetails(_message.Message):
-    """The details of a job of POLICY_PRUNING_GTS."""
+    """The details of a job of pruning_gts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -894,7 +1112,7 @@ Global___PruningGtsDetails: _TypeAlias = PruningGtsDetails  # noqa: Y015
 
 @_typing.final
 class GtsDetails(_message.Message):
-    """The details of a job of POLICY_GTS."""
+    """The details of a job of gts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -918,7 +1136,7 @@ Global___GtsDetails: _TypeAlias = GtsDetails  # noqa: Y015
 
 @_typing.final
 class KnowledgeGradientDetails(_message.Message):
-    """The details of a job of POLICY_KNOWLEDGE_GRADIENT."""
+    """The details of a job of knowledge_gradient."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -953,15 +1171,15 @@ class PolicyDetails(_message.Message):
     KNOWLEDGE_GRADIENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pruning_gts(self) -> Global___PruningGtsDetails:
-        """Of POLICY_PRUNING_GTS."""
+        """Of pruning_gts."""
 
     @_builtins.property
     def gts(self) -> Global___GtsDetails:
-        """Of POLICY_GTS."""
+        """Of gts."""
 
     @_builtins.property
     def knowledge_gradient(self) -> Global___KnowledgeGradientDetails:
-        """Of POLICY_KNOWLEDGE_GRADIENT."""
+        """Of knowledge_gradient."""
 
     def __init__(
         self,

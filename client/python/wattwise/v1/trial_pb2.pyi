@@ -69,7 +69,7 @@ class _PruningGtsRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Prunin
     """The bandit chose its batch size, after the pruning rounds."""
 
 class PruningGtsRole(_PruningGtsRole, metaclass=_PruningGtsRoleEnumTypeWrapper):
-    """What a trial is for under POLICY_PRUNING_GTS."""
+    """What a trial is for under pruning_gts."""
 
 PRUNING_GTS_ROLE_UNSPECIFIED: PruningGtsRole.ValueType  # 0
 """Never sent by the server."""
@@ -202,13 +202,13 @@ class _WarningReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Warning
     WARNING_REASON_UNSPECIFIED: _WarningReason.ValueType  # 0
     """Never sent by the server."""
     WARNING_REASON_TARGET_REACHED_AT_ONCE: _WarningReason.ValueType  # 1
-    """The first epoch of the job's first trial reached the target. Is the target too easy, or higher_is_better_metric wrong?"""
+    """The first epoch of the job's first trial reached the target. Is the target too easy, or its direction wrong?"""
     WARNING_REASON_METRIC_OUT_OF_RANGE: _WarningReason.ValueType  # 2
     """Of the metric and the target, one is within [0, 1] and the other is not; a metric within only counts from the second
     epoch on, and if it is above 0. Is one of them in percent? Only if a higher metric is better.
     """
     WARNING_REASON_METRIC_MOVES_AWAY: _WarningReason.ValueType  # 3
-    """The trial missed the target, and no epoch was better than its first one. Is higher_is_better_metric wrong?"""
+    """The trial missed the target, and no epoch was better than its first one. Is the direction of the target wrong?"""
     WARNING_REASON_NO_ENERGY: _WarningReason.ValueType  # 4
     """No energy was measured, although eta_knob gives it weight."""
     WARNING_REASON_MONITORS_DIFFER: _WarningReason.ValueType  # 5
@@ -241,13 +241,13 @@ class WarningReason(_WarningReason, metaclass=_WarningReasonEnumTypeWrapper):
 WARNING_REASON_UNSPECIFIED: WarningReason.ValueType  # 0
 """Never sent by the server."""
 WARNING_REASON_TARGET_REACHED_AT_ONCE: WarningReason.ValueType  # 1
-"""The first epoch of the job's first trial reached the target. Is the target too easy, or higher_is_better_metric wrong?"""
+"""The first epoch of the job's first trial reached the target. Is the target too easy, or its direction wrong?"""
 WARNING_REASON_METRIC_OUT_OF_RANGE: WarningReason.ValueType  # 2
 """Of the metric and the target, one is within [0, 1] and the other is not; a metric within only counts from the second
 epoch on, and if it is above 0. Is one of them in percent? Only if a higher metric is better.
 """
 WARNING_REASON_METRIC_MOVES_AWAY: WarningReason.ValueType  # 3
-"""The trial missed the target, and no epoch was better than its first one. Is higher_is_better_metric wrong?"""
+"""The trial missed the target, and no epoch was better than its first one. Is the direction of the target wrong?"""
 WARNING_REASON_NO_ENERGY: WarningReason.ValueType  # 4
 """No energy was measured, although eta_knob gives it weight."""
 WARNING_REASON_MONITORS_DIFFER: WarningReason.ValueType  # 5
@@ -305,7 +305,7 @@ Global___EnergyQuality: _TypeAlias = EnergyQuality  # noqa: Y015
 
 @_typing.final
 class PruningGtsTrial(_message.Message):
-    """What POLICY_PRUNING_GTS knows of a trial that it chose."""
+    """What pruning_gts knows of a trial that it chose."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -485,7 +485,7 @@ class Trial(_message.Message):
 
     @_builtins.property
     def pruning_gts(self) -> Global___PruningGtsTrial:
-        """Of POLICY_PRUNING_GTS."""
+        """Of pruning_gts."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -618,7 +618,7 @@ class TrialWarning(_message.Message):
     reason: Global___WarningReason.ValueType
     """What it is about. Always set; a client treats an unknown reason as another warning to show."""
     field: _builtins.str
-    """The field that looks wrong, such as "job.target_metric" or "result.measurement.energy_joules". Always set."""
+    """The field that looks wrong, such as "job.target.value" or "result.measurement.energy_joules". Always set."""
     message: _builtins.str
     """One sentence with the numbers, and what to change. Never empty."""
     trial_number: _builtins.int

@@ -1,4 +1,4 @@
-"""`POLICY_KNOWLEDGE_GRADIENT`: one Gaussian belief over all batch sizes; each trial is weighed by what it would teach.
+"""`knowledge_gradient`: one Gaussian belief over all batch sizes; each trial is weighed by what it would teach.
 
 The cost of a trial is its number of epochs times the cost of an epoch, and each is smooth over batch sizes, so that a
 trial at one batch size says much about the others:

@@ -271,14 +271,14 @@ def read_changes(notes: str) -> Sequence[Change]:
     try:
         return _changes(state)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"the state of POLICY_KNOWLEDGE_GRADIENT is damaged: {error!r}") from error
+        raise ValueError(f"the state of knowledge_gradient is damaged: {error!r}") from error
 
 
 def _loaded(notes: str) -> dict[str, Any]:
     state: dict[str, Any] = json.loads(notes)
     found = state.pop("format", None) if isinstance(state, dict) else None
     if found != _FORMAT:
-        raise StateFormatError("POLICY_KNOWLEDGE_GRADIENT", found, _FORMAT)
+        raise StateFormatError("knowledge_gradient", found, _FORMAT)
     return state
 
 

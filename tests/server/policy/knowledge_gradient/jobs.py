@@ -20,7 +20,7 @@ from wattwise_server.policy.registry import POLICIES
 
 from tests.server.policy.simulated import NOW, SimulatedJob, spec
 
-POLICY = POLICIES["KNOWLEDGE_GRADIENT"]
+POLICY = POLICIES["knowledge_gradient"]
 SIZES = (8, 16, 32, 64, 128)
 ERROR, OUT_OF_MEMORY = EndReason.ERROR, EndReason.OUT_OF_MEMORY
 
@@ -28,7 +28,7 @@ ERROR, OUT_OF_MEMORY = EndReason.ERROR, EndReason.OUT_OF_MEMORY
 def kg_spec(**fields: Any) -> JobSpec:
     """A job of five batch sizes with default 32."""
     usual: dict[str, Any] = {"batch_sizes": SIZES, "default_batch_size": 32, "target_metric": 0.9}
-    return spec(**(usual | {"policy": "KNOWLEDGE_GRADIENT"} | fields))
+    return spec(**(usual | {"policy": "knowledge_gradient"} | fields))
 
 
 def kg_job(**fields: Any) -> SimulatedJob:

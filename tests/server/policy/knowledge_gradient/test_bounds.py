@@ -127,7 +127,7 @@ def test_bound_of_the_best_known_batch_size_doubles_too() -> None:
 
 def test_early_stopping_off_stops_nothing() -> None:
     """Without a beta no batch size has a bound, and an expensive trial reaches the target."""
-    job = kg_job(beta_knob=None, disable_early_stopping=True)
+    job = kg_job(beta_knob=None)
     run_all(job, 10)
     assert [bound(job, size) for size in SIZES] == [None] * 5
     assert job.run(job.dispatch(128), 90, 5000.0).converged

@@ -34,7 +34,7 @@ from tests.server.policy.simulated import SimulatedJob
 SETTLED = 40
 """Launches after which a job always uses its best batch size."""
 
-UNSTOPPED: dict[str, Any] = {"beta_knob": None, "disable_early_stopping": True, "max_epochs": 300}
+UNSTOPPED: dict[str, Any] = {"beta_knob": None, "max_epochs": 300}
 """A job whose trials are never stopped early, so that all of them show their epochs."""
 
 

@@ -100,7 +100,7 @@ def test_64_batch_sizes_close_together() -> None:
 def test_largest_number_of_epochs() -> None:
     """Billions of epochs are no problem, neither as the limit nor as a miss."""
     last = 2**31 - 1
-    job = kg_job(max_epochs=last, beta_knob=None, disable_early_stopping=True)
+    job = kg_job(max_epochs=last, beta_knob=None)
     lasts(job, 3, None, 1e-3, last)
     check_belief(job)
     lasts(job, 3, 10**9, 1e-3, 10**9)
@@ -148,7 +148,7 @@ def test_tiny_and_huge_costs(epoch_cost: float) -> None:
 def test_extreme_changes() -> None:
     """Costs that go from the least to the greatest, and epochs from one to billions and back, give finite numbers."""
     last = 2**31 - 1
-    job = kg_job(max_epochs=last, beta_knob=None, disable_early_stopping=True)
+    job = kg_job(max_epochs=last, beta_knob=None)
     for epochs, cost in ((1, 1e-99), (last, 1e-99), (1, 1e90), (10**9, 0.0), (2, 1e90)):
         lasts(job, 12, epochs, cost, epochs)
         check_belief(job)
@@ -221,7 +221,6 @@ def test_any_events(
         window_size=window,
         beta_knob=beta,
         max_epochs=20,
-        disable_early_stopping=beta is None,
     )
     priors = []
     for place, reached, missed in told:

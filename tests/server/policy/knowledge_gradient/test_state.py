@@ -55,7 +55,7 @@ class Forbidden:
 
 def test_choices_depend_on_the_events_alone() -> None:
     """The same events lead to the same choices with any seed, and no randomness is read."""
-    jobs = [kg_job(mab_seed=seed) for seed in (1, 2)]
+    jobs = [kg_job(seed=seed) for seed in (1, 2)]
     here, there = (run_all(job, 20) for job in jobs)
     assert sizes(here) == sizes(there)
     forbidden: Any = Forbidden()

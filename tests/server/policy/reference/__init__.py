@@ -1,4 +1,4 @@
-"""The specification of POLICY_KNOWLEDGE_GRADIENT: its maths, implemented plainly and apart from the policy.
+"""The specification of knowledge_gradient: its maths, implemented plainly and apart from the policy.
 
 Every pair of a curve and a process is a Gaussian of its own, conditioned with plain inverses; what other trials say is
 found by leaving a trial out; moments and tails are integrated numerically; edges are enumerated. Used by

@@ -104,7 +104,7 @@ class Reference:
                 target_metric=0.9,
                 max_epochs=self.max_epochs,
                 window_size=self.window,
-                policy="KNOWLEDGE_GRADIENT",
+                policy="knowledge_gradient",
             )
         )
         if self.told:

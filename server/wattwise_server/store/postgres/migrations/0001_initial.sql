@@ -5,27 +5,28 @@
 CREATE TABLE jobs (
     job_key bigint PRIMARY KEY,
     job_id text COLLATE "C" NOT NULL UNIQUE,
-    job_id_prefix text NOT NULL,
+    job_id_prefix text NOT NULL,                -- empty: none
     default_batch_size bigint NOT NULL,
     eta_knob double precision NOT NULL,
     beta_knob double precision,                 -- NULL: early stopping is off
     target_metric double precision NOT NULL,
-    higher_is_better_metric boolean NOT NULL,
+    higher_is_better boolean NOT NULL,
     max_epochs bigint NOT NULL,
     num_pruning_rounds bigint NOT NULL,
     window_size bigint NOT NULL,
-    mab_prior_mean double precision NOT NULL,
-    mab_prior_precision double precision NOT NULL,
-    mab_num_explorations bigint NOT NULL,
-    mab_seed bigint,                            -- NULL: entropy
+    prior_mean double precision NOT NULL,
+    prior_precision double precision NOT NULL,
+    num_explorations bigint NOT NULL,
+    seed bigint,                                -- NULL: entropy
     policy text NOT NULL,
     learn_reward_precision boolean NOT NULL,
     reward_precision double precision NOT NULL,
-    max_power_watts double precision NOT NULL,
-    number_of_gpus bigint NOT NULL,
+    max_power_watts_per_gpu double precision NOT NULL,
+    gpu_count bigint NOT NULL,
     gpu_model text NOT NULL,
     trial_lease_seconds double precision NOT NULL,
     create_time bigint NOT NULL,
+    set_fields text NOT NULL,                   -- JSON: the optional fields that were set at the registration
     stage text NOT NULL,
     pruning_round bigint NOT NULL,
     round_default bigint NOT NULL,
@@ -45,6 +46,7 @@ CREATE TABLE jobs (
     num_events bigint NOT NULL,
     first_notes text NOT NULL,                  -- empty: they do not depend on other jobs
     changed_policy text,                        -- NULL: `policy`, which it was registered with
+    changed_parameters text,                    -- JSON, of `changed_policy`
     reset_after bigint NOT NULL,                -- trials up to this number do not count
     paused boolean NOT NULL,
     pinned bigint,                              -- a batch size
@@ -406,23 +408,25 @@ BEGIN
     IF new_jobs_rows IS NOT NULL THEN
         INSERT INTO jobs (
             job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
-            higher_is_better_metric, max_epochs, num_pruning_rounds, window_size, mab_prior_mean,
-            mab_prior_precision, mab_num_explorations, mab_seed, policy, learn_reward_precision, reward_precision,
-            trial_lease_seconds, prior_job_ids, max_power_watts, number_of_gpus, gpu_model, create_time, stage,
+            higher_is_better, max_epochs, num_pruning_rounds, window_size, prior_mean,
+            prior_precision, num_explorations, seed, policy, learn_reward_precision, reward_precision,
+            trial_lease_seconds, prior_job_ids, max_power_watts_per_gpu, gpu_count, gpu_model, create_time,
+            set_fields, stage,
             pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
             num_trials, notes, num_observations, monitor_kinds, monitor_quality,
             other_monitor_kinds, other_monitor_quality, num_events, first_notes,
-            changed_policy, reset_after, reset_time, reset_request_id, baseline_request_id,
+            changed_policy, changed_parameters, reset_after, reset_time, reset_request_id, baseline_request_id,
             paused, pinned, baseline_requested, warnings
         ) SELECT
             job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
-            higher_is_better_metric, max_epochs, num_pruning_rounds, window_size, mab_prior_mean,
-            mab_prior_precision, mab_num_explorations, mab_seed, policy, learn_reward_precision, reward_precision,
-            trial_lease_seconds, prior_job_ids, max_power_watts, number_of_gpus, gpu_model, create_time, stage,
+            higher_is_better, max_epochs, num_pruning_rounds, window_size, prior_mean,
+            prior_precision, num_explorations, seed, policy, learn_reward_precision, reward_precision,
+            trial_lease_seconds, prior_job_ids, max_power_watts_per_gpu, gpu_count, gpu_model, create_time,
+            set_fields, stage,
             pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
             num_trials, notes, num_observations, monitor_kinds, monitor_quality,
             other_monitor_kinds, other_monitor_quality, num_events, first_notes,
-            changed_policy, reset_after, reset_time, reset_request_id, baseline_request_id,
+            changed_policy, changed_parameters, reset_after, reset_time, reset_request_id, baseline_request_id,
             paused, pinned, baseline_requested, warnings
         FROM json_populate_recordset(NULL::jobs, new_jobs_rows) ORDER BY job_id;
     END IF;
@@ -437,9 +441,10 @@ BEGIN
                 exploring = n.exploring, min_cost = n.min_cost, min_cost_batch_size = n.min_cost_batch_size,
                 missed_floor = n.missed_floor, bound_stops = n.bound_stops, num_trials = n.num_trials, notes = n.notes,
                 num_observations = n.num_observations, monitor_kinds = n.monitor_kinds,
-                monitor_quality = n.monitor_quality,
-                other_monitor_kinds = n.other_monitor_kinds, other_monitor_quality = n.other_monitor_quality, num_events = n.num_events, first_notes = n.first_notes,
-                changed_policy = n.changed_policy, reset_after = n.reset_after, reset_time = n.reset_time,
+                monitor_quality = n.monitor_quality, other_monitor_kinds = n.other_monitor_kinds,
+                other_monitor_quality = n.other_monitor_quality, num_events = n.num_events, first_notes = n.first_notes,
+                changed_policy = n.changed_policy, changed_parameters = n.changed_parameters,
+                reset_after = n.reset_after, reset_time = n.reset_time,
                 reset_request_id = n.reset_request_id, baseline_request_id = n.baseline_request_id,
                 paused = n.paused, pinned = n.pinned, baseline_requested = n.baseline_requested, warnings = n.warnings
             WHERE j.job_key = n.job_key;

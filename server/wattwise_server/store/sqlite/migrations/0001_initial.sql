@@ -3,27 +3,28 @@
 CREATE TABLE jobs (
     job_key INTEGER PRIMARY KEY AUTOINCREMENT,
     job_id TEXT NOT NULL UNIQUE,
-    job_id_prefix TEXT NOT NULL,
+    job_id_prefix TEXT NOT NULL,            -- empty: none
     default_batch_size INTEGER NOT NULL,
     eta_knob REAL NOT NULL,
     beta_knob REAL,                         -- NULL: early stopping is off
     target_metric REAL NOT NULL,
-    higher_is_better_metric INTEGER NOT NULL,
+    higher_is_better INTEGER NOT NULL,
     max_epochs INTEGER NOT NULL,
     num_pruning_rounds INTEGER NOT NULL,
     window_size INTEGER NOT NULL,
-    mab_prior_mean REAL NOT NULL,
-    mab_prior_precision REAL NOT NULL,
-    mab_num_explorations INTEGER NOT NULL,
-    mab_seed INTEGER,                       -- NULL: entropy
+    prior_mean REAL NOT NULL,
+    prior_precision REAL NOT NULL,
+    num_explorations INTEGER NOT NULL,
+    seed INTEGER,                           -- NULL: entropy
     policy TEXT NOT NULL,
     learn_reward_precision INTEGER NOT NULL,
     reward_precision REAL NOT NULL,
-    max_power_watts REAL NOT NULL,
-    number_of_gpus INTEGER NOT NULL,
+    max_power_watts_per_gpu REAL NOT NULL,
+    gpu_count INTEGER NOT NULL,
     gpu_model TEXT NOT NULL,
     trial_lease_seconds REAL NOT NULL,
     create_time INTEGER NOT NULL,
+    set_fields TEXT NOT NULL,               -- JSON: the optional fields that were set at the registration
     stage TEXT NOT NULL,
     pruning_round INTEGER NOT NULL,
     round_default INTEGER NOT NULL,

@@ -2,6 +2,7 @@
 ALTER TABLE jobs ADD COLUMN num_events INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN first_notes TEXT NOT NULL DEFAULT '';  -- '': they do not depend on other jobs
 ALTER TABLE jobs ADD COLUMN changed_policy TEXT;                    -- NULL: `policy`, which it was registered with
+ALTER TABLE jobs ADD COLUMN changed_parameters TEXT;                -- JSON, of `changed_policy`
 ALTER TABLE jobs ADD COLUMN reset_after INTEGER NOT NULL DEFAULT 0; -- trials up to this number do not count
 ALTER TABLE jobs ADD COLUMN paused INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN pinned INTEGER;                         -- a batch size

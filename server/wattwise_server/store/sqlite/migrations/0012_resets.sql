@@ -10,5 +10,5 @@ UPDATE jobs SET first_notes = json_set(
     '$.retry', NULL, '$.window', json('[]'),
     '$.evidence', (SELECT json_group_array(json('[0,0.0,0.0,0,0.0,0.0,0,0.0,1.0]')) FROM json_each(notes, '$.evidence'))
 )
-WHERE first_notes = '' AND changed_policy IS NULL AND policy = 'KNOWLEDGE_GRADIENT' AND notes != ''
+WHERE first_notes = '' AND changed_policy IS NULL AND policy = 'knowledge_gradient' AND notes != ''
   AND json_array_length(notes, '$.prior') > 0;

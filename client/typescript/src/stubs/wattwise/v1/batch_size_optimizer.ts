@@ -93,7 +93,7 @@ export function powerActionToNumber(object: PowerAction): number {
 
 /** Request of RegisterJob. */
 export interface RegisterJobRequest {
-  /** The job's configuration. Required. */
+  /** Required. The job's configuration. Send what this launch sets, never the spec of a response: its fields are all set. */
   job: JobSpec | undefined;
 }
 
@@ -1925,8 +1925,10 @@ export const ReportPowerProfileResponse: MessageFns<ReportPowerProfileResponse> 
 export type BatchSizeOptimizerService = typeof BatchSizeOptimizerService;
 export const BatchSizeOptimizerService = {
   /**
-   * Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
-   * INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
+   * Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
+   * the same configuration, in which case nothing is written. A retry confirms what the first call created.
+   * ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
+   * ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
    */
   registerJob: {
     path: "/wattwise.v1.BatchSizeOptimizer/RegisterJob" as const,
@@ -2070,8 +2072,10 @@ export const BatchSizeOptimizerService = {
 
 export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
   /**
-   * Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
-   * INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
+   * Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
+   * the same configuration, in which case nothing is written. A retry confirms what the first call created.
+   * ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
+   * ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
    */
   registerJob: handleUnaryCall<RegisterJobRequest, RegisterJobResponse>;
   /**
@@ -2127,8 +2131,10 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
 
 export interface BatchSizeOptimizerClient extends Client {
   /**
-   * Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
-   * INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
+   * Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
+   * the same configuration, in which case nothing is written. A retry confirms what the first call created.
+   * ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
+   * ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
    */
   registerJob(
     request: RegisterJobRequest,

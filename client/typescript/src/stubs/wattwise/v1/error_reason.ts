@@ -15,16 +15,19 @@ export enum ErrorReason {
   /** ERROR_REASON_UNSPECIFIED - Never sent. */
   ERROR_REASON_UNSPECIFIED = "ERROR_REASON_UNSPECIFIED",
   /**
-   * ERROR_REASON_INVALID_JOB_SPEC - INVALID_ARGUMENT: the JobSpec has faults, each a FieldViolation of a google.rpc.BadRequest.
+   * ERROR_REASON_INVALID_JOB_SPEC - INVALID_ARGUMENT: the JobSpec or PolicySpec has faults, each a FieldViolation of a google.rpc.BadRequest. A field that the
+   * server does not know is a fault, named by the path of its message and its number.
    *
    *     {"field": "job.batch_sizes", "description": "64 is listed twice; list every batch size once"}
+   *     {"field": "job.policy.gts", "description": "has field 9, which this server does not know; ..."}
    */
   ERROR_REASON_INVALID_JOB_SPEC = "ERROR_REASON_INVALID_JOB_SPEC",
   /**
-   * ERROR_REASON_JOB_DIFFERS - ALREADY_EXISTS: a job with another configuration is registered under this id. metadata has a key for every field
-   * that differs.
+   * ERROR_REASON_JOB_DIFFERS - ALREADY_EXISTS: a job with another configuration is registered under this id. Each difference is a FieldViolation of a
+   * google.rpc.BadRequest; metadata names the job.
    *
-   *     {"job_id": "mnist-nightly", "target_metric": "registered 0.98, requested 0.97"}
+   *     {"field": "job.target.value", "description": "registered 0.98, requested 0.97"}
+   *     {"job_id": "mnist-nightly"}
    */
   ERROR_REASON_JOB_DIFFERS = "ERROR_REASON_JOB_DIFFERS",
   /**
@@ -86,8 +89,8 @@ export enum ErrorReason {
   ERROR_REASON_PERMISSION_DENIED = "ERROR_REASON_PERMISSION_DENIED",
   /**
    * ERROR_REASON_TOO_MANY_JOBS - RESOURCE_EXHAUSTED: the server's limit of jobs whose ids start with one prefix is reached: that of the caller's token
-   * or, if it may access every job, the job's job_id_prefix. metadata names the prefix. Keep a job's id from launch to
-   * launch, or delete jobs.
+   * or, if it may access every job, the job's job_id_prefix, which is empty if it is unset. metadata names the prefix. Keep a
+   * job's id from launch to launch, or delete jobs.
    *
    *     {"job_id_prefix": "mnist", "limit": "100000"}
    */

@@ -9,54 +9,44 @@ import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
 import { Monitor, PowerSetting, TrialWarning } from "./trial.js";
 
-/** How the next batch size of a job is chosen. */
-export enum Policy {
-  /** POLICY_UNSPECIFIED - The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists. */
-  POLICY_UNSPECIFIED = "POLICY_UNSPECIFIED",
-  /** POLICY_PRUNING_GTS - Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the remaining ones (NSDI 2023, "Zeus"). */
-  POLICY_PRUNING_GTS = "POLICY_PRUNING_GTS",
-  /** POLICY_GTS - Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size. */
-  POLICY_GTS = "POLICY_GTS",
-  /**
-   * POLICY_KNOWLEDGE_GRADIENT - One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
-   * least.
-   */
-  POLICY_KNOWLEDGE_GRADIENT = "POLICY_KNOWLEDGE_GRADIENT",
+/** Whether a higher or a lower metric is better. */
+export enum Direction {
+  /** DIRECTION_UNSPECIFIED - Never sent by the server, and refused in requests. */
+  DIRECTION_UNSPECIFIED = "DIRECTION_UNSPECIFIED",
+  /** DIRECTION_HIGHER_IS_BETTER - A higher metric is better, as for an accuracy. */
+  DIRECTION_HIGHER_IS_BETTER = "DIRECTION_HIGHER_IS_BETTER",
+  /** DIRECTION_LOWER_IS_BETTER - A lower metric is better, as for a loss. */
+  DIRECTION_LOWER_IS_BETTER = "DIRECTION_LOWER_IS_BETTER",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
-export function policyFromJSON(object: any): Policy {
+export function directionFromJSON(object: any): Direction {
   switch (object) {
     case 0:
-    case "POLICY_UNSPECIFIED":
-      return Policy.POLICY_UNSPECIFIED;
+    case "DIRECTION_UNSPECIFIED":
+      return Direction.DIRECTION_UNSPECIFIED;
     case 1:
-    case "POLICY_PRUNING_GTS":
-      return Policy.POLICY_PRUNING_GTS;
+    case "DIRECTION_HIGHER_IS_BETTER":
+      return Direction.DIRECTION_HIGHER_IS_BETTER;
     case 2:
-    case "POLICY_GTS":
-      return Policy.POLICY_GTS;
-    case 3:
-    case "POLICY_KNOWLEDGE_GRADIENT":
-      return Policy.POLICY_KNOWLEDGE_GRADIENT;
+    case "DIRECTION_LOWER_IS_BETTER":
+      return Direction.DIRECTION_LOWER_IS_BETTER;
     case -1:
     case "UNRECOGNIZED":
     default:
-      return Policy.UNRECOGNIZED;
+      return Direction.UNRECOGNIZED;
   }
 }
 
-export function policyToNumber(object: Policy): number {
+export function directionToNumber(object: Direction): number {
   switch (object) {
-    case Policy.POLICY_UNSPECIFIED:
+    case Direction.DIRECTION_UNSPECIFIED:
       return 0;
-    case Policy.POLICY_PRUNING_GTS:
+    case Direction.DIRECTION_HIGHER_IS_BETTER:
       return 1;
-    case Policy.POLICY_GTS:
+    case Direction.DIRECTION_LOWER_IS_BETTER:
       return 2;
-    case Policy.POLICY_KNOWLEDGE_GRADIENT:
-      return 3;
-    case Policy.UNRECOGNIZED:
+    case Direction.UNRECOGNIZED:
     default:
       return -1;
   }
@@ -69,7 +59,7 @@ export enum BatchSizeStatus {
   /** BATCH_SIZE_STATUS_AVAILABLE - The search may choose it. */
   BATCH_SIZE_STATUS_AVAILABLE = "BATCH_SIZE_STATUS_AVAILABLE",
   /**
-   * BATCH_SIZE_STATUS_PRUNED - It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again
+   * BATCH_SIZE_STATUS_PRUNED - It missed the target in a pruning round of pruning_gts, or lies beyond one that did. It is not chosen again
    * unless ReadmitBatchSize readmits it.
    */
   BATCH_SIZE_STATUS_PRUNED = "BATCH_SIZE_STATUS_PRUNED",
@@ -171,7 +161,7 @@ export function changedQuantityToNumber(object: ChangedQuantity): number {
   }
 }
 
-/** The stage of a search under POLICY_PRUNING_GTS. */
+/** The stage of a search under pruning_gts. */
 export enum PruningGtsStage {
   /** PRUNING_GTS_STAGE_UNSPECIFIED - Never sent by the server. */
   PRUNING_GTS_STAGE_UNSPECIFIED = "PRUNING_GTS_STAGE_UNSPECIFIED",
@@ -214,120 +204,209 @@ export function pruningGtsStageToNumber(object: PruningGtsStage): number {
   }
 }
 
-/** The GPUs of every trial of a job. */
-export interface GpuConfig {
-  /** Power limit of one GPU times the number of GPUs, in watts: the P of the cost. Must be above 0. */
-  maxPowerWatts: number;
-  /** Number of GPUs of one trial, over all its processes. Must be at least 1. */
-  numberOfGpus: number;
-  /** Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty. */
-  gpuModel: string;
+/** Which validation metric is good enough. */
+export interface Target {
+  /** Required. The validation metric at which a trained model is good enough. Must be finite. */
+  value?:
+    | number
+    | undefined;
+  /** Required. Whether a metric above or below `value` is better. Unspecified is refused. */
+  direction: Direction;
 }
 
-/** The configuration of a recurring training job. All registrations under one id must have the same configuration. */
-export interface JobSpec {
+/** When a trial is stopped before it has reached the target or the last epoch. */
+export interface EarlyStopping {
+  /** The rule. Unset: cost_bound with its defaults. */
+  rule:
+    | //
+    /** A trial is stopped when it becomes too expensive. */
+    { $case: "costBound"; value: EarlyStopping_CostBound }
+    | //
+    /** A trial is never stopped early. */
+    { $case: "off"; value: EarlyStopping_Off }
+    | undefined;
+}
+
+/** The rule that limits the cost of a trial. */
+export interface EarlyStopping_CostBound {
   /**
-   * The id of the job, the same at every launch. Unset: the server generates "<prefix>-<8 hex digits>", so that every
-   * registration creates a new job.
+   * A trial is stopped when its cost exceeds this multiple of the job's lowest cost (with the policy knowledge_gradient: of
+   * the least expected cost), unless its batch size is the best known one. knowledge_gradient may stop that one too, once
+   * trials of the job have missed the target and starting again is expected to cost less. After two such stops in a row,
+   * those in pruning rounds not counted, the bound doubles with each further one until a trial converges. Must be above 0
+   * and at most 1,000,000. Unset: 2.
    */
-  jobId?:
-    | string
-    | undefined;
-  /** What job_id must start with, such as the name of the model or the team: "mnist" for "mnist-nightly". Must not be empty. */
-  jobIdPrefix: string;
-  /** The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates. */
-  batchSizes: number[];
-  /** The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused. */
-  defaultBatchSize: number;
-  /** Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5. */
-  etaKnob?:
-    | number
-    | undefined;
+  betaKnob?: number | undefined;
+}
+
+/** No early stopping. */
+export interface EarlyStopping_Off {
+}
+
+/** Equal GPUs that each trial of a job runs on. */
+export interface GpuGroup {
+  /** Required. Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty. */
+  gpuModel: string;
+  /** Required. Number of GPUs of one trial, over all its processes. Must be at least 1; 0 is refused. */
+  count: number;
   /**
-   * A trial is stopped when its cost exceeds this multiple of the job's lowest cost (POLICY_KNOWLEDGE_GRADIENT: of the
-   * least expected cost), unless its batch size is the best known one. POLICY_KNOWLEDGE_GRADIENT may stop that one too,
-   * once trials of the job have missed the target and starting again is expected to cost less. After two such stops in a
-   * row, those in pruning rounds not counted, the bound doubles with each further one until a trial converges. Must be
-   * above 0. Unset: 2.
+   * Required. The highest power limit of one GPU, in watts. Times `count` it is the P of the cost. Must be above 0; 0 is
+   * refused.
    */
-  betaKnob?:
-    | number
-    | undefined;
-  /** Whether to disable early stopping by cost. True together with a beta_knob is refused. Unset: false. */
-  disableEarlyStopping?:
-    | boolean
-    | undefined;
-  /** The validation metric at which a trained model is good enough. Unset: 0.50. */
-  targetMetric?:
-    | number
-    | undefined;
-  /** Whether a higher metric is better (accuracy) or a lower one (loss). Unset: true. */
-  higherIsBetterMetric?:
-    | boolean
-    | undefined;
-  /** A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100. */
-  maxEpochs?:
-    | number
-    | undefined;
-  /** For POLICY_PRUNING_GTS: number of pruning rounds before the bandit starts. 0: none. Unset: 2. */
-  numPruningRounds?:
-    | number
-    | undefined;
+  maxPowerWattsPerGpu: number;
+}
+
+/** How the next batch size of a job is chosen. The names of the fields are the names of the policies. */
+export interface PolicySpec {
   /**
-   * Number of newest observations that count, for jobs whose data drift: for POLICY_KNOWLEDGE_GRADIENT of the job, at most
-   * 1000; for the other policies of each arm. The lowest cost is one of the arms' newest. 0: all. Unset: 0.
+   * The policy. Unset in RegisterJob: a new job gets the server's default, knowledge_gradient; a job that exists keeps its
+   * policy. Unset in SetJobPolicy: refused. Always set in responses.
    */
+  policy:
+    | //
+    /** One belief over all batch sizes. */
+    { $case: "knowledgeGradient"; value: KnowledgeGradientSpec }
+    | //
+    /** Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus"). */
+    { $case: "pruningGts"; value: PruningGtsSpec }
+    | //
+    /** Gaussian Thompson sampling over all batch sizes. */
+    { $case: "gts"; value: GtsSpec }
+    | undefined;
+}
+
+/**
+ * The policy knowledge_gradient: one belief over all batch sizes. It chooses the trial whose expected cost, minus the value
+ * of what the trial teaches, is least.
+ */
+export interface KnowledgeGradientSpec {
+  /** Number of the job's newest observations that count, for jobs whose data drift. At most 1000. 0: all. Unset: 0. */
   windowSize?:
     | number
     | undefined;
   /**
-   * Mean of the prior belief about an arm's reward (the negative cost), in joules. Ignored by POLICY_KNOWLEDGE_GRADIENT, as
-   * are all fields that begin with mab_. Unset: 0.
+   * Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created; refused in
+   * SetJobPolicy. At most 8. ResetJob and SetTrialExcluded keep what they told. Empty: none.
    */
-  mabPriorMean?:
+  priorJobIds: string[];
+}
+
+/** The policy pruning_gts: pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors. */
+export interface PruningGtsSpec {
+  /** Number of pruning rounds before the bandit starts. 0: none. Unset: 2. */
+  numPruningRounds?:
+    | number
+    | undefined;
+  /**
+   * Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the arms'
+   * newest. 0: all. Unset: 0.
+   */
+  windowSize?:
+    | number
+    | undefined;
+  /** Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0. */
+  priorMean?:
     | number
     | undefined;
   /** Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0. */
-  mabPriorPrecision?:
+  priorPrecision?:
     | number
     | undefined;
   /**
    * Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
    * with growing pauses, so that it is not tried forever. Unset: 2.
    */
-  mabNumExplorations?:
+  numExplorations?:
     | number
     | undefined;
   /** Seed of the bandit: the same seed and results give the same batch sizes. Unset: random. */
-  mabSeed?:
+  seed?: bigint | undefined;
+}
+
+/** The policy gts: Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size. */
+export interface GtsSpec {
+  /**
+   * Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the arms'
+   * newest. 0: all. Unset: 0.
+   */
+  windowSize?:
+    | number
+    | undefined;
+  /** Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0. */
+  priorMean?:
+    | number
+    | undefined;
+  /** Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0. */
+  priorPrecision?:
+    | number
+    | undefined;
+  /**
+   * Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
+   * with growing pauses, so that it is not tried forever. Unset: 2.
+   */
+  numExplorations?:
+    | number
+    | undefined;
+  /** Seed of the bandit: the same seed and results give the same batch sizes. Unset: random. */
+  seed?:
     | bigint
     | undefined;
-  /** How the next batch size is chosen. Unspecified: POLICY_KNOWLEDGE_GRADIENT; a job that exists keeps its policy. */
-  policy: Policy;
-  /** For POLICY_GTS: whether the reward precision of an arm is learned from its observations. Unset: true. */
+  /** Whether the reward precision of an arm is learned from its observations. Unset: true. */
   learnRewardPrecision?:
     | boolean
     | undefined;
+  /** With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0. Unset: 0. */
+  rewardPrecision?: number | undefined;
+}
+
+/**
+ * The configuration of a recurring training job. All registrations under one id must agree: a field that is set must equal
+ * the registered value; a field that is unset matches if it was unset when the job was registered, or if the registered
+ * value equals the server's default. In requests, fields that the server does not know are refused, also in the messages
+ * inside.
+ */
+export interface JobSpec {
+  /** Required. The id of the job, the same at every launch. Must not be empty; at most 200 characters. */
+  jobId: string;
   /**
-   * For POLICY_GTS with learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0.
-   * Unset: 0.
+   * What job_id must start with, such as the name of the model or the team: "mnist" for "mnist-nightly". The server's limit
+   * of jobs counts the jobs whose ids start with the prefix; see ERROR_REASON_TOO_MANY_JOBS. Unset: no prefix, so that all
+   * jobs of the server count. Must not be empty.
    */
-  rewardPrecision?:
+  jobIdPrefix?:
+    | string
+    | undefined;
+  /** Required. The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates. */
+  batchSizes: number[];
+  /** Required. The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused. */
+  defaultBatchSize: number;
+  /** Required. When a model is good enough. */
+  target:
+    | Target
+    | undefined;
+  /** A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100. */
+  maxEpochs?:
     | number
     | undefined;
-  /** The GPUs of every trial. Required. */
-  gpu:
-    | GpuConfig
+  /** Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5. */
+  etaKnob?:
+    | number
     | undefined;
+  /** When a trial is stopped before it has reached the target or the last epoch. Unset: cost_bound with its defaults. */
+  earlyStopping:
+    | EarlyStopping
+    | undefined;
+  /** Required. The GPUs of every trial. Exactly one group; several are refused. */
+  gpus: GpuGroup[];
   /** Seconds without a report or heartbeat after which a running trial is lost: at least 1. 0: never. Unset: 300. */
   trialLeaseSeconds?:
     | number
     | undefined;
   /**
-   * Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created, only by
-   * POLICY_KNOWLEDGE_GRADIENT; refused with another policy. ResetJob and SetTrialExcluded keep what they told. Empty: none.
+   * How the next batch size is chosen. Unset: a new job gets the server's default, knowledge_gradient; a job that exists
+   * keeps its policy.
    */
-  priorJobIds: string[];
+  policy: PolicySpec | undefined;
 }
 
 /** The belief of a policy about one batch size. The reward is the negative cost, in joules. */
@@ -438,7 +517,7 @@ export interface DetectedChange {
   factorIsLowerLimit: boolean;
 }
 
-/** The state of a job of POLICY_PRUNING_GTS. */
+/** The state of a job of pruning_gts. */
 export interface PruningGtsState {
   /** The stage. Always set. */
   stage: PruningGtsStage;
@@ -446,11 +525,11 @@ export interface PruningGtsState {
   pruningRound: number;
 }
 
-/** The state of a job of POLICY_GTS, which has none besides its details. */
+/** The state of a job of gts, which has none besides its details. */
 export interface GtsState {
 }
 
-/** The state of a job of POLICY_KNOWLEDGE_GRADIENT, which has none besides its details. */
+/** The state of a job of knowledge_gradient, which has none besides its details. */
 export interface KnowledgeGradientState {
 }
 
@@ -462,13 +541,13 @@ export interface PolicyState {
   /** The state, by the job's policy. Unset for a client: the policy is newer than the client, which ignores the state. */
   state:
     | //
-    /** Of POLICY_PRUNING_GTS. */
+    /** Of pruning_gts. */
     { $case: "pruningGts"; value: PruningGtsState }
     | //
-    /** Of POLICY_GTS. */
+    /** Of gts. */
     { $case: "gts"; value: GtsState }
     | //
-    /** Of POLICY_KNOWLEDGE_GRADIENT. */
+    /** Of knowledge_gradient. */
     { $case: "knowledgeGradient"; value: KnowledgeGradientState }
     | undefined;
 }
@@ -556,7 +635,7 @@ export interface Job {
   baselineEvery: number;
 }
 
-/** One batch size in the current pruning round of POLICY_PRUNING_GTS. */
+/** One batch size in the current pruning round of pruning_gts. */
 export interface PruningGtsBatchSize {
   /** The batch size. Always set. */
   batchSize: number;
@@ -568,7 +647,7 @@ export interface PruningGtsBatchSize {
   exploring: boolean;
 }
 
-/** The details of a job of POLICY_PRUNING_GTS. */
+/** The details of a job of pruning_gts. */
 export interface PruningGtsDetails {
   /** The batch sizes in the current round, in ascending order. Empty: the pruning is complete. */
   batchSizes: PruningGtsBatchSize[];
@@ -576,13 +655,13 @@ export interface PruningGtsDetails {
   arms: Arm[];
 }
 
-/** The details of a job of POLICY_GTS. */
+/** The details of a job of gts. */
 export interface GtsDetails {
   /** One arm per available batch size, in ascending order. Empty: none is available. */
   arms: Arm[];
 }
 
-/** The details of a job of POLICY_KNOWLEDGE_GRADIENT. */
+/** The details of a job of knowledge_gradient. */
 export interface KnowledgeGradientDetails {
   /**
    * The belief about the cost of a trial that reaches the target, of every available batch size in ascending order. Empty: none
@@ -596,13 +675,13 @@ export interface PolicyDetails {
   /** The details, by the job's policy. Unset for a client: the policy is newer than the client, which ignores the details. */
   details:
     | //
-    /** Of POLICY_PRUNING_GTS. */
+    /** Of pruning_gts. */
     { $case: "pruningGts"; value: PruningGtsDetails }
     | //
-    /** Of POLICY_GTS. */
+    /** Of gts. */
     { $case: "gts"; value: GtsDetails }
     | //
-    /** Of POLICY_KNOWLEDGE_GRADIENT. */
+    /** Of knowledge_gradient. */
     { $case: "knowledgeGradient"; value: KnowledgeGradientDetails }
     | undefined;
 }
@@ -627,25 +706,22 @@ export interface JobDetails {
   advice: string;
 }
 
-function createBaseGpuConfig(): GpuConfig {
-  return { maxPowerWatts: 0, numberOfGpus: 0, gpuModel: "" };
+function createBaseTarget(): Target {
+  return { value: undefined, direction: Direction.DIRECTION_UNSPECIFIED };
 }
 
-export const GpuConfig: MessageFns<GpuConfig> = {
-  encode(message: GpuConfig, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.maxPowerWatts !== 0) {
-      writer.uint32(9).double(message.maxPowerWatts);
+export const Target: MessageFns<Target> = {
+  encode(message: Target, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.value !== undefined) {
+      writer.uint32(9).double(message.value);
     }
-    if (message.numberOfGpus !== 0) {
-      writer.uint32(16).int32(message.numberOfGpus);
-    }
-    if (message.gpuModel !== "") {
-      writer.uint32(26).string(message.gpuModel);
+    if (message.direction !== Direction.DIRECTION_UNSPECIFIED) {
+      writer.uint32(16).int32(directionToNumber(message.direction));
     }
     return writer;
   },
 
-  decode(input: BinaryReader | Uint8Array, length?: number): GpuConfig {
+  decode(input: BinaryReader | Uint8Array, length?: number): Target {
     const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
     const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
     if (previousRecursionDepth >= 100) {
@@ -654,7 +730,7 @@ export const GpuConfig: MessageFns<GpuConfig> = {
     (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
     try {
       const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseGpuConfig();
+      const message = createBaseTarget();
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
@@ -663,7 +739,7 @@ export const GpuConfig: MessageFns<GpuConfig> = {
               break;
             }
 
-            message.maxPowerWatts = reader.double();
+            message.value = reader.double();
             continue;
           }
           case 2: {
@@ -671,15 +747,7 @@ export const GpuConfig: MessageFns<GpuConfig> = {
               break;
             }
 
-            message.numberOfGpus = reader.int32();
-            continue;
-          }
-          case 3: {
-            if (tag !== 26) {
-              break;
-            }
-
-            message.gpuModel = reader.string();
+            message.direction = directionFromJSON(reader.int32());
             continue;
           }
         }
@@ -694,51 +762,731 @@ export const GpuConfig: MessageFns<GpuConfig> = {
     }
   },
 
-  create(base?: DeepPartial<GpuConfig>): GpuConfig {
-    return GpuConfig.fromPartial(base ?? {});
+  create(base?: DeepPartial<Target>): Target {
+    return Target.fromPartial(base ?? {});
   },
-  fromPartial(object: DeepPartial<GpuConfig>): GpuConfig {
-    const message = createBaseGpuConfig();
-    message.maxPowerWatts = object.maxPowerWatts ?? 0;
-    message.numberOfGpus = object.numberOfGpus ?? 0;
+  fromPartial(object: DeepPartial<Target>): Target {
+    const message = createBaseTarget();
+    message.value = object.value ?? undefined;
+    message.direction = object.direction ?? Direction.DIRECTION_UNSPECIFIED;
+    return message;
+  },
+};
+
+function createBaseEarlyStopping(): EarlyStopping {
+  return { rule: undefined };
+}
+
+export const EarlyStopping: MessageFns<EarlyStopping> = {
+  encode(message: EarlyStopping, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.rule?.$case) {
+      case "costBound":
+        EarlyStopping_CostBound.encode(message.rule.value, writer.uint32(10).fork()).join();
+        break;
+      case "off":
+        EarlyStopping_Off.encode(message.rule.value, writer.uint32(18).fork()).join();
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EarlyStopping {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEarlyStopping();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.rule = { $case: "costBound", value: EarlyStopping_CostBound.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.rule = { $case: "off", value: EarlyStopping_Off.decode(reader, reader.uint32()) };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EarlyStopping>): EarlyStopping {
+    return EarlyStopping.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EarlyStopping>): EarlyStopping {
+    const message = createBaseEarlyStopping();
+    switch (object.rule?.$case) {
+      case "costBound": {
+        if (object.rule?.value !== undefined && object.rule?.value !== null) {
+          message.rule = { $case: "costBound", value: EarlyStopping_CostBound.fromPartial(object.rule.value) };
+        }
+        break;
+      }
+      case "off": {
+        if (object.rule?.value !== undefined && object.rule?.value !== null) {
+          message.rule = { $case: "off", value: EarlyStopping_Off.fromPartial(object.rule.value) };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
+function createBaseEarlyStopping_CostBound(): EarlyStopping_CostBound {
+  return { betaKnob: undefined };
+}
+
+export const EarlyStopping_CostBound: MessageFns<EarlyStopping_CostBound> = {
+  encode(message: EarlyStopping_CostBound, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.betaKnob !== undefined) {
+      writer.uint32(9).double(message.betaKnob);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EarlyStopping_CostBound {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEarlyStopping_CostBound();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 9) {
+              break;
+            }
+
+            message.betaKnob = reader.double();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EarlyStopping_CostBound>): EarlyStopping_CostBound {
+    return EarlyStopping_CostBound.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EarlyStopping_CostBound>): EarlyStopping_CostBound {
+    const message = createBaseEarlyStopping_CostBound();
+    message.betaKnob = object.betaKnob ?? undefined;
+    return message;
+  },
+};
+
+function createBaseEarlyStopping_Off(): EarlyStopping_Off {
+  return {};
+}
+
+export const EarlyStopping_Off: MessageFns<EarlyStopping_Off> = {
+  encode(_: EarlyStopping_Off, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EarlyStopping_Off {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEarlyStopping_Off();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EarlyStopping_Off>): EarlyStopping_Off {
+    return EarlyStopping_Off.fromPartial(base ?? {});
+  },
+  fromPartial(_: DeepPartial<EarlyStopping_Off>): EarlyStopping_Off {
+    const message = createBaseEarlyStopping_Off();
+    return message;
+  },
+};
+
+function createBaseGpuGroup(): GpuGroup {
+  return { gpuModel: "", count: 0, maxPowerWattsPerGpu: 0 };
+}
+
+export const GpuGroup: MessageFns<GpuGroup> = {
+  encode(message: GpuGroup, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.gpuModel !== "") {
+      writer.uint32(10).string(message.gpuModel);
+    }
+    if (message.count !== 0) {
+      writer.uint32(16).int32(message.count);
+    }
+    if (message.maxPowerWattsPerGpu !== 0) {
+      writer.uint32(25).double(message.maxPowerWattsPerGpu);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GpuGroup {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGpuGroup();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.gpuModel = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.count = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 25) {
+              break;
+            }
+
+            message.maxPowerWattsPerGpu = reader.double();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GpuGroup>): GpuGroup {
+    return GpuGroup.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GpuGroup>): GpuGroup {
+    const message = createBaseGpuGroup();
     message.gpuModel = object.gpuModel ?? "";
+    message.count = object.count ?? 0;
+    message.maxPowerWattsPerGpu = object.maxPowerWattsPerGpu ?? 0;
+    return message;
+  },
+};
+
+function createBasePolicySpec(): PolicySpec {
+  return { policy: undefined };
+}
+
+export const PolicySpec: MessageFns<PolicySpec> = {
+  encode(message: PolicySpec, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.policy?.$case) {
+      case "knowledgeGradient":
+        KnowledgeGradientSpec.encode(message.policy.value, writer.uint32(10).fork()).join();
+        break;
+      case "pruningGts":
+        PruningGtsSpec.encode(message.policy.value, writer.uint32(18).fork()).join();
+        break;
+      case "gts":
+        GtsSpec.encode(message.policy.value, writer.uint32(26).fork()).join();
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PolicySpec {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePolicySpec();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.policy = {
+              $case: "knowledgeGradient",
+              value: KnowledgeGradientSpec.decode(reader, reader.uint32()),
+            };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.policy = { $case: "pruningGts", value: PruningGtsSpec.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.policy = { $case: "gts", value: GtsSpec.decode(reader, reader.uint32()) };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PolicySpec>): PolicySpec {
+    return PolicySpec.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PolicySpec>): PolicySpec {
+    const message = createBasePolicySpec();
+    switch (object.policy?.$case) {
+      case "knowledgeGradient": {
+        if (object.policy?.value !== undefined && object.policy?.value !== null) {
+          message.policy = {
+            $case: "knowledgeGradient",
+            value: KnowledgeGradientSpec.fromPartial(object.policy.value),
+          };
+        }
+        break;
+      }
+      case "pruningGts": {
+        if (object.policy?.value !== undefined && object.policy?.value !== null) {
+          message.policy = { $case: "pruningGts", value: PruningGtsSpec.fromPartial(object.policy.value) };
+        }
+        break;
+      }
+      case "gts": {
+        if (object.policy?.value !== undefined && object.policy?.value !== null) {
+          message.policy = { $case: "gts", value: GtsSpec.fromPartial(object.policy.value) };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
+function createBaseKnowledgeGradientSpec(): KnowledgeGradientSpec {
+  return { windowSize: undefined, priorJobIds: [] };
+}
+
+export const KnowledgeGradientSpec: MessageFns<KnowledgeGradientSpec> = {
+  encode(message: KnowledgeGradientSpec, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.windowSize !== undefined) {
+      writer.uint32(8).int32(message.windowSize);
+    }
+    for (const v of message.priorJobIds) {
+      writer.uint32(18).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): KnowledgeGradientSpec {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseKnowledgeGradientSpec();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.windowSize = reader.int32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.priorJobIds.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<KnowledgeGradientSpec>): KnowledgeGradientSpec {
+    return KnowledgeGradientSpec.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<KnowledgeGradientSpec>): KnowledgeGradientSpec {
+    const message = createBaseKnowledgeGradientSpec();
+    message.windowSize = object.windowSize ?? undefined;
+    message.priorJobIds = object.priorJobIds?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBasePruningGtsSpec(): PruningGtsSpec {
+  return {
+    numPruningRounds: undefined,
+    windowSize: undefined,
+    priorMean: undefined,
+    priorPrecision: undefined,
+    numExplorations: undefined,
+    seed: undefined,
+  };
+}
+
+export const PruningGtsSpec: MessageFns<PruningGtsSpec> = {
+  encode(message: PruningGtsSpec, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.numPruningRounds !== undefined) {
+      writer.uint32(8).int32(message.numPruningRounds);
+    }
+    if (message.windowSize !== undefined) {
+      writer.uint32(16).int32(message.windowSize);
+    }
+    if (message.priorMean !== undefined) {
+      writer.uint32(25).double(message.priorMean);
+    }
+    if (message.priorPrecision !== undefined) {
+      writer.uint32(33).double(message.priorPrecision);
+    }
+    if (message.numExplorations !== undefined) {
+      writer.uint32(40).int32(message.numExplorations);
+    }
+    if (message.seed !== undefined) {
+      if (BigInt.asIntN(64, message.seed) !== message.seed) {
+        throw new globalThis.Error("value provided for field message.seed of type int64 too large");
+      }
+      writer.uint32(48).int64(message.seed);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PruningGtsSpec {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePruningGtsSpec();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.numPruningRounds = reader.int32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.windowSize = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 25) {
+              break;
+            }
+
+            message.priorMean = reader.double();
+            continue;
+          }
+          case 4: {
+            if (tag !== 33) {
+              break;
+            }
+
+            message.priorPrecision = reader.double();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.numExplorations = reader.int32();
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.seed = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PruningGtsSpec>): PruningGtsSpec {
+    return PruningGtsSpec.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PruningGtsSpec>): PruningGtsSpec {
+    const message = createBasePruningGtsSpec();
+    message.numPruningRounds = object.numPruningRounds ?? undefined;
+    message.windowSize = object.windowSize ?? undefined;
+    message.priorMean = object.priorMean ?? undefined;
+    message.priorPrecision = object.priorPrecision ?? undefined;
+    message.numExplorations = object.numExplorations ?? undefined;
+    message.seed = (object.seed !== undefined && object.seed !== null) ? BigInt(object.seed) : undefined;
+    return message;
+  },
+};
+
+function createBaseGtsSpec(): GtsSpec {
+  return {
+    windowSize: undefined,
+    priorMean: undefined,
+    priorPrecision: undefined,
+    numExplorations: undefined,
+    seed: undefined,
+    learnRewardPrecision: undefined,
+    rewardPrecision: undefined,
+  };
+}
+
+export const GtsSpec: MessageFns<GtsSpec> = {
+  encode(message: GtsSpec, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.windowSize !== undefined) {
+      writer.uint32(8).int32(message.windowSize);
+    }
+    if (message.priorMean !== undefined) {
+      writer.uint32(17).double(message.priorMean);
+    }
+    if (message.priorPrecision !== undefined) {
+      writer.uint32(25).double(message.priorPrecision);
+    }
+    if (message.numExplorations !== undefined) {
+      writer.uint32(32).int32(message.numExplorations);
+    }
+    if (message.seed !== undefined) {
+      if (BigInt.asIntN(64, message.seed) !== message.seed) {
+        throw new globalThis.Error("value provided for field message.seed of type int64 too large");
+      }
+      writer.uint32(40).int64(message.seed);
+    }
+    if (message.learnRewardPrecision !== undefined) {
+      writer.uint32(48).bool(message.learnRewardPrecision);
+    }
+    if (message.rewardPrecision !== undefined) {
+      writer.uint32(57).double(message.rewardPrecision);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GtsSpec {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGtsSpec();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.windowSize = reader.int32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 17) {
+              break;
+            }
+
+            message.priorMean = reader.double();
+            continue;
+          }
+          case 3: {
+            if (tag !== 25) {
+              break;
+            }
+
+            message.priorPrecision = reader.double();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.numExplorations = reader.int32();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.seed = reader.int64() as bigint;
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.learnRewardPrecision = reader.bool();
+            continue;
+          }
+          case 7: {
+            if (tag !== 57) {
+              break;
+            }
+
+            message.rewardPrecision = reader.double();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GtsSpec>): GtsSpec {
+    return GtsSpec.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GtsSpec>): GtsSpec {
+    const message = createBaseGtsSpec();
+    message.windowSize = object.windowSize ?? undefined;
+    message.priorMean = object.priorMean ?? undefined;
+    message.priorPrecision = object.priorPrecision ?? undefined;
+    message.numExplorations = object.numExplorations ?? undefined;
+    message.seed = (object.seed !== undefined && object.seed !== null) ? BigInt(object.seed) : undefined;
+    message.learnRewardPrecision = object.learnRewardPrecision ?? undefined;
+    message.rewardPrecision = object.rewardPrecision ?? undefined;
     return message;
   },
 };
 
 function createBaseJobSpec(): JobSpec {
   return {
-    jobId: undefined,
-    jobIdPrefix: "",
+    jobId: "",
+    jobIdPrefix: undefined,
     batchSizes: [],
     defaultBatchSize: 0,
-    etaKnob: undefined,
-    betaKnob: undefined,
-    disableEarlyStopping: undefined,
-    targetMetric: undefined,
-    higherIsBetterMetric: undefined,
+    target: undefined,
     maxEpochs: undefined,
-    numPruningRounds: undefined,
-    windowSize: undefined,
-    mabPriorMean: undefined,
-    mabPriorPrecision: undefined,
-    mabNumExplorations: undefined,
-    mabSeed: undefined,
-    policy: Policy.POLICY_UNSPECIFIED,
-    learnRewardPrecision: undefined,
-    rewardPrecision: undefined,
-    gpu: undefined,
+    etaKnob: undefined,
+    earlyStopping: undefined,
+    gpus: [],
     trialLeaseSeconds: undefined,
-    priorJobIds: [],
+    policy: undefined,
   };
 }
 
 export const JobSpec: MessageFns<JobSpec> = {
   encode(message: JobSpec, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.jobId !== undefined) {
+    if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
     }
-    if (message.jobIdPrefix !== "") {
+    if (message.jobIdPrefix !== undefined) {
       writer.uint32(18).string(message.jobIdPrefix);
     }
     if (message.batchSizes.length !== 0) {
@@ -751,62 +1499,26 @@ export const JobSpec: MessageFns<JobSpec> = {
     if (message.defaultBatchSize !== 0) {
       writer.uint32(32).int32(message.defaultBatchSize);
     }
-    if (message.etaKnob !== undefined) {
-      writer.uint32(41).double(message.etaKnob);
-    }
-    if (message.betaKnob !== undefined) {
-      writer.uint32(49).double(message.betaKnob);
-    }
-    if (message.disableEarlyStopping !== undefined) {
-      writer.uint32(56).bool(message.disableEarlyStopping);
-    }
-    if (message.targetMetric !== undefined) {
-      writer.uint32(65).double(message.targetMetric);
-    }
-    if (message.higherIsBetterMetric !== undefined) {
-      writer.uint32(72).bool(message.higherIsBetterMetric);
+    if (message.target !== undefined) {
+      Target.encode(message.target, writer.uint32(42).fork()).join();
     }
     if (message.maxEpochs !== undefined) {
-      writer.uint32(80).int32(message.maxEpochs);
+      writer.uint32(48).int32(message.maxEpochs);
     }
-    if (message.numPruningRounds !== undefined) {
-      writer.uint32(88).int32(message.numPruningRounds);
+    if (message.etaKnob !== undefined) {
+      writer.uint32(57).double(message.etaKnob);
     }
-    if (message.windowSize !== undefined) {
-      writer.uint32(96).int32(message.windowSize);
+    if (message.earlyStopping !== undefined) {
+      EarlyStopping.encode(message.earlyStopping, writer.uint32(66).fork()).join();
     }
-    if (message.mabPriorMean !== undefined) {
-      writer.uint32(105).double(message.mabPriorMean);
-    }
-    if (message.mabPriorPrecision !== undefined) {
-      writer.uint32(113).double(message.mabPriorPrecision);
-    }
-    if (message.mabNumExplorations !== undefined) {
-      writer.uint32(120).int32(message.mabNumExplorations);
-    }
-    if (message.mabSeed !== undefined) {
-      if (BigInt.asIntN(64, message.mabSeed) !== message.mabSeed) {
-        throw new globalThis.Error("value provided for field message.mabSeed of type int64 too large");
-      }
-      writer.uint32(128).int64(message.mabSeed);
-    }
-    if (message.policy !== Policy.POLICY_UNSPECIFIED) {
-      writer.uint32(136).int32(policyToNumber(message.policy));
-    }
-    if (message.learnRewardPrecision !== undefined) {
-      writer.uint32(144).bool(message.learnRewardPrecision);
-    }
-    if (message.rewardPrecision !== undefined) {
-      writer.uint32(153).double(message.rewardPrecision);
-    }
-    if (message.gpu !== undefined) {
-      GpuConfig.encode(message.gpu, writer.uint32(162).fork()).join();
+    for (const v of message.gpus) {
+      GpuGroup.encode(v!, writer.uint32(74).fork()).join();
     }
     if (message.trialLeaseSeconds !== undefined) {
-      writer.uint32(169).double(message.trialLeaseSeconds);
+      writer.uint32(81).double(message.trialLeaseSeconds);
     }
-    for (const v of message.priorJobIds) {
-      writer.uint32(178).string(v!);
+    if (message.policy !== undefined) {
+      PolicySpec.encode(message.policy, writer.uint32(90).fork()).join();
     }
     return writer;
   },
@@ -867,147 +1579,59 @@ export const JobSpec: MessageFns<JobSpec> = {
             continue;
           }
           case 5: {
-            if (tag !== 41) {
+            if (tag !== 42) {
               break;
             }
 
-            message.etaKnob = reader.double();
+            message.target = Target.decode(reader, reader.uint32());
             continue;
           }
           case 6: {
-            if (tag !== 49) {
-              break;
-            }
-
-            message.betaKnob = reader.double();
-            continue;
-          }
-          case 7: {
-            if (tag !== 56) {
-              break;
-            }
-
-            message.disableEarlyStopping = reader.bool();
-            continue;
-          }
-          case 8: {
-            if (tag !== 65) {
-              break;
-            }
-
-            message.targetMetric = reader.double();
-            continue;
-          }
-          case 9: {
-            if (tag !== 72) {
-              break;
-            }
-
-            message.higherIsBetterMetric = reader.bool();
-            continue;
-          }
-          case 10: {
-            if (tag !== 80) {
+            if (tag !== 48) {
               break;
             }
 
             message.maxEpochs = reader.int32();
             continue;
           }
-          case 11: {
-            if (tag !== 88) {
+          case 7: {
+            if (tag !== 57) {
               break;
             }
 
-            message.numPruningRounds = reader.int32();
+            message.etaKnob = reader.double();
             continue;
           }
-          case 12: {
-            if (tag !== 96) {
+          case 8: {
+            if (tag !== 66) {
               break;
             }
 
-            message.windowSize = reader.int32();
+            message.earlyStopping = EarlyStopping.decode(reader, reader.uint32());
             continue;
           }
-          case 13: {
-            if (tag !== 105) {
+          case 9: {
+            if (tag !== 74) {
               break;
             }
 
-            message.mabPriorMean = reader.double();
+            message.gpus.push(GpuGroup.decode(reader, reader.uint32()));
             continue;
           }
-          case 14: {
-            if (tag !== 113) {
-              break;
-            }
-
-            message.mabPriorPrecision = reader.double();
-            continue;
-          }
-          case 15: {
-            if (tag !== 120) {
-              break;
-            }
-
-            message.mabNumExplorations = reader.int32();
-            continue;
-          }
-          case 16: {
-            if (tag !== 128) {
-              break;
-            }
-
-            message.mabSeed = reader.int64() as bigint;
-            continue;
-          }
-          case 17: {
-            if (tag !== 136) {
-              break;
-            }
-
-            message.policy = policyFromJSON(reader.int32());
-            continue;
-          }
-          case 18: {
-            if (tag !== 144) {
-              break;
-            }
-
-            message.learnRewardPrecision = reader.bool();
-            continue;
-          }
-          case 19: {
-            if (tag !== 153) {
-              break;
-            }
-
-            message.rewardPrecision = reader.double();
-            continue;
-          }
-          case 20: {
-            if (tag !== 162) {
-              break;
-            }
-
-            message.gpu = GpuConfig.decode(reader, reader.uint32());
-            continue;
-          }
-          case 21: {
-            if (tag !== 169) {
+          case 10: {
+            if (tag !== 81) {
               break;
             }
 
             message.trialLeaseSeconds = reader.double();
             continue;
           }
-          case 22: {
-            if (tag !== 178) {
+          case 11: {
+            if (tag !== 90) {
               break;
             }
 
-            message.priorJobIds.push(reader.string());
+            message.policy = PolicySpec.decode(reader, reader.uint32());
             continue;
           }
         }
@@ -1027,28 +1651,23 @@ export const JobSpec: MessageFns<JobSpec> = {
   },
   fromPartial(object: DeepPartial<JobSpec>): JobSpec {
     const message = createBaseJobSpec();
-    message.jobId = object.jobId ?? undefined;
-    message.jobIdPrefix = object.jobIdPrefix ?? "";
+    message.jobId = object.jobId ?? "";
+    message.jobIdPrefix = object.jobIdPrefix ?? undefined;
     message.batchSizes = object.batchSizes?.map((e) => e) || [];
     message.defaultBatchSize = object.defaultBatchSize ?? 0;
-    message.etaKnob = object.etaKnob ?? undefined;
-    message.betaKnob = object.betaKnob ?? undefined;
-    message.disableEarlyStopping = object.disableEarlyStopping ?? undefined;
-    message.targetMetric = object.targetMetric ?? undefined;
-    message.higherIsBetterMetric = object.higherIsBetterMetric ?? undefined;
+    message.target = (object.target !== undefined && object.target !== null)
+      ? Target.fromPartial(object.target)
+      : undefined;
     message.maxEpochs = object.maxEpochs ?? undefined;
-    message.numPruningRounds = object.numPruningRounds ?? undefined;
-    message.windowSize = object.windowSize ?? undefined;
-    message.mabPriorMean = object.mabPriorMean ?? undefined;
-    message.mabPriorPrecision = object.mabPriorPrecision ?? undefined;
-    message.mabNumExplorations = object.mabNumExplorations ?? undefined;
-    message.mabSeed = (object.mabSeed !== undefined && object.mabSeed !== null) ? BigInt(object.mabSeed) : undefined;
-    message.policy = object.policy ?? Policy.POLICY_UNSPECIFIED;
-    message.learnRewardPrecision = object.learnRewardPrecision ?? undefined;
-    message.rewardPrecision = object.rewardPrecision ?? undefined;
-    message.gpu = (object.gpu !== undefined && object.gpu !== null) ? GpuConfig.fromPartial(object.gpu) : undefined;
+    message.etaKnob = object.etaKnob ?? undefined;
+    message.earlyStopping = (object.earlyStopping !== undefined && object.earlyStopping !== null)
+      ? EarlyStopping.fromPartial(object.earlyStopping)
+      : undefined;
+    message.gpus = object.gpus?.map((e) => GpuGroup.fromPartial(e)) || [];
     message.trialLeaseSeconds = object.trialLeaseSeconds ?? undefined;
-    message.priorJobIds = object.priorJobIds?.map((e) => e) || [];
+    message.policy = (object.policy !== undefined && object.policy !== null)
+      ? PolicySpec.fromPartial(object.policy)
+      : undefined;
     return message;
   },
 };

@@ -18,7 +18,7 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
-import { Job, JobDetails, Policy, policyFromJSON, policyToNumber } from "./job.js";
+import { Job, JobDetails, PolicySpec } from "./job.js";
 import { Trial, TrialId } from "./trial.js";
 
 /** Request of DeleteJob. */
@@ -191,8 +191,11 @@ export interface RequestBaselineResponse {
 export interface SetJobPolicyRequest {
   /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
-  /** The policy. Required: unspecified is refused. */
-  policy: Policy;
+  /**
+   * Required. The policy. A field of it that is unset gets the value that the job was registered with if that is a value for
+   * the same policy, otherwise its default. prior_job_ids is refused.
+   */
+  policy: PolicySpec | undefined;
 }
 
 /** Response of SetJobPolicy. */
@@ -1330,7 +1333,7 @@ export const RequestBaselineResponse: MessageFns<RequestBaselineResponse> = {
 };
 
 function createBaseSetJobPolicyRequest(): SetJobPolicyRequest {
-  return { jobId: "", policy: Policy.POLICY_UNSPECIFIED };
+  return { jobId: "", policy: undefined };
 }
 
 export const SetJobPolicyRequest: MessageFns<SetJobPolicyRequest> = {
@@ -1338,8 +1341,8 @@ export const SetJobPolicyRequest: MessageFns<SetJobPolicyRequest> = {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
     }
-    if (message.policy !== Policy.POLICY_UNSPECIFIED) {
-      writer.uint32(16).int32(policyToNumber(message.policy));
+    if (message.policy !== undefined) {
+      PolicySpec.encode(message.policy, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -1366,11 +1369,11 @@ export const SetJobPolicyRequest: MessageFns<SetJobPolicyRequest> = {
             continue;
           }
           case 2: {
-            if (tag !== 16) {
+            if (tag !== 18) {
               break;
             }
 
-            message.policy = policyFromJSON(reader.int32());
+            message.policy = PolicySpec.decode(reader, reader.uint32());
             continue;
           }
         }
@@ -1391,7 +1394,9 @@ export const SetJobPolicyRequest: MessageFns<SetJobPolicyRequest> = {
   fromPartial(object: DeepPartial<SetJobPolicyRequest>): SetJobPolicyRequest {
     const message = createBaseSetJobPolicyRequest();
     message.jobId = object.jobId ?? "";
-    message.policy = object.policy ?? Policy.POLICY_UNSPECIFIED;
+    message.policy = (object.policy !== undefined && object.policy !== null)
+      ? PolicySpec.fromPartial(object.policy)
+      : undefined;
     return message;
   },
 };
@@ -1606,10 +1611,10 @@ export const JobControlService = {
     responseDeserialize: (value: Buffer): RequestBaselineResponse => RequestBaselineResponse.decode(value),
   },
   /**
-   * Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
-   * are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
-   * is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
-   * configuration has a fault under it.
+   * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
+   * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
+   * and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
+   * all faults of the policy at once, fields that the server does not know among them.
    */
   setJobPolicy: {
     path: "/wattwise.v1.JobControl/SetJobPolicy" as const,
@@ -1683,10 +1688,10 @@ export interface JobControlServer extends UntypedServiceImplementation {
    */
   requestBaseline: handleUnaryCall<RequestBaselineRequest, RequestBaselineResponse>;
   /**
-   * Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
-   * are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
-   * is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
-   * configuration has a fault under it.
+   * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
+   * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
+   * and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
+   * all faults of the policy at once, fields that the server does not know among them.
    */
   setJobPolicy: handleUnaryCall<SetJobPolicyRequest, SetJobPolicyResponse>;
 }
@@ -1863,10 +1868,10 @@ export interface JobControlClient extends Client {
     callback: (error: ServiceError | null, response: RequestBaselineResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Changes the policy; the search is rebuilt from the job's trials. Launches that register the job with the earlier policy
-   * are still confirmed. What prior jobs told is ignored while the policy does not read it, and counts again once the policy
-   * is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST for an unknown policy, and if the job's
-   * configuration has a fault under it.
+   * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
+   * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
+   * and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
+   * all faults of the policy at once, fields that the server does not know among them.
    */
   setJobPolicy(
     request: SetJobPolicyRequest,

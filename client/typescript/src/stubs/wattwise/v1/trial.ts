@@ -62,7 +62,7 @@ export function trialOriginToNumber(object: TrialOrigin): number {
   }
 }
 
-/** What a trial is for under POLICY_PRUNING_GTS. */
+/** What a trial is for under pruning_gts. */
 export enum PruningGtsRole {
   /** PRUNING_GTS_ROLE_UNSPECIFIED - Never sent by the server. */
   PRUNING_GTS_ROLE_UNSPECIFIED = "PRUNING_GTS_ROLE_UNSPECIFIED",
@@ -293,14 +293,14 @@ export function endReasonToNumber(object: EndReason): number {
 export enum WarningReason {
   /** WARNING_REASON_UNSPECIFIED - Never sent by the server. */
   WARNING_REASON_UNSPECIFIED = "WARNING_REASON_UNSPECIFIED",
-  /** WARNING_REASON_TARGET_REACHED_AT_ONCE - The first epoch of the job's first trial reached the target. Is the target too easy, or higher_is_better_metric wrong? */
+  /** WARNING_REASON_TARGET_REACHED_AT_ONCE - The first epoch of the job's first trial reached the target. Is the target too easy, or its direction wrong? */
   WARNING_REASON_TARGET_REACHED_AT_ONCE = "WARNING_REASON_TARGET_REACHED_AT_ONCE",
   /**
    * WARNING_REASON_METRIC_OUT_OF_RANGE - Of the metric and the target, one is within [0, 1] and the other is not; a metric within only counts from the second
    * epoch on, and if it is above 0. Is one of them in percent? Only if a higher metric is better.
    */
   WARNING_REASON_METRIC_OUT_OF_RANGE = "WARNING_REASON_METRIC_OUT_OF_RANGE",
-  /** WARNING_REASON_METRIC_MOVES_AWAY - The trial missed the target, and no epoch was better than its first one. Is higher_is_better_metric wrong? */
+  /** WARNING_REASON_METRIC_MOVES_AWAY - The trial missed the target, and no epoch was better than its first one. Is the direction of the target wrong? */
   WARNING_REASON_METRIC_MOVES_AWAY = "WARNING_REASON_METRIC_MOVES_AWAY",
   /** WARNING_REASON_NO_ENERGY - No energy was measured, although eta_knob gives it weight. */
   WARNING_REASON_NO_ENERGY = "WARNING_REASON_NO_ENERGY",
@@ -461,7 +461,7 @@ export function energyQualityToNumber(object: EnergyQuality): number {
   }
 }
 
-/** What POLICY_PRUNING_GTS knows of a trial that it chose. */
+/** What pruning_gts knows of a trial that it chose. */
 export interface PruningGtsTrial {
   /** What the trial is for. Always set. An exploration that goes on after another one has taken its place is concurrent. */
   role: PruningGtsRole;
@@ -559,7 +559,7 @@ export interface Trial {
    */
   policyRole:
     | //
-    /** Of POLICY_PRUNING_GTS. */
+    /** Of pruning_gts. */
     { $case: "pruningGts"; value: PruningGtsTrial }
     | undefined;
   /**
@@ -614,7 +614,7 @@ export interface ComputedUsage {
 export interface TrialWarning {
   /** What it is about. Always set; a client treats an unknown reason as another warning to show. */
   reason: WarningReason;
-  /** The field that looks wrong, such as "job.target_metric" or "result.measurement.energy_joules". Always set. */
+  /** The field that looks wrong, such as "job.target.value" or "result.measurement.energy_joules". Always set. */
   field: string;
   /** One sentence with the numbers, and what to change. Never empty. */
   message: string;

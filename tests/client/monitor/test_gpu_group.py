@@ -1,4 +1,4 @@
-"""`gpu_config` on a stub of NVML."""
+"""`gpu_group` on a stub of NVML."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor import NvmlMonitor, Window, gpu_config
-from wattwise.spec import GpuConfig
+from wattwise.monitor import NvmlMonitor, Window, gpu_group
+from wattwise.spec import GpuGroup
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
 
@@ -34,27 +34,27 @@ class ZeusShaped:
         raise AssertionError(key)
 
 
-def case_config(indices: list[int] | None = None) -> GpuConfig:
+def case_config(indices: list[int] | None = None) -> GpuGroup:
     """The GPU configuration of Wattwise's monitor."""
-    return gpu_config(NvmlMonitor(indices))
+    return gpu_group(NvmlMonitor(indices))
 
 
-def case_config_of_zeus(indices: list[int]) -> GpuConfig:
-    """The GPU configuration of a monitor without `gpu_config`."""
-    return gpu_config(ZeusShaped(indices))
+def case_config_of_zeus(indices: list[int]) -> GpuGroup:
+    """The GPU configuration of a monitor without `gpu_group`."""
+    return gpu_group(ZeusShaped(indices))
 
 
 def test_config(machine: Machine, run: Runner) -> None:
     """Max power is the highest limit that can be set on one GPU, in watts, times the number of GPUs."""
     machine.show(FIRST, replace(SECOND, highest_limit_mw=300_000))
-    expected = GpuConfig(max_power_watts=600.0, number_of_gpus=2, gpu_model="Stub V100")
+    expected = GpuGroup(gpu_model="Stub V100", count=2, max_power_watts_per_gpu=300.0)
     assert run(case_config) == expected
 
 
 def test_config_of_chosen_gpus(machine: Machine, run: Runner) -> None:
     """Only measured GPUs count."""
     machine.show(FIRST, replace(SECOND, name="Stub A100", highest_limit_mw=400_000))
-    expected = GpuConfig(max_power_watts=400.0, number_of_gpus=1, gpu_model="Stub A100")
+    expected = GpuGroup(gpu_model="Stub A100", count=1, max_power_watts_per_gpu=400.0)
     assert run(case_config, [1]) == expected
 
 
@@ -62,20 +62,20 @@ def test_config_of_a_zeus_monitor(machine: Machine, run: Runner, monkeypatch: py
     """The GPUs of a monitor with only gpu_indices are looked up among the visible ones."""
     machine.show(FIRST, replace(SECOND, name="Stub A100", highest_limit_mw=400_000))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    expected = GpuConfig(max_power_watts=400.0, number_of_gpus=1, gpu_model="Stub A100")
+    expected = GpuGroup(gpu_model="Stub A100", count=1, max_power_watts_per_gpu=400.0)
     assert run(case_config_of_zeus, [0]) == expected
 
 
 def test_config_of_a_zeus_monitor_without_gpus() -> None:
     """A monitor without GPUs has no configuration; the error names the job's `gpu` and another monitor."""
-    with pytest.raises(MonitorError, match=r"measures no GPU.*gpu=GpuConfig\(.*RaplMonitor"):
-        gpu_config(ZeusShaped([]))
+    with pytest.raises(MonitorError, match=r"measures no GPU.*gpu=GpuGroup\(.*RaplMonitor"):
+        gpu_group(ZeusShaped([]))
 
 
 def test_config_of_a_zeus_monitor_whose_gpus_are_not_found(machine: Machine, run: Runner) -> None:
     """On a machine without these GPUs the error names the job's `gpu` first."""
     machine.show()
-    with pytest.raises(MonitorError, match=r"ZeusShaped.* cannot be looked up: .*no NVIDIA GPU; set gpu=GpuConfig\("):
+    with pytest.raises(MonitorError, match=r"ZeusShaped.* cannot be looked up: .*no NVIDIA GPU; set gpu=GpuGroup\("):
         run(case_config_of_zeus, [0])
 
 
@@ -95,5 +95,5 @@ def test_fixed_power_limit(machine: Machine, run: Runner) -> None:
 def test_no_power_limit(machine: Machine, run: Runner) -> None:
     """A GPU without a power limit is refused; the error names JobSpec's `gpu`."""
     machine.show(replace(FIRST, lowest_limit_mw=None, enforced_limit_mw=None))
-    with pytest.raises(MonitorError, match=r"power limit; .*gpu=GpuConfig\("):
+    with pytest.raises(MonitorError, match=r"power limit; .*gpu=GpuGroup\("):
         run(case_config)
