@@ -93,7 +93,7 @@ void share_fallback(wattwise::Client& client) {
     session.end(v1::END_REASON_COMPLETED);
   });
   require(warnings == 1, "the fallback was not warned of once");
-  require(client.get_job(spec.job_id()).num_trials() == 2, "the fallback was not imported once");
+  require(client.get_job(spec.job_id()).job().num_trials() == 2, "the fallback was not imported once");
 }
 
 }  // namespace

@@ -11,10 +11,10 @@ import {
   EndReason,
   ImportTrialRequest,
   InvalidResultError,
-  JobNotFoundError,
   NoBatchSizeLeftError,
   PolicySpec,
   Trial,
+  TrialDeletedError,
   TrialNotFoundError,
   TrialStatus,
   TrialOrigin,
@@ -188,7 +188,7 @@ test("a trial whose job is deleted, before its decision or after, is not importe
     await trial.report(epoch(1, 10, metric));
     trial.close();
     await client.deleteJob(spec.jobId);
-    await assert.rejects(trial.end(EndReason.END_REASON_COMPLETED), JobNotFoundError);
+    await assert.rejects(trial.end(EndReason.END_REASON_COMPLETED), TrialDeletedError);
     assert.equal((await client.registerJob(spec)).created, true);
   }
 });
