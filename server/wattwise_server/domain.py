@@ -515,7 +515,7 @@ class Job:
         registered: What it was registered with, if a person has changed its policy since; otherwise None.
         set_fields: The optional fields that were set when it was registered, of the policy too.
         reset_after: Trials up to this number do not count, because a person has reset the search.
-        reset_time: When that was last; None: never, or in an earlier version.
+        reset_time: When that was last; None: never.
         paused: Whether launches get the best known batch size.
         pinned: The batch size that every launch gets, whatever its status and even if it is banned.
         reset_request_id: The id of the request that reset the search last; empty: none.
@@ -805,7 +805,7 @@ class Launch(NamedTuple):
     """What is known of the launch of a trial.
 
     Attributes:
-        reason: Why it got its batch size; empty if it was not dispatched, or by an older server.
+        reason: Why it got its batch size; empty if it was not dispatched.
         labels: What it has said about itself: pairs of key and value.
         token_id: Id of the token that it was dispatched or imported with.
     """

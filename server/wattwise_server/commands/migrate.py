@@ -33,14 +33,15 @@ class MigrateCommand:
         except StartError as error:
             print(f"wattwise migrate: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 1
-        print(f"{shown_url(args.database)} {_described(done)}")  # noqa: T201 - the command's answer
+        print(f"{shown_url(args.database)} {described(done)}")  # noqa: T201 - the command's answer
         return 0
 
 
 COMMAND = MigrateCommand()
 
 
-def _described(done: Migrated) -> str:
+def described(done: Migrated) -> str:
+    """Says what a migration has done."""
     before, now, by_another = done
     what = f"migrated it from {before}" if before else "created it"
     if by_another:

@@ -29,7 +29,7 @@ _MOST_BYTES = 4 * MAX_ID_LENGTH
 """The size of a place that holds the longest id."""
 
 JOBS_AT_A_TIME = 100
-"""So many that other calls need not wait long: a job of an older server may have a thousand batch sizes."""
+"""So many that other calls need not wait long."""
 TRIALS_AT_A_TIME = 100
 """A trial whose ids and monitors have the longest names takes 10 kB."""
 MEASUREMENTS_AT_A_TIME = 1_000

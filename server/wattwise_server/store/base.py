@@ -385,7 +385,7 @@ class Transaction(Protocol):
         """Saves the samples of a trial's profile, in place of earlier ones."""
 
     async def samples(self, number: int) -> Sequence[PowerSample]:
-        """The samples of a trial's profile by ascending limit; empty if it has none, or an older server saved it."""
+        """The samples of a trial's profile by ascending limit; empty if it has none."""
 
     def add_history(self, entry: HistoryEntry) -> None:
         """Adds an entry to the history."""

@@ -530,7 +530,7 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         paused=bool(row["paused"]),
         pinned=row["pinned"],
         baseline_requested=bool(row["baseline_requested"]),
-        baseline_every=row["baseline_every"] or 0,
+        baseline_every=row["baseline_every"],
         reset_request_id=row["reset_request_id"],
         baseline_request_id=row["baseline_request_id"],
         warnings=_read_warnings(row),
@@ -555,8 +555,7 @@ def _warnings(warnings: Sequence[TrialWarning]) -> str:
 
 
 def _read_warnings(row: Row) -> tuple[TrialWarning, ...]:
-    stored = json.loads(row["warnings"]) if row["warnings"] else ()
-    return tuple(TrialWarning(WarningReason(reason), *rest) for reason, *rest in stored)
+    return tuple(TrialWarning(WarningReason(reason), *rest) for reason, *rest in json.loads(row["warnings"]))
 
 
 def _monitor(monitor: MonitorKinds) -> tuple[object, ...]:
@@ -566,7 +565,7 @@ def _monitor(monitor: MonitorKinds) -> tuple[object, ...]:
 
 def _read_monitor(row: Row, prefix: str = "") -> MonitorKinds:
     kinds, quality = (row[f"{prefix}{column}"] for column in _MONITOR)
-    return MonitorKinds(tuple(json.loads(kinds)) if kinds else (), EnergyQuality(quality))
+    return MonitorKinds(tuple(json.loads(kinds)), EnergyQuality(quality))
 
 
 def read_arm(row: Row) -> Arm:

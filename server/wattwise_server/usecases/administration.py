@@ -172,11 +172,7 @@ class Administration:
     async def _trial(self, key: TrialKey) -> tuple[Job, Trial, Sequence[PowerSample]]:
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
-            samples = await tx.samples(trial.number)
-            if trial.profile and not samples:
-                # From an older server, which kept two.
-                samples = sorted(set(trial.profile))
-            return job, trial, samples
+            return job, trial, await tx.samples(trial.number)
 
     async def _recurrences(self, job_id: str | None, trials: Sequence[Trial]) -> Mapping[int, int]:
         """Which need for a model each trial of one job served, by its number, as far as its start is known."""

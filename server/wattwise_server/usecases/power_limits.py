@@ -128,9 +128,8 @@ def with_counted_profiles(job: Job, batch_size: int, trials: Iterable[Trial]) ->
 
 def _with_profile(spec: JobSpec, state: PowerLimitState, profile: PowerProfile) -> PowerLimitState:
     best = profile.cheapest if state.cheapest is None else cheapest(spec, (state.cheapest, profile.cheapest))
-    # Of the same profile as the cheapest; a profile of an earlier version of the server has none.
-    new = best == profile.cheapest or state.highest is None
-    return state._replace(cheapest=best, highest=profile.highest if new else state.highest)
+    # Of the same profile as the cheapest.
+    return state._replace(cheapest=best, highest=profile.highest if best == profile.cheapest else state.highest)
 
 
 def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:

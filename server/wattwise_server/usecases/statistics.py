@@ -7,7 +7,6 @@ that a trial that ends meanwhile is counted twice rather than not at all.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -422,13 +421,6 @@ class Statistics:
 
         def saved(place: int, value: float, unfinished: float) -> SavingsEstimate:
             reached = _delivered(delivered, place)
-            numbers = (
-                value,
-                *(number for each in reached.values() for number in (each.mean, each.logs.mean, each.logs.deviation)),
-            )
-            if not all(map(math.isfinite, numbers)):
-                # Older servers accepted values whose sums are infinite.
-                return SavingsEstimate(num_deliveries, value, Verdict.NOT_MEASURED)
             return estimated(
                 reached,
                 default_batch_size=default,

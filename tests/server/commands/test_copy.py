@@ -20,7 +20,11 @@ import asyncpg
 import grpc
 import pytest
 from wattwise import v1
+from wattwise_server.errors import StartError
 from wattwise_server.store.copying import TABLES, Checksum
+from wattwise_server.store.postgres import copying as postgres_copying
+from wattwise_server.store.postgres.migrate import migrations as postgres_migrations
+from wattwise_server.store.sqlite import copying as sqlite_copying
 from wattwise_server.store.sqlite.migrate import migrations
 
 from tests.conformance.refusal import MismatchError
@@ -247,15 +251,19 @@ def test_one_database_on_both_sides_is_refused(file: Path, postgres_url: str) ->
 
 
 def test_sources_of_other_versions_are_refused(filled: Path, file: Path, postgres_url: str, tmp_path: Path) -> None:
-    """An older schema has to be migrated, a newer one needs a newer program, others are of other programs."""
+    """A schema from before the first release is not copied, a newer one needs a newer program, others are foreign."""
     target = tmp_path / "target.db"
     copy(file, postgres_url)
     version = max(migrations())
-    for other, words in ((version - 1, "run `wattwise migrate"), (version + 1, "run a newer Wattwise")):
+    for other, words in ((version - 1, "begin with a new file"), (version + 1, "run a newer Wattwise")):
         with closing(sqlite3.connect(file)) as connection:
             connection.execute(f"PRAGMA user_version = {other}")
         assert words in copy(file, target, fails=True)
-    for other, words in ((0, "not a database of Wattwise"), (99, "run a newer Wattwise")):
+    for other, words in (
+        (0, "not a database of Wattwise"),
+        (4, "begin with an empty database"),
+        (99, "run a newer Wattwise"),
+    ):
         execute(postgres_url, f"UPDATE wattwise_schema SET version = {other}")  # noqa: S608 - a number
         assert words in copy(postgres_url, target, fails=True)
     foreign = tmp_path / "foreign.db"
@@ -264,6 +272,23 @@ def test_sources_of_other_versions_are_refused(filled: Path, file: Path, postgre
     assert "not a Wattwise database" in copy(foreign, target, fails=True)
     assert "not a Wattwise database" in copy(filled, foreign, fails=True)
     assert not target.exists()
+
+
+async def test_older_sources_have_to_be_migrated_first(
+    file: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program with a later migration copies only databases that have it."""
+    copy(file, postgres_url)
+    files, databases = migrations(), postgres_migrations()
+    later = files | {max(files) + 1: ""}, databases | {max(databases) + 1: databases[max(databases)]}
+    monkeypatch.setattr(sqlite_copying, "migrations", lambda: later[0])
+    monkeypatch.setattr(postgres_copying, "migrations", lambda: later[1])
+    with pytest.raises(StartError, match="run `wattwise migrate --database"):
+        async with sqlite_copying.open_source(url_of(file)):
+            pass
+    with pytest.raises(StartError, match="run `wattwise migrate` first"):
+        async with postgres_copying.open_source(postgres_url, "it"):
+            pass
 
 
 def test_bad_urls_are_refused(file: Path, postgres_url: str, tmp_path: Path) -> None:

@@ -6,21 +6,29 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from argparse import Namespace
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any, TypeVar
 
 import asyncpg
 import pytest
-from wattwise_server.store.postgres.migrate import migrate as migrate_postgres
+from wattwise_server.commands.migrate import COMMAND, described
+from wattwise_server.store.base import Migrated
+from wattwise_server.store.postgres.migrate import Migration
 from wattwise_server.store.postgres.migrate import migrations as postgres_migrations
-from wattwise_server.store.sqlite.migrate import migrate, migrations, schema_version
+from wattwise_server.store.postgres.open import migrate_postgres
+from wattwise_server.store.sqlite.migrate import migrations, schema_version
 
 from tests.live_server import LiveServer
 from tests.postgres import PostgresServer
 
 WATTWISE = str(Path(sys.executable).with_name("wattwise"))
 NEWEST = max(migrations())
+
+_T = TypeVar("_T")
 
 
 def migrated(url: str, status: int = 0) -> str:
@@ -45,13 +53,18 @@ def test_file_is_created_once(tmp_path: Path) -> None:
     assert migrated(url) == f"{url} has schema version {NEWEST} already\n"
 
 
-def test_older_file_is_migrated(tmp_path: Path) -> None:
-    """It says from which version to which."""
+def test_older_file_is_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program with a later migration says from which version to which."""
     url, path = f"sqlite:///{tmp_path}/w.db", tmp_path / "w.db"
-    with closing(sqlite3.connect(path)) as connection:
-        migrate(connection, "w.db", {version: sql for version, sql in migrations().items() if version < 8})
-    assert migrated(url) == f"{url} was migrated from schema version 7 to {NEWEST}\n"
-    assert version_of(path) == NEWEST
+    migrated(url)
+    later = migrations() | {NEWEST + 1: "ALTER TABLE jobs ADD COLUMN extra INTEGER;"}
+    for module in ("migrate", "open"):
+        monkeypatch.setattr(f"wattwise_server.store.sqlite.{module}.migrations", lambda: later)
+    assert COMMAND.run(Namespace(database=url)) == 0
+    assert capsys.readouterr().out == f"{url} was migrated from schema version {NEWEST} to {NEWEST + 1}\n"
+    assert version_of(path) == NEWEST + 1
 
 
 def test_file_in_use_is_left_alone(server: LiveServer) -> None:
@@ -69,27 +82,37 @@ def test_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("before", [0, 1])
-async def test_simultaneous_migrations_say_which_one_did_it(before: int, postgres_url: str) -> None:
-    """One of five commands migrates, and each of the others says that another one has; none fails."""
-    steps = postgres_migrations()
-    newest = max(steps)
-    connection = await asyncpg.connect(postgres_url)
-    if before:
-        await migrate_postgres(connection, "it", {version: steps[version] for version in steps if version <= before})
-    # All five have read the old version before the first one begins.
+async def at_once(url: str, migrating: Callable[[], Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Migrates five times at once: all have read the old version before the first one begins."""
+    connection = await asyncpg.connect(url)
     await connection.execute("SELECT pg_advisory_lock(8677, 0)")
-    commands = [asyncio.create_task(asyncio.to_thread(migrated, postgres_url)) for _ in range(5)]
+    tasks = [asyncio.create_task(migrating()) for _ in range(5)]
     waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-    while await connection.fetchval(waiting) < 5 and not any(each.done() for each in commands):  # noqa: ASYNC110 - it asks
+    while await connection.fetchval(waiting) < 5 and not any(each.done() for each in tasks):  # noqa: ASYNC110 - it asks
         await asyncio.sleep(0.05)
     await connection.close()
-    outputs = sorted([(await command).removeprefix(f"{postgres_url} ") for command in commands])
-    what, did = f"created with schema version {newest}", "created it"
-    if before:
-        what, did = f"migrated from schema version 1 to {newest}", "migrated it from 1"
-    waited = f"has schema version {newest} already: another process {did} just now\n"
-    assert outputs == [*[waited] * 4, f"was {what}\n"]
+    return [await task for task in tasks]
+
+
+async def test_simultaneous_commands_say_which_one_created_it(postgres_url: str) -> None:
+    """One of five commands creates the tables, and each of the others says that another one has; none fails."""
+    outputs = await at_once(postgres_url, lambda: asyncio.to_thread(migrated, postgres_url))
+    newest = max(postgres_migrations())
+    waited = f"has schema version {newest} already: another process created it just now\n"
+    created = f"was created with schema version {newest}\n"
+    assert sorted(output.removeprefix(f"{postgres_url} ") for output in outputs) == [*[waited] * 4, created]
+
+
+async def test_simultaneous_migrations_happen_once(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of five processes with a later migration makes it, and the others learn that another one has."""
+    await migrate_postgres(postgres_url, "it")
+    known = postgres_migrations()
+    newest = max(known)
+    later = known | {newest + 1: Migration("CREATE TABLE extra (n int)", newest)}
+    monkeypatch.setattr("wattwise_server.store.postgres.migrate.migrations", lambda: later)
+    done = sorted(await at_once(postgres_url, lambda: migrate_postgres(postgres_url, "it")))
+    assert done == [Migrated(newest, newest + 1), *[Migrated(newest, newest + 1, by_another=True)] * 4]
+    assert described(done[1]).endswith(f": another process migrated it from {newest} just now")
 
 
 def test_simultaneous_servers_share_a_new_database(

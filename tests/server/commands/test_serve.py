@@ -75,19 +75,35 @@ def test_file_of_a_killed_server_is_free(server: LiveServer) -> None:
     assert Trainer(server.trainer).next().id.trial_number == 1
 
 
-def test_newer_database_is_refused_untouched(tmp_path: Path) -> None:
-    """A file of a later schema version is refused and not changed by a single byte."""
-    path = tmp_path / "newer.db"
+_OPENING = ("serve", "migrate", "backup", "restore", "copy", "copy to")
+
+
+@pytest.mark.parametrize("command", _OPENING)
+@pytest.mark.parametrize(("version", "advice"), [(17, "begin with a new file"), (4711, "run a newer Wattwise")])
+def test_files_of_other_versions_are_refused_untouched(tmp_path: Path, command: str, version: int, advice: str) -> None:
+    """A file of a later schema version, or of one from before the first release, is not changed by a single byte."""
+    path = tmp_path / "other version.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         migrate(connection, str(path))
-        connection.execute("PRAGMA user_version = 4711")
+        connection.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
-    assert "schema version 4711" in error
+    error = failing(*_words(command, path, tmp_path))
+    assert f"{path} has schema version {version}, " in error
+    assert advice in error
     assert path.read_bytes() == before
 
 
-_OPENING = ("serve", "migrate", "backup", "restore", "copy", "copy to")
+def _words(command: str, path: Path, folder: Path) -> tuple[str, ...]:
+    """The command that opens a file, in a folder for the others that it needs."""
+    other, url = folder / "other.db", f"sqlite:///{path}"
+    return {
+        "serve": ("serve", "--address", "127.0.0.1:0", "--database", url),
+        "migrate": ("migrate", "--database", url),
+        "backup": ("backup", str(other), "--database", url),
+        "restore": ("restore", str(path), "--database", f"sqlite:///{other}"),
+        "copy": ("copy", url, f"sqlite:///{other}"),
+        "copy to": ("copy", "sqlite:///" + _new_database(folder), url),
+    }[command]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +116,7 @@ _OPENING = ("serve", "migrate", "backup", "restore", "copy", "copy to")
 )
 def test_foreign_files_are_refused_untouched(tmp_path: Path, command: str, content: str) -> None:
     """What Wattwise has not written is called so by every command that opens a database, and is left as it is."""
-    path, other = tmp_path / "foreign", tmp_path / "other.db"
+    path = tmp_path / "foreign"
     if content in ("tables", "version"):
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("CREATE TABLE customers (name)")
@@ -108,18 +124,9 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path, command: str, conte
     else:
         path.write_bytes({"text": b"Dear friend, ", "bytes": b"\x00\xff", "empty": b""}[content] * 1000)
     before = path.read_bytes()
-    url, new = f"sqlite:///{path}", f"sqlite:///{other}"
-    words = {
-        "serve": ("serve", "--address", "127.0.0.1:0", "--database", url),
-        "migrate": ("migrate", "--database", url),
-        "backup": ("backup", str(other), "--database", url),
-        "restore": ("restore", str(path), "--database", new),
-        "copy": ("copy", url, new),
-        "copy to": ("copy", "sqlite:///" + _new_database(tmp_path), url),
-    }[command]
     or_damaged = ", or its header is damaged: name another file, or restore a backup"
     suffix = or_damaged if content in ("text", "bytes") else ": name another file"
-    assert f"{path} is not a Wattwise database{suffix}\n" in failing(*words)
+    assert f"{path} is not a Wattwise database{suffix}\n" in failing(*_words(command, path, tmp_path))
     assert path.read_bytes() == before
 
 

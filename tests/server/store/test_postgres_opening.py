@@ -16,7 +16,8 @@ import pytest
 from wattwise_server.errors import StartError
 from wattwise_server.store.open import shown_url
 from wattwise_server.store.postgres.connecting import Connector
-from wattwise_server.store.postgres.migrate import migrate, migrations
+from wattwise_server.store.postgres.migrate import Migration, migrate, migrations
+from wattwise_server.store.postgres.open import migrate_postgres
 from wattwise_server.store.postgres.options import password_source
 
 from tests.client.test_files import SPECIAL
@@ -50,7 +51,7 @@ async def refusal(url: str) -> str:
 async def test_migration_that_fails_changes_nothing(postgres_server: PostgresServer, postgres_url: str) -> None:
     """All missing versions are applied, or none."""
     steps = migrations()
-    broken = steps | {NEWEST + 1: steps[1]._replace(sql="CREATE TABLE extra (n int); SELECT 1 / 0;")}
+    broken = steps | {NEWEST + 1: Migration("CREATE TABLE extra (n int); SELECT 1 / 0;", NEWEST)}
     connection = await asyncpg.connect(postgres_url)
     with pytest.raises(asyncpg.DivisionByZeroError):
         await migrate(connection, "it", broken)
@@ -60,6 +61,47 @@ async def test_migration_that_fails_changes_nothing(postgres_server: PostgresSer
         await migrate(connection, "it", broken)
     assert postgres_server.execute("SELECT version FROM wattwise_schema", postgres_url) == [[str(NEWEST)]]
     await connection.close()
+
+
+async def test_schema_from_before_the_first_release_is_refused(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """Neither a server nor a migration changes it; the message says to begin with an empty database."""
+    postgres_server.execute(
+        "CREATE TABLE wattwise_schema (version bigint NOT NULL, min_reader_version bigint NOT NULL);"
+        "INSERT INTO wattwise_schema VALUES (4, 1); CREATE TABLE jobs (job_id text)",
+        postgres_url,
+    )
+    assert "schema version 4, from before the first release" in await refusal(postgres_url)
+    with pytest.raises(StartError, match="begin with an empty database"):
+        await migrate_postgres(postgres_url, "it")
+    assert postgres_server.execute("SELECT * FROM wattwise_schema", postgres_url) == [["4", "1"]]
+    assert postgres_server.execute("SELECT to_regclass('arms')", postgres_url) == [[""]]
+
+
+@pytest.mark.parametrize("min_reader", [NEWEST, NEWEST + 1])
+async def test_later_migration_says_who_can_work_with_it(
+    postgres_server: PostgresServer, postgres_url: str, min_reader: int
+) -> None:
+    """Its rows stay, and this program goes on with the new schema unless the migration needs a newer one."""
+    async with open_postgres_store(postgres_url) as store, store.transaction("j") as tx:
+        tx.save_job(a_job())
+    later = migrations() | {NEWEST + 1: Migration("ALTER TABLE jobs ADD COLUMN extra int DEFAULT 7", min_reader)}
+    connection = await asyncpg.connect(postgres_url)
+    assert await migrate(connection, "it", later) == (NEWEST, NEWEST + 1, False)
+    assert await migrate(connection, "it", later) == (NEWEST + 1, NEWEST + 1, False)
+    await connection.close()
+    schema = [[str(NEWEST + 1), str(min_reader)]]
+    assert postgres_server.execute("SELECT * FROM wattwise_schema", postgres_url) == schema
+    if min_reader > NEWEST:
+        assert "run a newer Wattwise" in await refusal(postgres_url)
+        return
+    async with open_postgres_store(postgres_url) as store, store.transaction("k") as tx:
+        tx.save_job(a_job("k"))
+    assert postgres_server.execute("SELECT job_id, extra FROM jobs ORDER BY 1", postgres_url) == [
+        ["j", "7"],
+        ["k", "7"],
+    ]
 
 
 async def test_tables_of_another_program_are_refused(postgres_server: PostgresServer, postgres_url: str) -> None:
@@ -455,7 +497,8 @@ async def test_timeouts_of_a_database_do_not_apply(major: int, monkeypatch: pyte
         for name in names:
             server.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET {name} = '1s'")
         steps = migrations()
-        slow = steps | {1: steps[1]._replace(sql=f"SELECT pg_sleep(1.2); {steps[1].sql}")}
+        first = min(steps)
+        slow = steps | {first: steps[first]._replace(sql=f"SELECT pg_sleep(1.2); {steps[first].sql}")}
         monkeypatch.setattr("wattwise_server.store.postgres.migrate.migrations", lambda: slow)
         async with open_postgres_store(url) as store:
             async with store.transaction("j") as tx:

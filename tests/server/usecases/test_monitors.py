@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-
 import grpc
 import pytest
 from wattwise import v1
-from wattwise_server.store.sqlite.migrate import migrate, migrations
 
 from tests.jobs import Trainer, monitor_of, result
 from tests.live_server import LiveServer
@@ -242,77 +237,3 @@ def test_monitor_costs_one_row_more_once(watched: WatchedServer) -> None:
         return watched.figure("wattwise_commit_rows_sum") - before
 
     assert [rows_of(epoch) for epoch in (1, 2, 3)] == [2, 1, 1]
-
-
-def test_file_without_monitors_is_migrated(server: LiveServer) -> None:
-    """A file without monitors keeps its jobs and trials, whose monitor is unknown, and takes new ones."""
-    trainer = Trainer(server.trainer)
-    trial = trainer.next()
-    trainer.report(trial, 10.0, metric=0.1)
-    server.stop()
-    with _as_of_version(server, 2):
-        pass
-    server.start()
-    assert not get(server, trial).HasField("monitor")
-    assert not job_of(server, trainer).HasField("monitor")
-    assert not trainer.report(trial, 20.0, epoch=2, monitor=RAPL).warnings
-    assert (get(server, trial).monitor, job_of(server, trainer).monitor) == (RAPL, RAPL)
-
-
-@pytest.mark.parametrize(
-    ("text", "monitor"),
-    [
-        ("", v1.Monitor()),
-        ("nvml-polled", monitor_of("nvml-polled")),
-        ("nvml+rapl", BOTH),
-        ("estimate", ESTIMATE),
-        ("estimate or estimate", ESTIMATE),
-        ("nvml+estimate", monitor_of("nvml", "estimate")),
-        ("nvml then estimate", monitor_of("nvml", "estimate")),
-        ("nvml or estimate", v1.Monitor(kinds=["nvml"], quality=PARTLY)),
-        (
-            "rapl then nvml or estimate then rapl",
-            v1.Monitor(kinds=["rapl", "nvml"], quality=PARTLY),
-        ),
-        (
-            "nvml or estimate then nvml+rapl",
-            v1.Monitor(kinds=["nvml", "rapl"], quality=PARTLY),
-        ),
-        ('a "wall" \\ plug, ü', monitor_of('a "wall" \\ plug, ü')),
-        ("one or estimated by eye", monitor_of("one or estimated by eye")),
-    ],
-)
-def test_texts_of_older_files_become_fields(server: LiveServer, text: str, monitor: v1.Monitor) -> None:
-    """A file in which the kinds were one text shows them as fields, of jobs and trials alike."""
-    trainer = Trainer(server.trainer)
-    trial = trainer.next()
-    server.stop()
-    with _as_of_version(server, 5) as older:
-        older.execute("UPDATE jobs SET meter = ?", (text,))
-        older.execute("UPDATE trials SET other_meter = ?", (text,))
-    server.start()
-    job, found = job_of(server, trainer), get(server, trial)
-    assert (job.monitor, job.HasField("other_monitor")) == (monitor, False)
-    assert (found.HasField("monitor"), found.other_monitor) == (False, monitor)
-
-
-@contextmanager
-def _as_of_version(server: LiveServer, version: int) -> Iterator[sqlite3.Connection]:
-    """Copies the file's rows into one that the first migrations made, and opens that."""
-    newer = server.database.with_suffix(".newer")
-    server.database.rename(newer)
-    steps = {number: sql for number, sql in migrations().items() if number <= version}
-    with closing(sqlite3.connect(server.database, isolation_level=None)) as older:
-        migrate(older, str(server.database), steps)
-        older.execute("ATTACH ? AS newer", (str(newer),))
-        for table in ("jobs", "arms", "trials", "measurements"):
-            theirs = {row[1] for row in older.execute(f"PRAGMA newer.table_info({table})")}
-            # What later versions dropped is 0, unless it has a default.
-            ours = {
-                name: name if name in theirs else "0"
-                for _, name, _, required, default, _ in older.execute(f"PRAGMA main.table_info({table})")
-                if name in theirs or (required and default is None)
-            }
-            names, values = ", ".join(ours), ", ".join(ours.values())
-            older.execute(f"INSERT INTO {table} ({names}) SELECT {values} FROM newer.{table}")  # noqa: S608 - names of the schema
-        yield older

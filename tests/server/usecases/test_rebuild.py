@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -31,7 +29,6 @@ from wattwise_server.errors import NoBatchSizeLeftError, NotPossibleNowError
 from wattwise_server.policy.knowledge_gradient.evidence import read
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
-from wattwise_server.store.sqlite.migrate import migrate, migrations
 from wattwise_server.store.sqlite.open import open_sqlite
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.changes import changes
@@ -327,47 +324,6 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
             assert (await site.job()).search.notes == before.notes
 
     asyncio.run(run())
-
-
-def test_warm_start_is_kept_by_a_migrated_job(tmp_path: Path) -> None:
-    """A database from before version 9 keeps what prior jobs told, in the format of that time."""
-    empty, told, seen = [0, 0.0, 0.0, 0, 0.0, 0.0, 0, 0.0, 1.0], [1, 1.1, 0.0, *[0] * 6], [1, 1.6, 0.0, *[0] * 6]
-    nothing: dict[str, Any] = {
-        "hint": None,
-        "trials": 0,
-        "total": 0.0,
-        "insuring": [],
-        "insured": 0.0,
-        "delivered": 0,
-        "retry": None,
-    }
-    first = nothing | {"format": 1, "first": 16, "window": [], "evidence": [empty, empty], "prior": [told, empty]}
-    later = first | {"trials": 1, "total": 7.0, "delivered": 1, "evidence": [seen, empty]}
-
-    async def run() -> None:
-        site = Site(tmp_path / "w.db")
-        async with site.opened():
-            await site.register(policy="knowledge_gradient", batch_sizes=(16, 32))
-            await site.finish(await site.next(), 7.0)
-        as_of_version_8(tmp_path / "w.db", tmp_path / "old.db")
-        with closing(sqlite3.connect(tmp_path / "old.db", isolation_level=None)) as connection:
-            connection.execute("UPDATE jobs SET notes = ?", (json.dumps(later),))
-            migrate(connection, str(tmp_path / "old.db"), migrations())
-            (notes,) = connection.execute("SELECT first_notes FROM jobs").fetchone()
-        assert json.loads(notes) == first
-
-    asyncio.run(run())
-
-
-def as_of_version_8(path: Path, older: Path) -> None:
-    """Writes what version 8 of the schema had of a database."""
-    with closing(sqlite3.connect(path)) as newer, closing(sqlite3.connect(older, isolation_level=None)) as connection:
-        migrate(connection, str(older), {version: sql for version, sql in migrations().items() if version < 9})
-        for table in ("jobs", "arms", "trials", "measurements"):
-            names = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
-            rows = newer.execute(f"SELECT {names} FROM {table}").fetchall()  # noqa: S608 - names of this schema
-            marks = ", ".join("?" * len(rows[0]))
-            connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", rows)  # noqa: S608
 
 
 @pytest.mark.parametrize("policy", POLICIES)

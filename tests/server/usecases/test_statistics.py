@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -362,22 +361,6 @@ def test_numbers_whose_sums_would_not_be_finite_are_refused(priced: LiveServer) 
         with refused() as refusal:
             priced.trainer.ReportResult(v1.ReportResultRequest(result=measured))
         assert list(refusal.faults) == [f"result.{field}"]
-
-
-def test_infinite_sums_of_older_servers_harm_no_other_job(tmp_path: Path) -> None:
-    """A job whose sums are infinite has no claim about them; totals are answered."""
-    with LiveServer(tmp_path) as server:
-        server.start()
-        job = People(server, eta_knob=1.0)
-        for size in (16, 16, 16, 8):
-            job.run_with(size, 100.0)
-        assert server.stop() == 0
-        with closing(sqlite3.connect(server.database)) as connection, connection:
-            connection.execute("UPDATE trials SET last_time_seconds = 1.5e308")
-        server.start()
-        found = server.admin.GetTotals(v1.GetTotalsRequest()).totals
-        assert found.num_jobs_with_savings == 1
-        assert claimed(found.savings, "saved") == {"energy", "cost"}
 
 
 def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:

@@ -138,7 +138,7 @@ def _facts(job: v1.Job, trial: v1.Trial) -> Iterator[tuple[str, str]]:
     yield "batch size", f"{size}, the default" if size == spec.default_batch_size else str(size)
     if (kind := trial_origin(trial)) != "-":
         yield "type", kind
-    yield "why this one", trial.reason or "not recorded: it was imported, or dispatched by an older server"
+    yield "why this one", trial.reason or "not recorded: it was imported"
     if trial.decision_message:
         yield "decision", trial.decision_message
     yield from _measured(spec, trial)

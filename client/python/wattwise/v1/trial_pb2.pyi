@@ -429,7 +429,7 @@ class Trial(_message.Message):
     """Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset."""
     reason: _builtins.str
     """One sentence that explains the choice of the batch size, as GetNextBatchSize answered it. Empty: the trial was
-    imported, or dispatched by an older server.
+    imported.
     """
     decision_message: _builtins.str
     """One sentence with the numbers of its newest decision, as its trainer gets it: why it ended, or why it goes on. Only
@@ -446,9 +446,7 @@ class Trial(_message.Message):
     before it started. Only GetTrial, and ListTrials of one job, say it. 0: unknown.
     """
     token_id: _builtins.str
-    """Id of the token that it was dispatched or imported with. Empty: the server needs no token, or an older one dispatched
-    the trial.
-    """
+    """Id of the token that it was dispatched or imported with. Empty: the server needed no token."""
     @_builtins.property
     def id(self) -> Global___TrialId:
         """The id of the trial. Always set."""

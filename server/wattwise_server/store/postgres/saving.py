@@ -1,6 +1,6 @@
 """The writing connection: groups of statements in one commit, and what becomes of a commit when the connection is lost.
 
-A group is one call of the database's function `save_2`, in a transaction of its own, so that a server that stops or
+A group is one call of the database's function `save_1`, in a transaction of its own, so that a server that stops or
 stalls never holds a lock between two calls. The function compares the version of every job of the group; if one has
 moved it changes nothing, and the group is sent again without that job.
 
@@ -74,20 +74,20 @@ _JSON = (
     "arms",
     "power_limits",
     "trials",
+    "launches",
+    "power_samples",
     "computed",
     "events",
+    "history",
     "kept",
     "deleted",
     "forgotten",
-    "launches",
-    "power_samples",
-    "history",
 )
 _PARAMETERS = 28 + len(_JSON)
 _REPORT_PARAMETERS = 11
 _SAVE_REPORT = f"SELECT save_report_1({', '.join(f'${place}' for place in range(1, _REPORT_PARAMETERS + 1))})"
-_SAVE = f"SELECT save_2({', '.join(f'${place}' for place in range(1, _PARAMETERS + 1))})"
-# What `save_2` compares of jobs that are only read.
+_SAVE = f"SELECT save_1({', '.join(f'${place}' for place in range(1, _PARAMETERS + 1))})"
+# What `save_1` compares of jobs that are only read.
 _COMPARE = """
     SELECT array_agg(e.job_key) FROM unnest($1::bigint[], $2::bigint[]) AS e (job_key, version)
     LEFT JOIN job_versions v ON v.job_key = e.job_key WHERE v.version IS DISTINCT FROM e.version
@@ -99,7 +99,7 @@ _CLOCK_ANSWERS = 5
 """The quickest of several answers tells the time best."""
 
 # It need not be durable, and must not wait for a standby.
-_NOTE = "SELECT now, others, set_config('synchronous_commit', 'off', true) FROM note_server_2($1)"
+_NOTE = "SELECT now, others, set_config('synchronous_commit', 'off', true) FROM note_server_1($1)"
 _ABANDONED = """
     SELECT count(*) FROM pg_stat_activity
     WHERE pid = ANY ($1) AND application_name = 'wattwise' AND (wait_event = 'SyncRep' OR wait_event_type = 'Lock')

@@ -1,4 +1,7 @@
-"""The schema's versions: numbered .sql files, applied forward in one transaction; `PRAGMA user_version` counts them."""
+"""The schema's versions: numbered .sql files, applied forward in one transaction; `PRAGMA user_version` counts them.
+
+The first file creates the schema. Its number is not 1, so that files from before the first release are recognised.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,13 @@ def migrations(folder: Path | None = None) -> dict[int, str]:
     """Each version's SQL, by ascending version.
 
     Raises:
-        RuntimeError: the files are not numbered 1, 2, 3 and so on: a number is missing or used twice.
+        RuntimeError: the files are not numbered without gaps: a number is missing or used twice.
     """
     where = folder or files("wattwise_server.store.sqlite") / "migrations"
     names = sorted(file.name for file in where.iterdir() if file.name.endswith(".sql"))
     versions = [int(name.partition("_")[0]) for name in names]
-    if versions != list(range(1, len(names) + 1)):
-        raise RuntimeError(f"migrations are not numbered 1, 2, 3 and so on: {', '.join(names)}")
+    if versions != list(range(versions[0], versions[0] + len(names))):
+        raise RuntimeError(f"migrations are not numbered without gaps: {', '.join(names)}")
     return {version: (where / name).read_bytes().decode() for version, name in zip(versions, names, strict=True)}
 
 
@@ -47,10 +50,11 @@ def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | N
         steps: The migrations; those of this program by default.
 
     Raises:
-        StartError: the file is newer than the program or is not a Wattwise database; it is unchanged.
+        StartError: the file is newer than the program, older than its first migration, or not a Wattwise database; it
+            is unchanged.
     """
     steps = migrations() if steps is None else steps
-    current, ours = _identity(connection, path, max(steps))
+    current, ours = _identity(connection, path, steps)
     if not ours and (current or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]):
         raise _foreign(path)
     todo = "".join(f"{sql}\nPRAGMA user_version = {version};\n" for version, sql in steps.items() if version > current)
@@ -71,7 +75,7 @@ def check(connection: sqlite3.Connection, path: str) -> None:
     Raises:
         StartError: it is not.
     """
-    if not _identity(connection, path, max(migrations()))[1]:
+    if not _identity(connection, path, migrations())[1]:
         raise _foreign(path)
 
 
@@ -108,14 +112,19 @@ def schema_version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[int, bool]:
+def _identity(connection: sqlite3.Connection, path: str, steps: dict[int, str]) -> tuple[int, bool]:
     """A file's schema version, and whether it is a Wattwise database."""
     current = schema_version(connection)
     ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-    if ours and current > newest:
+    if ours and current > max(steps):
         raise StartError(
-            f"{path} has schema version {current}, but this program supports versions up to {newest}: "
+            f"{path} has schema version {current}, but this program supports versions up to {max(steps)}: "
             "run a newer Wattwise, or name another file"
+        )
+    if ours and current < min(steps):
+        raise StartError(
+            f"{path} has schema version {current}, from before the first release of Wattwise, and cannot be migrated: "
+            "begin with a new file"
         )
     return current, ours
 

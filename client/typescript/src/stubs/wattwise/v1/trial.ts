@@ -536,7 +536,7 @@ export interface Trial {
   warnings: TrialWarning[];
   /**
    * One sentence that explains the choice of the batch size, as GetNextBatchSize answered it. Empty: the trial was
-   * imported, or dispatched by an older server.
+   * imported.
    */
   reason: string;
   /**
@@ -569,10 +569,7 @@ export interface Trial {
   recurrence: number;
   /** What its launch has said about itself, such as "host"; see GetNextBatchSizeRequest. Empty: nothing. */
   labels: { [key: string]: string };
-  /**
-   * Id of the token that it was dispatched or imported with. Empty: the server needs no token, or an older one dispatched
-   * the trial.
-   */
+  /** Id of the token that it was dispatched or imported with. Empty: the server needed no token. */
   tokenId: string;
   /**
    * Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are

@@ -1,32 +1,37 @@
--- min_reader_version: 1
+-- min_reader_version: 5
 -- Times are microseconds since 1970 in UTC. Names of enums are those of the protos without their prefix.
 -- Flags and JSON are as in SQLite's tables, so that both are read by the same code.
 
+CREATE SEQUENCE job_keys;
+
 CREATE TABLE jobs (
+    -- The configuration that the job was registered with.
     job_key bigint PRIMARY KEY,
     job_id text COLLATE "C" NOT NULL UNIQUE,
     job_id_prefix text NOT NULL,                -- empty: none
+    create_time bigint NOT NULL,
     default_batch_size bigint NOT NULL,
-    eta_knob double precision NOT NULL,
-    beta_knob double precision,                 -- NULL: early stopping is off
     target_metric double precision NOT NULL,
     higher_is_better boolean NOT NULL,
     max_epochs bigint NOT NULL,
-    num_pruning_rounds bigint NOT NULL,
+    eta_knob double precision NOT NULL,
+    beta_knob double precision,                 -- NULL: early stopping is off
+    gpu_model text NOT NULL,
+    gpu_count bigint NOT NULL,
+    max_power_watts_per_gpu double precision NOT NULL,
+    trial_lease_seconds double precision NOT NULL,  -- 0: no lease
+    policy text NOT NULL,
+    prior_job_ids text NOT NULL,                -- JSON
     window_size bigint NOT NULL,
+    num_pruning_rounds bigint NOT NULL,
     prior_mean double precision NOT NULL,
     prior_precision double precision NOT NULL,
     num_explorations bigint NOT NULL,
     seed bigint,                                -- NULL: entropy
-    policy text NOT NULL,
     learn_reward_precision boolean NOT NULL,
     reward_precision double precision NOT NULL,
-    max_power_watts_per_gpu double precision NOT NULL,
-    gpu_count bigint NOT NULL,
-    gpu_model text NOT NULL,
-    trial_lease_seconds double precision NOT NULL,
-    create_time bigint NOT NULL,
-    set_fields text NOT NULL,                   -- JSON: the optional fields that were set at the registration
+    set_fields text NOT NULL,                   -- JSON: the optional fields that were set
+    -- The search.
     stage text NOT NULL,
     pruning_round bigint NOT NULL,
     round_default bigint NOT NULL,
@@ -34,42 +39,48 @@ CREATE TABLE jobs (
     min_cost double precision,
     min_cost_batch_size bigint,
     missed_floor double precision,              -- NULL: nothing has converged
+    bound_stops bigint NOT NULL,
     num_trials bigint NOT NULL,
     num_observations bigint NOT NULL,
-    monitor_kinds text NOT NULL,
-    other_monitor_kinds text NOT NULL,
-    notes text NOT NULL,
-    monitor_quality text NOT NULL,
-    other_monitor_quality text NOT NULL,
-    bound_stops bigint NOT NULL,
-    prior_job_ids text NOT NULL,                -- JSON
+    best_known bigint,                          -- NULL: no batch size has converged
+    best_known_cost double precision,           -- expected, in joules
+    notes text NOT NULL,                        -- what only the policy knows
+    first_notes text NOT NULL,                  -- before the first trial; empty: they do not depend on other jobs
     num_events bigint NOT NULL,
-    first_notes text NOT NULL,                  -- empty: they do not depend on other jobs
-    changed_policy text,                        -- NULL: `policy`, which it was registered with
-    changed_parameters text,                    -- JSON, of `changed_policy`
-    reset_after bigint NOT NULL,                -- trials up to this number do not count
+    -- Where the energy of the newest results comes from, and that of earlier ones if it differs.
+    monitor_kinds text NOT NULL,                -- JSON, in the order in which they were first used
+    monitor_quality text NOT NULL,
+    other_monitor_kinds text NOT NULL,
+    other_monitor_quality text NOT NULL,
+    -- What a person has changed.
+    changed_policy text,                        -- NULL: `policy`
+    changed_parameters text,                    -- JSON: the fields of `changed_policy`
     paused boolean NOT NULL,
     pinned bigint,                              -- a batch size
-    reset_request_id text NOT NULL,    -- of the newest reset; empty: none
-    baseline_request_id text NOT NULL, -- of the newest request of a baseline; empty: none
+    reset_after bigint NOT NULL,                -- trials up to this number do not count
+    reset_time bigint,                          -- NULL: never
+    reset_request_id text NOT NULL,             -- of the newest reset; empty: none
     baseline_requested boolean NOT NULL,
-    warnings text NOT NULL,
-    reset_time bigint
+    baseline_request_id text NOT NULL,          -- of the newest request; empty: none
+    baseline_every bigint NOT NULL,             -- 0: no regular baselines
+    warnings text NOT NULL                      -- JSON: [[reason, field, message, trial], ...]
 ) WITH (fillfactor = 70);
 
+-- The batch sizes of a job, and the costs of their trials.
 CREATE TABLE arms (
     job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
     batch_size bigint NOT NULL,
     pruned boolean NOT NULL,
-    excluded boolean NOT NULL,
+    excluded boolean NOT NULL,                  -- does not fit into memory
+    banned boolean NOT NULL,
     round_cost double precision,                -- NULL: no result in this round
     num_decided bigint NOT NULL,
     num_converged bigint NOT NULL,
     num_failed bigint NOT NULL,
     num_out_of_memory bigint NOT NULL,
     failed_cost double precision NOT NULL,
-    failed_trials text NOT NULL,                -- JSON: the numbers of the newest, oldest first
-    out_of_memory bigint NOT NULL,
+    failed_trials text NOT NULL,                -- JSON: the numbers of the newest since one succeeded, oldest first
+    out_of_memory bigint NOT NULL,              -- trials, since one of this or a larger batch size succeeded
     cheapest double precision,                  -- NULL: none has converged
     reached_count bigint NOT NULL,
     reached_mean double precision NOT NULL,
@@ -80,9 +91,24 @@ CREATE TABLE arms (
     counted_count bigint NOT NULL,
     counted_mean double precision NOT NULL,
     counted_deviation double precision NOT NULL,
-    banned boolean NOT NULL,
     PRIMARY KEY (job_key, batch_size)
 ) WITH (fillfactor = 70);
+
+-- The power limits that are known for a batch size: the cheapest and the highest sample of a profile.
+CREATE TABLE power_limits (
+    job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
+    batch_size bigint NOT NULL,
+    limit_watts_per_gpu double precision,
+    time_seconds double precision,
+    energy_joules double precision,
+    steps bigint,                               -- NULL: no report yet
+    highest_limit_watts_per_gpu double precision,
+    highest_time_seconds double precision,
+    highest_energy_joules double precision,
+    highest_steps bigint,
+    profiling bigint,                           -- number of the trial that profiles, for as long as it runs
+    PRIMARY KEY (job_key, batch_size)
+);
 
 CREATE TABLE trials (
     job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
@@ -90,40 +116,49 @@ CREATE TABLE trials (
     batch_size bigint NOT NULL,
     origin text NOT NULL,
     policy_role text,                           -- NULL: its policy knows no more of it, or it is not of the search
-    pruning_round bigint,                       -- NULL: as policy_role
+    pruning_round bigint,                       -- NULL: as `policy_role`
     status text NOT NULL,
-    end_reason text,
+    end_reason text,                            -- NULL: running
     launch_id text,
     start_time bigint NOT NULL,
-    end_time bigint,
-    cost double precision,
+    start_known boolean NOT NULL,               -- false: `start_time` says nothing
+    end_time bigint,                            -- NULL: running
+    cost double precision,                      -- NULL: running, or no report
     cost_bound double precision,
     converged boolean NOT NULL,
     target_reached boolean NOT NULL,
-    observation bigint,                         -- its place among those that were decided
+    observation bigint,                         -- place among the job's decided trials, from 1; NULL: a doubtful one
+    best_known boolean NOT NULL,                -- whether it had no bound because its batch size was the best known one
+    -- The newest measurement when the trial ended.
     last_epoch bigint,                          -- NULL: running, or no report
     last_time_seconds double precision,
-    last_energy_joules double precision,
-    last_metric double precision,
+    last_energy_joules double precision,        -- NULL beside an epoch: not measured
+    last_metric double precision,               -- NULL beside an epoch: NaN
     last_report_time bigint,
+    last_computed_time_seconds double precision,  -- NULL: not in observer mode
+    last_computed_energy_joules double precision,
+    last_computed_limit_watts_per_gpu double precision,
+    last_limit_watts_per_gpu double precision,  -- NULL: unknown
+    -- As for a job.
     monitor_kinds text NOT NULL,
-    other_monitor_kinds text NOT NULL,
     monitor_quality text NOT NULL,
+    other_monitor_kinds text NOT NULL,
     other_monitor_quality text NOT NULL,
-    best_known boolean NOT NULL,
     excluded boolean NOT NULL,
     dispatch_event bigint NOT NULL,             -- its number among the job's events
     end_event bigint,                           -- NULL: running
-    last_computed_time_seconds double precision,
-    last_computed_energy_joules double precision,
-    last_computed_limit_watts_per_gpu double precision,
-    last_limit_watts_per_gpu double precision,    -- NULL: unknown
-    warnings text NOT NULL,                     -- JSON: [[reason, field, message, trial], ...]
-    start_known boolean NOT NULL,               -- false: `start_time` says nothing
-    profile text NOT NULL,                      -- JSON: [cheapest sample, highest sample]
+    warnings text NOT NULL,                     -- JSON, as for a job
+    profile text NOT NULL,                      -- JSON: [cheapest sample, highest sample]; empty: none
     PRIMARY KEY (job_key, trial_number)
 ) WITH (fillfactor = 80);
+CREATE UNIQUE INDEX trials_by_launch ON trials (job_key, launch_id) WHERE launch_id IS NOT NULL;
+CREATE INDEX trials_by_observation ON trials (job_key, batch_size, observation) WHERE observation IS NOT NULL;
+CREATE INDEX trials_running ON trials (job_key, trial_number) WHERE status = 'RUNNING';
+CREATE INDEX trials_by_start ON trials (start_time, job_key, trial_number);
+CREATE INDEX trials_by_end ON trials (job_key, end_time, target_reached);
+CREATE INDEX trials_excluded ON trials (job_key, trial_number) WHERE excluded;
 
+-- The reports of a trial, one for each epoch.
 CREATE TABLE measurements (
     job_key bigint NOT NULL,
     trial_number bigint NOT NULL,
@@ -132,28 +167,33 @@ CREATE TABLE measurements (
     energy_joules double precision,             -- NULL: not measured
     metric double precision,                    -- NULL: NaN
     report_time bigint NOT NULL,
-    computed_time_seconds double precision,
+    computed_time_seconds double precision,     -- NULL: not in observer mode
     computed_energy_joules double precision,
     computed_limit_watts_per_gpu double precision,
-    limit_watts_per_gpu double precision,         -- NULL: unknown
+    limit_watts_per_gpu double precision,       -- NULL: unknown
     PRIMARY KEY (job_key, trial_number, epoch)
 );
 
-CREATE TABLE power_limits (
+-- What is known of the launch of a trial. Apart, because a trial's row is written again at its end.
+CREATE TABLE launches (
     job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
-    batch_size bigint NOT NULL,
-    limit_watts_per_gpu double precision,
-    time_seconds double precision,
-    energy_joules double precision,
-    steps bigint,                               -- NULL: no report yet
-    profiling bigint,                           -- number of the trial that profiles, for as long as it runs
-    highest_limit_watts_per_gpu double precision,
-    highest_time_seconds double precision,
-    highest_energy_joules double precision,
-    highest_steps bigint,
-    PRIMARY KEY (job_key, batch_size)
+    trial_number bigint NOT NULL,
+    reason text NOT NULL,
+    labels text NOT NULL,                       -- JSON: [[key, value], ...]; empty: none
+    token_id text NOT NULL,
+    PRIMARY KEY (job_key, trial_number)
 );
 
+-- All samples of a profile.
+CREATE TABLE power_samples (
+    job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
+    trial_number bigint NOT NULL,
+    samples text NOT NULL,                      -- JSON: [[watts, seconds, joules, steps], ...]
+    PRIMARY KEY (job_key, trial_number)
+);
+
+-- The events of a job that the trials do not tell: bans, and what came before the newest end of a trial that was revived.
+-- With them its search can be rebuilt.
 CREATE TABLE events (
     job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
     event bigint NOT NULL,
@@ -166,7 +206,7 @@ CREATE TABLE events (
     last_epoch bigint,
     last_time_seconds double precision,
     last_energy_joules double precision,
-    last_metric double precision,
+    last_metric double precision,               -- NULL beside an epoch: NaN
     last_report_time bigint,
     last_computed_time_seconds double precision,
     last_computed_energy_joules double precision,
@@ -175,6 +215,21 @@ CREATE TABLE events (
     PRIMARY KEY (job_key, event)
 );
 
+-- What happened to jobs, for people. It outlives the jobs.
+CREATE TABLE history (
+    entry bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+    job_id text COLLATE "C" NOT NULL,
+    time bigint NOT NULL,
+    kind text NOT NULL,
+    trial_number bigint NOT NULL,               -- 0: none
+    batch_size bigint NOT NULL,                 -- 0: none
+    message text NOT NULL,
+    token_id text NOT NULL
+);
+CREATE INDEX history_by_job ON history (job_id, entry);
+CREATE INDEX history_by_time ON history (time);
+
+-- Trials that were running when their job was deleted, so that their trainers are told to stop.
 CREATE TABLE deleted_trials (
     job_id text COLLATE "C" NOT NULL,
     trial_number bigint NOT NULL,
@@ -182,28 +237,25 @@ CREATE TABLE deleted_trials (
     delete_time bigint NOT NULL,
     PRIMARY KEY (job_id, trial_number, batch_size)
 );
+CREATE INDEX deleted_trials_by_time ON deleted_trials (delete_time);
 
+-- Which jobs and which of their dispatched launches were deleted, so that no trainer delivers them as new ones. A job id
+-- may have been deleted several times.
 CREATE TABLE deletions (
     job_id text COLLATE "C" NOT NULL,
-    launch_id text NOT NULL,                   -- empty: the job itself
+    launch_id text NOT NULL,                    -- empty: the job itself
     create_time bigint NOT NULL,                -- of the job; the start of the launch
     delete_time bigint NOT NULL,
     PRIMARY KEY (job_id, launch_id, create_time)
 );
+CREATE INDEX deletions_by_time ON deletions (delete_time);
 
+-- Keys that belong to the database.
 CREATE TABLE secrets (
     name text NOT NULL,
     value bytea NOT NULL,
     PRIMARY KEY (name)
 );
-
-CREATE SEQUENCE job_keys;
-CREATE UNIQUE INDEX trials_by_launch ON trials (job_key, launch_id) WHERE launch_id IS NOT NULL;
-CREATE INDEX trials_by_observation ON trials (job_key, batch_size, observation) WHERE observation IS NOT NULL;
-CREATE INDEX trials_running ON trials (job_key, trial_number) WHERE status = 'RUNNING';
-CREATE INDEX deletions_by_time ON deletions (delete_time);
-CREATE INDEX deleted_trials_by_time ON deleted_trials (delete_time);
-
 INSERT INTO secrets VALUES (
     'page tokens', decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
 );
@@ -243,15 +295,22 @@ CREATE FUNCTION micros_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- Notes that a server is there; returns the time, and which others are. No trainer could renew a lease while none was
--- there, so then every running trial gets a full one.
+-- there, so then every running trial gets a full one. After the system clock was set back, what was stored as a time to
+-- come would last longer by as much: it is shortened.
 CREATE FUNCTION note_server_1(this bigint, OUT now bigint, OUT others bigint[]) LANGUAGE plpgsql AS $$
 DECLARE
     newest bigint;
 BEGIN
     now := micros_now();
     SELECT max(s.seen) INTO newest FROM servers s;
-    IF newest IS NULL OR newest < now - 5000000 THEN
+    IF newest > now + 5000000 THEN
         -- Renewals lock leases in this order, too.
+        PERFORM l.job_key FROM leases l ORDER BY l.job_key, l.trial_number FOR UPDATE;
+        UPDATE leases l SET expires = least(l.expires, now + (j.trial_lease_seconds * 1000000)::bigint), claimed = 0
+        FROM jobs j WHERE j.job_key = l.job_key;
+        UPDATE retention r SET began = least(r.began, now);
+        UPDATE servers s SET seen = now WHERE s.seen > now;
+    ELSIF newest IS NULL OR newest < now - 5000000 THEN
         PERFORM l.job_key FROM leases l ORDER BY l.job_key, l.trial_number FOR UPDATE;
         UPDATE leases l SET expires = greatest(l.expires, now + (j.trial_lease_seconds * 1000000)::bigint), claimed = 0
         FROM jobs j WHERE j.job_key = l.job_key;
@@ -329,7 +388,8 @@ CREATE FUNCTION save_1(
     measured_jobs bigint[], measured_trials bigint[], measured_epochs bigint[], measured_seconds double precision[],
     measured_joules double precision[], measured_metrics double precision[], measured_times bigint[],
     new_jobs_rows json, job_states_rows json, arms_rows json, power_limits_rows json, trials_rows json,
-    computed_rows json, events_rows json, kept_rows json, deleted_rows json, forgotten_rows json
+    launches_rows json, power_samples_rows json, computed_rows json, events_rows json, history_rows json,
+    kept_rows json, deleted_rows json, forgotten_rows json
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -407,27 +467,23 @@ BEGIN
     END IF;
     IF new_jobs_rows IS NOT NULL THEN
         INSERT INTO jobs (
-            job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
-            higher_is_better, max_epochs, num_pruning_rounds, window_size, prior_mean,
-            prior_precision, num_explorations, seed, policy, learn_reward_precision, reward_precision,
-            trial_lease_seconds, prior_job_ids, max_power_watts_per_gpu, gpu_count, gpu_model, create_time,
-            set_fields, stage,
-            pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
-            num_trials, notes, num_observations, monitor_kinds, monitor_quality,
-            other_monitor_kinds, other_monitor_quality, num_events, first_notes,
-            changed_policy, changed_parameters, reset_after, reset_time, reset_request_id, baseline_request_id,
-            paused, pinned, baseline_requested, warnings
+            job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric, higher_is_better,
+            max_epochs, trial_lease_seconds, policy, window_size, prior_job_ids, num_pruning_rounds, prior_mean,
+            prior_precision, num_explorations, seed, learn_reward_precision, reward_precision, gpu_model, gpu_count,
+            max_power_watts_per_gpu, create_time, set_fields, stage, pruning_round, round_default, exploring, min_cost,
+            min_cost_batch_size, missed_floor, bound_stops, num_trials, best_known, best_known_cost, notes,
+            num_observations, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, num_events,
+            first_notes, changed_policy, changed_parameters, reset_after, reset_time, paused, pinned,
+            baseline_requested, baseline_every, reset_request_id, baseline_request_id, warnings
         ) SELECT
-            job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
-            higher_is_better, max_epochs, num_pruning_rounds, window_size, prior_mean,
-            prior_precision, num_explorations, seed, policy, learn_reward_precision, reward_precision,
-            trial_lease_seconds, prior_job_ids, max_power_watts_per_gpu, gpu_count, gpu_model, create_time,
-            set_fields, stage,
-            pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
-            num_trials, notes, num_observations, monitor_kinds, monitor_quality,
-            other_monitor_kinds, other_monitor_quality, num_events, first_notes,
-            changed_policy, changed_parameters, reset_after, reset_time, reset_request_id, baseline_request_id,
-            paused, pinned, baseline_requested, warnings
+            job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric, higher_is_better,
+            max_epochs, trial_lease_seconds, policy, window_size, prior_job_ids, num_pruning_rounds, prior_mean,
+            prior_precision, num_explorations, seed, learn_reward_precision, reward_precision, gpu_model, gpu_count,
+            max_power_watts_per_gpu, create_time, set_fields, stage, pruning_round, round_default, exploring, min_cost,
+            min_cost_batch_size, missed_floor, bound_stops, num_trials, best_known, best_known_cost, notes,
+            num_observations, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, num_events,
+            first_notes, changed_policy, changed_parameters, reset_after, reset_time, paused, pinned,
+            baseline_requested, baseline_every, reset_request_id, baseline_request_id, warnings
         FROM json_populate_recordset(NULL::jobs, new_jobs_rows) ORDER BY job_id;
     END IF;
     IF created IS NOT NULL THEN
@@ -439,14 +495,16 @@ BEGIN
             UPDATE jobs j SET
                 stage = n.stage, pruning_round = n.pruning_round, round_default = n.round_default,
                 exploring = n.exploring, min_cost = n.min_cost, min_cost_batch_size = n.min_cost_batch_size,
-                missed_floor = n.missed_floor, bound_stops = n.bound_stops, num_trials = n.num_trials, notes = n.notes,
+                missed_floor = n.missed_floor, bound_stops = n.bound_stops, num_trials = n.num_trials,
+                best_known = n.best_known, best_known_cost = n.best_known_cost, notes = n.notes,
                 num_observations = n.num_observations, monitor_kinds = n.monitor_kinds,
                 monitor_quality = n.monitor_quality, other_monitor_kinds = n.other_monitor_kinds,
                 other_monitor_quality = n.other_monitor_quality, num_events = n.num_events, first_notes = n.first_notes,
                 changed_policy = n.changed_policy, changed_parameters = n.changed_parameters,
-                reset_after = n.reset_after, reset_time = n.reset_time,
+                reset_after = n.reset_after, reset_time = n.reset_time, paused = n.paused, pinned = n.pinned,
+                baseline_requested = n.baseline_requested, baseline_every = n.baseline_every,
                 reset_request_id = n.reset_request_id, baseline_request_id = n.baseline_request_id,
-                paused = n.paused, pinned = n.pinned, baseline_requested = n.baseline_requested, warnings = n.warnings
+                warnings = n.warnings
             WHERE j.job_key = n.job_key;
         END LOOP;
     END IF;
@@ -468,11 +526,11 @@ BEGIN
             num_converged = excluded.num_converged, num_failed = excluded.num_failed,
             num_out_of_memory = excluded.num_out_of_memory, failed_cost = excluded.failed_cost,
             failed_trials = excluded.failed_trials, out_of_memory = excluded.out_of_memory,
-            cheapest = excluded.cheapest, reached_count = excluded.reached_count,
-            reached_mean = excluded.reached_mean, reached_deviation = excluded.reached_deviation,
-            missed_count = excluded.missed_count, missed_mean = excluded.missed_mean,
-            missed_deviation = excluded.missed_deviation, counted_count = excluded.counted_count,
-            counted_mean = excluded.counted_mean, counted_deviation = excluded.counted_deviation;
+            cheapest = excluded.cheapest, reached_count = excluded.reached_count, reached_mean = excluded.reached_mean,
+            reached_deviation = excluded.reached_deviation, missed_count = excluded.missed_count,
+            missed_mean = excluded.missed_mean, missed_deviation = excluded.missed_deviation,
+            counted_count = excluded.counted_count, counted_mean = excluded.counted_mean,
+            counted_deviation = excluded.counted_deviation;
     END IF;
     IF power_limits_rows IS NOT NULL THEN
         INSERT INTO power_limits (
@@ -495,32 +553,44 @@ BEGIN
             start_time, start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
-            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, warnings, profile
+            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality,
+            excluded, dispatch_event, end_event, warnings, profile
         ) SELECT
             job_key, trial_number, batch_size, origin, policy_role, pruning_round, status, end_reason, launch_id,
             start_time, start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
-            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, excluded, dispatch_event, end_event, warnings, profile
+            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality,
+            excluded, dispatch_event, end_event, warnings, profile
         FROM json_populate_recordset(NULL::trials, trials_rows)
         ON CONFLICT (job_key, trial_number) DO UPDATE SET
             batch_size = excluded.batch_size, origin = excluded.origin, policy_role = excluded.policy_role,
-            pruning_round = excluded.pruning_round,
-            status = excluded.status, end_reason = excluded.end_reason, launch_id = excluded.launch_id,
-            start_time = excluded.start_time, start_known = excluded.start_known, end_time = excluded.end_time,
-            cost = excluded.cost, cost_bound = excluded.cost_bound, converged = excluded.converged,
-            target_reached = excluded.target_reached, observation = excluded.observation,
-            best_known = excluded.best_known, last_epoch = excluded.last_epoch,
+            pruning_round = excluded.pruning_round, status = excluded.status, end_reason = excluded.end_reason,
+            launch_id = excluded.launch_id, start_time = excluded.start_time, start_known = excluded.start_known,
+            end_time = excluded.end_time, cost = excluded.cost, cost_bound = excluded.cost_bound,
+            converged = excluded.converged, target_reached = excluded.target_reached,
+            observation = excluded.observation, best_known = excluded.best_known, last_epoch = excluded.last_epoch,
             last_time_seconds = excluded.last_time_seconds, last_energy_joules = excluded.last_energy_joules,
             last_metric = excluded.last_metric, last_report_time = excluded.last_report_time,
             last_computed_time_seconds = excluded.last_computed_time_seconds,
             last_computed_energy_joules = excluded.last_computed_energy_joules,
             last_computed_limit_watts_per_gpu = excluded.last_computed_limit_watts_per_gpu,
-            monitor_kinds = excluded.monitor_kinds, monitor_quality = excluded.monitor_quality, other_monitor_kinds = excluded.other_monitor_kinds,
+            last_limit_watts_per_gpu = excluded.last_limit_watts_per_gpu, monitor_kinds = excluded.monitor_kinds,
+            monitor_quality = excluded.monitor_quality, other_monitor_kinds = excluded.other_monitor_kinds,
             other_monitor_quality = excluded.other_monitor_quality, excluded = excluded.excluded,
-            dispatch_event = excluded.dispatch_event, end_event = excluded.end_event,
-            last_limit_watts_per_gpu = excluded.last_limit_watts_per_gpu, warnings = excluded.warnings,
+            dispatch_event = excluded.dispatch_event, end_event = excluded.end_event, warnings = excluded.warnings,
             profile = excluded.profile;
+    END IF;
+    IF launches_rows IS NOT NULL THEN
+        INSERT INTO launches (job_key, trial_number, reason, labels, token_id)
+        SELECT job_key, trial_number, reason, labels, token_id
+        FROM json_populate_recordset(NULL::launches, launches_rows);
+    END IF;
+    IF power_samples_rows IS NOT NULL THEN
+        INSERT INTO power_samples (job_key, trial_number, samples)
+        SELECT job_key, trial_number, samples
+        FROM json_populate_recordset(NULL::power_samples, power_samples_rows)
+        ON CONFLICT (job_key, trial_number) DO UPDATE SET samples = excluded.samples;
     END IF;
     IF cardinality(measured_jobs) = 1 THEN
         INSERT INTO measurements (job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time)
@@ -547,14 +617,19 @@ BEGIN
     END IF;
     IF events_rows IS NOT NULL THEN
         INSERT INTO events (
-            job_key, event, kind, batch_size, trial_number, policy_role, end_reason, cost, last_epoch, last_time_seconds,
-            last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
+            job_key, event, kind, batch_size, trial_number, policy_role, end_reason, cost, last_epoch,
+            last_time_seconds, last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
             last_computed_energy_joules, last_computed_limit_watts_per_gpu, last_limit_watts_per_gpu
         ) SELECT
-            job_key, event, kind, batch_size, trial_number, policy_role, end_reason, cost, last_epoch, last_time_seconds,
-            last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
+            job_key, event, kind, batch_size, trial_number, policy_role, end_reason, cost, last_epoch,
+            last_time_seconds, last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
             last_computed_energy_joules, last_computed_limit_watts_per_gpu, last_limit_watts_per_gpu
         FROM json_populate_recordset(NULL::events, events_rows);
+    END IF;
+    IF history_rows IS NOT NULL THEN
+        INSERT INTO history (job_id, time, kind, trial_number, batch_size, message, token_id)
+        SELECT job_id, time, kind, trial_number, batch_size, message, token_id
+        FROM json_populate_recordset(NULL::history, history_rows);
     END IF;
     IF kept_rows IS NOT NULL THEN
         DELETE FROM measurements m USING json_to_recordset(kept_rows) AS k (
