@@ -193,7 +193,7 @@ def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCapture
             v1.END_REASON_TARGET_REACHED,
         ]
     (warning,) = warnings_of(caplog)
-    assert str(refused.value).split(" (request")[0] in warning
+    assert str(refused.value).split(" (call")[0] in warning
 
 
 @pytest.mark.parametrize("fallback", [64, 0, True, "best", "16", 16.0])

@@ -460,9 +460,26 @@ class Session:
             # It is not known yet of which trial this is: the delivery finds out.
             return
         try:
-            self._settle(decision.end_reason, decision.last_epoch, self._timeout)
+            if decision.end_reason == v1.END_REASON_MAX_EPOCHS and self._lost_after_decision():
+                self._import(self._timeout)
+            else:
+                self._settle(decision.end_reason, decision.last_epoch, self._timeout)
         except WattwiseError as error:
             log.debug("the rest of the trial is not delivered: %s", error)
+
+    def _lost_after_decision(self) -> bool:
+        """Whether the server has lost a trial that it has decided, such as by a failover to an older database.
+
+        Raises:
+            WattwiseError: if the server does not answer.
+        """
+        try:
+            self._client.lookup_trial(self._trial.job_id, self._journal.record.launch_id, timeout=self._timeout)
+        except TrialDeletedError:
+            return False
+        except (JobNotFoundError, TrialNotFoundError) as error:
+            self._detach(error)
+        return self._exchange.detached
 
     def _flush(self, ending: Ending) -> None:
         """Sends what is pending."""
