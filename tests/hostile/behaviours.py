@@ -145,11 +145,12 @@ def _jobs() -> Iterable[Behaviour]:
     for name, values in {
         "max_epochs": (0, -5),
         "trial_lease_seconds": (math.nan, -1.0, 1e-9),
-        "target_metric": (math.nan, -math.inf, 0.1),
+        "target.value": (math.nan, -math.inf, 0.1),
         "eta_knob": (math.nan, -1.0),
     }.items():
         for value in values:
-            yield changed(f"a job with {name} {value}", method, setting(spec, **{name: value}))
+            message, _, field = f"{spec}.{name}".rpartition(".")
+            yield changed(f"a job with {name} {value}", method, setting(message, **{field: value}))
 
 
 def _decisions() -> Iterable[Behaviour]:

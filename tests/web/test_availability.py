@@ -148,7 +148,7 @@ async def test_watches_of_many_tokens_leave_room_for_calls(watched: WatchedServe
         first = await asyncio.wait_for(asyncio.gather(*(anext(each) for each in many)), 60)
         assert all(message.all_jobs for message in first)
         assert watches(watched) == len(many)
-        info = await backend.call(lambda stub: stub.GetServerInfo, v1.GetServerInfoRequest(), None)
+        info = await backend.call(lambda link: link.info.GetServerInfo, v1.GetServerInfoRequest(), None)
         assert info.version
     finally:
         await backend.close()

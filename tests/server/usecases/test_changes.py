@@ -121,7 +121,7 @@ def test_batch_size_that_no_longer_reaches_the_target_has_no_factor(server: Watc
 
 def test_factor_of_stopped_trials_is_a_lower_limit(server: WatchedServer) -> None:
     """If trials were stopped at their bound, the job says that they take at least so many times as many epochs."""
-    job = Recurring(server, batch_sizes=[16], max_epochs=100)
+    job = Recurring(server, batch_sizes=[16], beta_knob=2, max_epochs=100)
     for _ in range(USUAL):
         job.report(job.next(), 100.0, epoch=10)
     while not job.details.changes:
