@@ -59,7 +59,7 @@ def _launches(count: int) -> Iterator[tuple[float, Search]]:
     for number in range(1, count + 1):
         started = time.perf_counter()
         size = _choose(search).batch_size
-        trial = Trial("bench", number, size, TrialOrigin.SEARCH, None, _TIME)
+        trial = Trial("bench", number, size, TrialOrigin.SEARCH, None, _TIME, str(number))
         search = observe(_POLICY, _SPEC, search, Dispatched(trial))
         verdict = judge(_SPEC, _POLICY.bound(_SPEC, search, size), _last(number, size))
         ended = trial._replace(

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.rpc import convert
 from wattwise_server.store.open import open_store
@@ -55,11 +56,11 @@ async def _seed(path: Path, ids: list[str], batch_sizes: Sequence[int], running:
             spec = jobs.job_spec(job_id=each, batch_sizes=batch_sizes, num_pruning_rounds=1)
             await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=spec)))
             for _ in range(TRIALS):
-                trial, _why = await optimizer.next_trial(each, "")
+                trial, _why = await optimizer.next_trial(each, new_id())
                 for request in jobs.whole_trial(convert.trial(trial)):
                     await optimizer.report(convert.report(request))
             for _ in range(running):
-                await optimizer.next_trial(each, "")
+                await optimizer.next_trial(each, new_id())
 
 
 def _copy_jobs(connection: sqlite3.Connection, copies: int) -> None:

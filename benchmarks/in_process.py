@@ -16,6 +16,7 @@ from pathlib import Path
 
 import uvloop
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.rpc import convert
 from wattwise_server.store.open import open_store
@@ -56,7 +57,7 @@ async def _measure(*, profile: bool) -> None:
 
 async def _trial(optimizer: Optimizer) -> v1.Trial:
     job, _ = await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=jobs.job_spec())))
-    trial, _ = await optimizer.next_trial(job.spec.job_id, "")
+    trial, _ = await optimizer.next_trial(job.spec.job_id, new_id())
     return convert.trial(trial)
 
 

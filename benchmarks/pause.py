@@ -8,6 +8,7 @@ from pathlib import Path
 
 import uvloop
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Limits
 from wattwise_server.domain import EndReason
@@ -35,7 +36,7 @@ async def _measure(database: Path) -> float:
         spec = jobs.job_spec(batch_sizes=[32, 64], policy="gts")
         await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=spec)))
         best = await _next(optimizer, spec.job_id)
-        while best.id.batch_size == spec.default_batch_size:
+        while best.batch_size == spec.default_batch_size:
             best = await _next(optimizer, spec.job_id)
         waiting = iter(range(TRIALS))
 
@@ -58,7 +59,7 @@ async def _measure(database: Path) -> float:
 
 
 async def _next(optimizer: Optimizer, job_id: str) -> v1.Trial:
-    trial, _ = await optimizer.next_trial(job_id, "")
+    trial, _ = await optimizer.next_trial(job_id, new_id())
     return convert.trial(trial)
 
 

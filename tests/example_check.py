@@ -248,7 +248,7 @@ def falls_back(program: str, server: LiveServer) -> None:
     assert status == 0, said
     assert said.count("training with the fallback batch size 32") == 1, said
     last = trials(server)[-1]
-    assert (last.origin, last.id.batch_size) == (v1.TRIAL_ORIGIN_IMPORTED, 32)
+    assert (last.origin, last.batch_size) == (v1.TRIAL_ORIGIN_IMPORTED, 32)
     assert (last.end_reason, last.monitor.kinds[:]) == (v1.END_REASON_TARGET_REACHED, ["estimate"])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf.json_format import ParseDict
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise.spec import POLICIES, max_power_watts, policy_name
 from wattwise.training.rules import resolved
 
@@ -157,9 +158,10 @@ class Trainer:
         self.job_id = self.spec.job_id
         stub.RegisterJob(v1.RegisterJobRequest(job=self.spec))
 
-    def next(self, launch_id: str = "", *, resume: bool = False) -> v1.Trial:
-        """Get the next trial."""
-        request = v1.GetNextBatchSizeRequest(job_id=self.job_id, launch_id=launch_id, resume=resume)
+    def next(self, launch_id: str | None = None, *, resume: bool = False) -> v1.Trial:
+        """Get the next trial; by default for a new launch."""
+        launch = new_id() if launch_id is None else launch_id
+        request = v1.GetNextBatchSizeRequest(job_id=self.job_id, launch_id=launch, resume=resume)
         return self.stub.GetNextBatchSize(request).trial
 
     def report(

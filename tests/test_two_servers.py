@@ -15,6 +15,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.jobs import Trainer, job_spec, result
 from tests.live_server import LiveServer, servers_on
@@ -81,7 +82,10 @@ async def test_one_exploration_at_a_time(pair: Pair) -> None:
     for turn in range(2):
         answers = await at_both(
             pair,
-            lambda stub, _: [stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id)) for _ in range(10)],
+            lambda stub, _: [
+                stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id()))
+                for _ in range(10)
+            ],
         )
         exploring = [
             answer.trial for answer in answers if answer.trial.pruning_gts.role == v1.PRUNING_GTS_ROLE_EXPLORATION
@@ -96,13 +100,17 @@ async def test_wave_is_planned_by_both(pair: Pair) -> None:
     alone = Trainer(pair[0].trainer, **kind)
     planned = [alone.next() for _ in range(8)]
     job = Trainer(pair[0].trainer, **kind)
-    request = v1.GetNextBatchSizeRequest(job_id=job.job_id)
-    answers = await at_both(pair, lambda stub, _: [stub.GetNextBatchSize(request) for _ in range(4)])
+
+    def launches(stub: v1.BatchSizeOptimizerStub, _: int) -> list[Any]:
+        requests = [v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id()) for _ in range(4)]
+        return [stub.GetNextBatchSize(request) for request in requests]
+
+    answers = await at_both(pair, launches)
     wave = sorted((answer.trial for answer in answers), key=lambda trial: trial.id.trial_number)
     assert [trial.id.trial_number for trial in wave] == list(range(1, 9))
-    assert [trial.id.batch_size for trial in wave] == [trial.id.batch_size for trial in planned]
-    assert len({trial.id.batch_size for trial in wave}) == 3
-    results = [v1.ReportResultRequest(result=result(trial, 10.0 * trial.id.batch_size, epoch=10)) for trial in wave]
+    assert [trial.batch_size for trial in wave] == [trial.batch_size for trial in planned]
+    assert len({trial.batch_size for trial in wave}) == 3
+    results = [v1.ReportResultRequest(result=result(trial, 10.0 * trial.batch_size, epoch=10)) for trial in wave]
     answers = await at_both(
         pair, lambda stub, place: [stub.ReportResult(each) for each in results[4 * place : 4 * place + 4]]
     )

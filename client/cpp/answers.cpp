@@ -118,13 +118,12 @@ void check_trial(const std::string& call, v1::Trial& trial, const std::string& j
   require(trial.has_id(), call, "it has no trial");
   const v1::TrialId& id = trial.id();
   require(id.job_id() == job_id, call, "its trial is of job '" + id.job_id().substr(0, 100) + "', not '" + job_id + "'");
-  // An older server does not say the launch.
-  require(launch_id.empty() || id.launch_id().empty() || id.launch_id() == launch_id, call,
+  require(!id.launch_id().empty() && (launch_id.empty() || id.launch_id() == launch_id), call,
           "its trial belongs to another launch");
   require(number == 0 || id.trial_number() == number, call,
           "its trial has the number " + std::to_string(id.trial_number()));
-  require(id.batch_size() > 0 && trial.newest().epoch() >= 0, call,
-          "its trial has the batch size " + std::to_string(id.batch_size()) + " and the epoch " +
+  require(trial.batch_size() > 0 && trial.newest().epoch() >= 0, call,
+          "its trial has the batch size " + std::to_string(trial.batch_size()) + " and the epoch " +
               std::to_string(trial.newest().epoch()));
   require(is_sum(trial.newest().time_seconds()) && is_sum(trial.newest().energy_joules()), call,
           "its trial has " + std::to_string(trial.newest().time_seconds()) + " s and " +
@@ -137,8 +136,8 @@ void check_trial(const std::string& call, v1::Trial& trial, const std::string& j
 
 void check_dispatched(const std::string& call, const v1::Trial& trial, const v1::JobSpec& spec) {
   const auto& sizes = spec.batch_sizes();
-  require(std::find(sizes.begin(), sizes.end(), trial.id().batch_size()) != sizes.end(), call,
-          "its trial has the batch size " + std::to_string(trial.id().batch_size()) + ", which the job does not list");
+  require(std::find(sizes.begin(), sizes.end(), trial.batch_size()) != sizes.end(), call,
+          "its trial has the batch size " + std::to_string(trial.batch_size()) + ", which the job does not list");
   require(trial.id().trial_number() > 0, call,
           "its trial has the number " + std::to_string(trial.id().trial_number()));
 }

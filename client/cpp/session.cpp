@@ -90,7 +90,8 @@ void TrialSession::request_trial(int fallback, bool registered) {
     // The server may have dispatched a trial with another batch size for the first id, whose answer was lost.
     launch_id_ = new_id();
     trial_.mutable_id()->set_job_id(job_.job_id());
-    trial_.mutable_id()->set_batch_size(fallback);
+    trial_.mutable_id()->set_launch_id(launch_id_);
+    trial_.set_batch_size(fallback);
     reason_ = "the fallback batch size " + std::to_string(fallback) + ", because there is no trial: " + error.what();
     train_alone("training with " + reason_);
   }

@@ -30,7 +30,7 @@ class TrialSession {
   TrialSession& operator=(const TrialSession&) = delete;
 
   // The batch size to train with, and one sentence that explains the choice.
-  int batch_size() const { return trial_.id().batch_size(); }
+  int batch_size() const { return trial_.batch_size(); }
   const std::string& reason() const { return reason_; }
   // Whether training must stop; set in the middle of an epoch, too.
   bool stopped() const;

@@ -114,13 +114,12 @@ func checkTrial(call string, trial *v1.Trial, jobID, launchID string, number int
 		return invalidAnswer(call, "it has no trial")
 	case id.JobId != jobID:
 		return invalidAnswer(call, "its trial is of job %.100q, not %q", id.JobId, jobID)
-	case launchID != "" && id.LaunchId != "" && id.LaunchId != launchID:
-		// An older server does not say the launch.
+	case id.LaunchId == "" || launchID != "" && id.LaunchId != launchID:
 		return invalidAnswer(call, "its trial belongs to another launch")
 	case number != 0 && id.TrialNumber != number:
 		return invalidAnswer(call, "its trial has the number %d, not %d", id.TrialNumber, number)
-	case id.BatchSize <= 0 || trial.GetNewest().GetEpoch() < 0:
-		return invalidAnswer(call, "its trial has the batch size %d and the epoch %d", id.BatchSize, trial.GetNewest().GetEpoch())
+	case trial.BatchSize <= 0 || trial.GetNewest().GetEpoch() < 0:
+		return invalidAnswer(call, "its trial has the batch size %d and the epoch %d", trial.BatchSize, trial.GetNewest().GetEpoch())
 	case !isSum(trial.GetNewest().GetTimeSeconds()) || !isSum(trial.GetNewest().GetEnergyJoules()):
 		return invalidAnswer(call, "its trial has %g s and %g J", trial.Newest.GetTimeSeconds(), trial.Newest.GetEnergyJoules())
 	}
@@ -135,12 +134,11 @@ func isSum(value float64) bool {
 
 // checkDispatched checks that a job lists the batch size of its trial.
 func checkDispatched(call string, trial *v1.Trial, spec *v1.JobSpec) error {
-	id := trial.Id
-	if !contains(spec.BatchSizes, int(id.BatchSize)) {
-		return invalidAnswer(call, "its trial has the batch size %d, which is not one of %v", id.BatchSize, spec.BatchSizes)
+	if !contains(spec.BatchSizes, int(trial.BatchSize)) {
+		return invalidAnswer(call, "its trial has the batch size %d, which is not one of %v", trial.BatchSize, spec.BatchSizes)
 	}
-	if id.TrialNumber < 1 {
-		return invalidAnswer(call, "its trial has the number %d", id.TrialNumber)
+	if trial.Id.TrialNumber < 1 {
+		return invalidAnswer(call, "its trial has the number %d", trial.Id.TrialNumber)
 	}
 	return nil
 }

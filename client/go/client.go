@@ -202,9 +202,6 @@ func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (response *v
 // GetNextBatchSize dispatches the next trial. Generate the launch id once per launch: the same id returns the same trial.
 // If it is empty, the client generates one for this call and its retries.
 func (c *Client) GetNextBatchSize(ctx context.Context, jobID, launchID string) (response *v1.GetNextBatchSizeResponse, err error) {
-	if launchID == "" {
-		launchID = NewID()
-	}
 	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, LaunchId: launchID})
 }
 

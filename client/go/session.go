@@ -30,7 +30,7 @@ const (
 // TrialSession is a launch's trial while it trains. Its goroutines renew the lease by heartbeats, receive pushed stops and
 // send the report that could not be delivered. Its methods are safe for concurrent use.
 type TrialSession struct {
-	// Trial is the dispatched trial; train with Trial.Id.BatchSize. Its number is 0 if it trains without the server.
+	// Trial is the dispatched trial; train with Trial.BatchSize. Its number is 0 if it trains without the server.
 	Trial *v1.Trial
 	// Reason is one sentence that explains the choice of the batch size.
 	Reason string
@@ -158,7 +158,7 @@ func (s *TrialSession) request(ctx context.Context, register bool) error {
 func (s *TrialSession) fallBack(batchSize int, cause error) {
 	// The server may have dispatched a trial with another batch size for the first id, whose answer was lost.
 	s.launchID = NewID()
-	s.Trial = &v1.Trial{Id: &v1.TrialId{JobId: s.job.GetJobId(), BatchSize: int32(batchSize)}}
+	s.Trial = &v1.Trial{Id: &v1.TrialId{JobId: s.job.GetJobId(), LaunchId: s.launchID}, BatchSize: int32(batchSize)}
 	s.Reason = fmt.Sprintf("the fallback batch size %d, because there is no trial: %v", batchSize, cause)
 	close(s.done)
 	s.trainAlone("training with " + s.Reason)
@@ -166,7 +166,7 @@ func (s *TrialSession) fallBack(batchSize int, cause error) {
 
 // BatchSize returns the batch size to train with.
 func (s *TrialSession) BatchSize() int {
-	return int(s.Trial.Id.BatchSize)
+	return int(s.Trial.BatchSize)
 }
 
 // Stopped returns a channel that is closed when training must stop, also in the middle of an epoch.
@@ -262,7 +262,7 @@ func (s *TrialSession) ImportRequest(reason v1.EndReason) *v1.ImportTrialRequest
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return &v1.ImportTrialRequest{
-		JobId: s.job.GetJobId(), LaunchId: s.launchID, BatchSize: s.Trial.Id.BatchSize, EndReason: reason,
+		JobId: s.job.GetJobId(), LaunchId: s.launchID, BatchSize: s.Trial.BatchSize, EndReason: reason,
 		Measurements: append([]*v1.Measurement(nil), s.measurements...), StartTime: timestamppb.New(s.start),
 		Monitor: s.Monitor,
 	}

@@ -58,7 +58,7 @@ def report(launches: Sequence[DemoLaunch], baseline: Sequence[DemoLaunch], monit
     They have no percentage: a few runs, which vary, do not show what the search saves. The server's claim says that.
     """
     default = usage_of(baseline)
-    size, runs = baseline[0].trial.id.batch_size, default.recurrences
+    size, runs = baseline[0].trial.batch_size, default.recurrences
     lowest, highest = min(default.costs), max(default.costs)
     yield f"The default batch size {size} had {runs} {'run' if runs == 1 else 'runs'}:"
     yield f"  {_per_recurrence(default)}; a run cost {lowest:.1f} to {highest:.1f} {default.unit}"

@@ -97,7 +97,7 @@ def _cells(launch: DemoLaunch, recurrence: str, why: str) -> tuple[str, ...]:
     return (
         recurrence,
         str(trial.id.trial_number),
-        str(trial.id.batch_size),
+        str(trial.batch_size),
         str(trial.newest.epoch),
         f"{trial.cost:.1f} J{estimate_mark(trial.monitor)}",
         _OVER_BUDGET if over_budget else _ENDS.get(trial.end_reason, "failed"),

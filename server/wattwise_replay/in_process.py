@@ -105,7 +105,9 @@ class InProcess:
 
     def _dispatched(self, choice: Choice) -> Dispatch:
         number = self._number + 1
-        trial = Trial(self._spec.job_id, number, choice.batch_size, choice.origin, choice.policy_role, _TIME)
+        trial = Trial(
+            self._spec.job_id, number, choice.batch_size, choice.origin, choice.policy_role, _TIME, str(number)
+        )
         self._observe(Dispatched(trial))
         self._running[number] = trial
         self._number = number

@@ -29,6 +29,7 @@ class OverGrpc:
 
     def __init__(self, client: Client, job: JobSpec, priors: Sequence[OverGrpc] = ()) -> None:
         self._client = client
+        self._trials: dict[int, v1.TrialId] = {}
         if priors:
             job = replace(job, prior_job_ids=[prior.job_id for prior in priors])
         registered = client.register_job(job)
@@ -46,14 +47,15 @@ class OverGrpc:
     def dispatch(self) -> Dispatch:
         """The server's choice."""
         try:
-            trial = self._client.get_next_batch_size(self._job.job_id).trial.id
+            trial = self._client.get_next_batch_size(self._job.job_id).trial
         except NoBatchSizeLeftError:
             raise ExhaustedError(no_batch_size_left(self._job.max_epochs)) from None
-        return Dispatch(trial.trial_number, trial.batch_size)
+        self._trials[trial.id.trial_number] = trial.id
+        return Dispatch(trial.id.trial_number, trial.batch_size)
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
         """Reports epoch by epoch until the server stops the trial."""
-        key = v1.TrialId(job_id=self._job.job_id, batch_size=trial.batch_size, trial_number=trial.number)
+        key = self._trials[trial.number]
         last = self._job.max_epochs if epochs.crash is None else min(epochs.crash.epochs, self._job.max_epochs)
         for epoch in range(1, last + 1):
             measured = measurement(epochs, epoch, self._job.target.value)

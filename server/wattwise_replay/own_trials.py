@@ -113,7 +113,7 @@ def from_server(client: Client, job_id: str) -> Workload:
     known = client.get_job(job_id)
     spec = known.job.spec
     limits = {limit.batch_size: limit.power_setting.limit_watts_per_gpu for limit in known.details.power_limits}
-    trials = [_listed(trial, spec, limits.get(trial.id.batch_size)) for trial in client.list_trials(job_id)]
+    trials = [_listed(trial, spec, limits.get(trial.batch_size)) for trial in client.list_trials(job_id)]
     if not any(trial.epochs and trial.seconds for trial in trials):
         raise ReplayError(f"job {job_id!r} has no measured trial yet; run some of its recurrences first")
     job = Workload(
@@ -159,7 +159,7 @@ def _listed(trial: v1.Trial, spec: v1.JobSpec, limit_watts_per_gpu: float | None
     elif trial.newest.power_setting.HasField("limit_watts_per_gpu"):
         limit_watts_per_gpu = trial.newest.power_setting.limit_watts_per_gpu
     return EndedTrial(
-        trial.id.batch_size,
+        trial.batch_size,
         trial.newest.epoch,
         trial.converged or (trial.HasField("newest") and near),
         reason,

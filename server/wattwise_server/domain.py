@@ -729,12 +729,11 @@ def _sum(one: float | None, other: float | None) -> float | None:
 
 
 class TrialKey(NamedTuple):
-    """Names one trial. A batch size of 0 and an empty launch id match any."""
+    """Names one trial, by its launch or its number or both. An empty launch id and the number 0 match any."""
 
     job_id: str
-    batch_size: int
-    trial_number: int
     launch_id: str = ""
+    trial_number: int = 0
 
 
 class ComputedUsage(NamedTuple):
@@ -841,7 +840,7 @@ class Trial(NamedTuple):
     origin: TrialOrigin
     policy_role: PruningGtsTrial | None
     start_time: datetime | None
-    launch_id: str | None = None
+    launch_id: str
     status: TrialStatus = TrialStatus.RUNNING
     end_reason: EndReason | None = None
     end_time: datetime | None = None
@@ -866,7 +865,7 @@ class Trial(NamedTuple):
     @property
     def key(self) -> TrialKey:
         """The trial's name."""
-        return TrialKey(self.job_id, self.batch_size, self.number, self.launch_id or "")
+        return TrialKey(self.job_id, self.launch_id, self.number)
 
     def renew(self, last: Measurement | None, lease_expire_time: datetime | None) -> Trial:
         """A running trial with its newest measurement and its lease; faster than `_replace`, for every report."""

@@ -97,15 +97,13 @@ class JobNotFoundError(ServiceError):
 
 
 class TrialNotFoundError(ServiceError):
-    """The job has no trial with this number, or the trial has another batch size or belongs to another launch."""
+    """The job has no such trial; the metadata says by what the call named it."""
 
     reason = "ERROR_REASON_TRIAL_NOT_FOUND"
 
-    def __init__(self, job_id: str, trial_number: int, batch_size: int, why: str) -> None:
-        super().__init__(
-            why,
-            metadata={"job_id": job_id, "trial_number": str(trial_number), "batch_size": str(batch_size)},
-        )
+    def __init__(self, job_id: str, launch_id: str, trial_number: int, why: str) -> None:
+        named = {"job_id": job_id, "launch_id": launch_id, "trial_number": str(trial_number or "")}
+        super().__init__(why, metadata={name: value for name, value in named.items() if value})
 
 
 class TrialDeletedError(ServiceError):
@@ -117,20 +115,7 @@ class TrialDeletedError(ServiceError):
         super().__init__(
             f"the trial of launch {launch_id!r} was deleted with job {job_id!r}: stop its training, and neither "
             "import it nor register the job again",
-            metadata={"job_id": job_id},
-        )
-
-
-class NoTrialOfLaunchError(ServiceError):
-    """The job has no trial of this launch."""
-
-    reason = "ERROR_REASON_TRIAL_NOT_FOUND"
-
-    def __init__(self, job_id: str, launch_id: str) -> None:
-        super().__init__(
-            f"job {job_id!r} has no trial with launch_id {launch_id!r}; pass the launch_id of the launch that began "
-            "the trial or, to get a new trial, omit resume",
-            metadata={"job_id": job_id},
+            metadata={"job_id": job_id, "launch_id": launch_id},
         )
 
 

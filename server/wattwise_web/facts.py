@@ -219,7 +219,7 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
     facts = [
         (
             "Batch size",
-            f"{trial.id.batch_size}{' (the default)' if trial.id.batch_size == job.spec.default_batch_size else ''}",
+            f"{trial.batch_size}{' (the default)' if trial.batch_size == job.spec.default_batch_size else ''}",
         ),
         ("Chosen", amounts.chooser(trial)),
         ("Epochs", f"{trial.newest.epoch} of at most {job.spec.max_epochs}"),

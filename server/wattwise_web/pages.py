@@ -607,7 +607,7 @@ def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
     return {
         "job": trial.id.job_id,
         "number": trial.id.trial_number,
-        "size": trial.id.batch_size,
+        "size": trial.batch_size,
         "badge": amounts.trial_badge(trial, uncounted=why),
         "struck": bool(why),
         "epochs": trial.newest.epoch,

@@ -197,7 +197,7 @@ def test_messages_name_no_rpc(grpc_addr: str) -> None:
                 v1.TrainingResult(trial=trial, measurement=v1.Measurement(time_seconds=1, metric=0, epoch=1))
             ).message
         )
-        unknown = v1.TrialId(job_id=job_id, batch_size=8, trial_number=7)
+        unknown = v1.TrialId(job_id=job_id, trial_number=7)
         messages += [
             _message(lambda: client.get_job("test-unknown")),
             _message(lambda: client.get_next_batch_size("test-unknown")),

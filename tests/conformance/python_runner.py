@@ -31,9 +31,7 @@ class ThroughClient:
         self._client = client
         self._methods: Mapping[str, Callable[[Any], Message]] = {
             "RegisterJob": lambda r: client.register_job(spec_of(r.job)),
-            "GetNextBatchSize": lambda r: client.get_next_batch_size(
-                r.job_id, launch_id=r.launch_id or None, resume=r.resume
-            ),
+            "GetNextBatchSize": lambda r: client.get_next_batch_size(r.job_id, launch_id=r.launch_id, resume=r.resume),
             "ReportResult": lambda r: v1.ReportResultResponse(decision=client.report_result(r.result)),
             "Heartbeat": lambda r: v1.HeartbeatResponse(decision=client.heartbeat(r.trial)),
             "EndTrial": lambda r: v1.EndTrialResponse(trial=client.end_trial(r.trial, r.reason)),

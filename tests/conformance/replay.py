@@ -158,7 +158,7 @@ class Replay:
     async def _do_next(self, args: Mapping[str, Any]) -> v1.Trial:
         job_id = args.get("job_id", self._spec.job_id)
         request = v1.GetNextBatchSizeRequest(
-            job_id=job_id, launch_id=args.get("launch_id", ""), resume=args.get("resume", False)
+            job_id=job_id, launch_id=args.get("launch_id", new_id()), resume=args.get("resume", False)
         )
         answer = await self._server.call("GetNextBatchSize", request)
         if not answer.reason:
@@ -274,7 +274,8 @@ class Replay:
     async def _do_invent(self, args: Mapping[str, Any]) -> None:
         trial = v1.TrialId()
         trial.CopyFrom(self._trials[args["like"]])
-        trial.MergeFrom(v1.TrialId(**{name: args[name] for name in args if name not in ("trial", "like")}))
+        for name in args.keys() - {"trial", "like"}:
+            setattr(trial, name, args[name])
         self._trials[args["trial"]] = trial
 
     async def _do_until(self, args: Mapping[str, Any]) -> Message:

@@ -17,10 +17,8 @@ from tests.live_server import LiveServer
 
 def launch(recurrence: int, cost: float, *, batch_size: int = 16, kind: str = "rapl") -> DemoLaunch:
     """A trial with this cost."""
-    named = v1.TrialId(batch_size=batch_size)
-    trial = v1.Trial(
-        id=named, cost=cost, newest=v1.Measurement(energy_joules=cost, time_seconds=cost / 65), monitor=monitor_of(kind)
-    )
+    newest = v1.Measurement(energy_joules=cost, time_seconds=cost / 65)
+    trial = v1.Trial(batch_size=batch_size, cost=cost, newest=newest, monitor=monitor_of(kind))
     return DemoLaunch(recurrence, trial, v1.Job(), "", target_reached=True)
 
 
@@ -73,6 +71,6 @@ def test_baseline_is_the_default_alone(server: LiveServer) -> None:
         trainer.run(1.0)
     with Client(server.address) as client:
         job = _ThirdHits(client, server.address, trainer.job_id, trainer=trainer)
-        found = [launch.trial.id.batch_size for launch in job.recur(1, 0, baseline=True)]
+        found = [launch.trial.batch_size for launch in job.recur(1, 0, baseline=True)]
         assert found == [trainer.spec.default_batch_size] * 3
-        assert {launch.trial.id.batch_size for launch in job.recur(2, 0)} != {trainer.spec.default_batch_size}
+        assert {launch.trial.batch_size for launch in job.recur(2, 0)} != {trainer.spec.default_batch_size}

@@ -14,9 +14,9 @@ from tests.jobs import monitor_of
 
 def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool = False, kind: str = "rapl") -> str:
     """What the table prints for a trial with this end."""
-    named = v1.TrialId(batch_size=64, trial_number=7)
+    named = v1.TrialId(trial_number=7)
     monitor = monitor_of(kind)
-    trial = v1.Trial(id=named, end_reason=end, cost=20, monitor=monitor)
+    trial = v1.Trial(id=named, batch_size=64, end_reason=end, cost=20, monitor=monitor)
     job = v1.Job(spec=v1.JobSpec(job_id="digits-x"), best_known_cost=20, best_known_batch_size=64, monitor=monitor)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=110)
     table = DemoTable(console)

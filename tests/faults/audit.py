@@ -87,7 +87,7 @@ def _check_profiles(connection: sqlite3.Connection, book: JobBook, key: int) -> 
 
 
 def _name(book: TrialBook) -> tuple[int, int]:
-    return book.trial.id.trial_number, book.trial.id.batch_size
+    return book.trial.id.trial_number, book.trial.batch_size
 
 
 def _check_trial(book: TrialBook, trial: Trial, measured: Mapping[int, Measurement]) -> None:
@@ -212,7 +212,7 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
             calls.append((max(place, trial.end_time + ends), trial.end_time, trial.end_reason, trial.key))
     for _, replay.now, call, key in sorted(calls, key=lambda item: item[0]):
         if isinstance(call, Trial):
-            replayed, _ = await optimizer.next_trial(call.job_id, call.launch_id or "")
+            replayed, _ = await optimizer.next_trial(call.job_id, call.launch_id)
             assert (replayed.number, replayed.batch_size) == (call.number, call.batch_size)
             assert (replayed.origin, replayed.role) == (call.origin, call.role)
         elif isinstance(call, Measurement):

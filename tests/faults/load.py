@@ -192,16 +192,17 @@ class Worker:
             return
         samples = [power_sample(watts, rng.randint(100, 200)) for watts in (100.0, 150.0, 200.0)]
         energy = min(sample.energy_joules / sample.steps for sample in samples)
-        sent, acknowledged = job.profiles.get(trial.batch_size, (math.inf, math.inf))
-        job.profiles[trial.batch_size] = min(sent, energy), acknowledged
+        size = book.trial.batch_size
+        sent, acknowledged = job.profiles.get(size, (math.inf, math.inf))
+        job.profiles[size] = min(sent, energy), acknowledged
         report = v1.ReportPowerProfileRequest(trial=trial, samples=samples)
         self._call(job, lambda: trainer.ReportPowerProfile(report, timeout=60))
-        sent, acknowledged = job.profiles[trial.batch_size]
-        job.profiles[trial.batch_size] = sent, min(acknowledged, energy)
+        sent, acknowledged = job.profiles[size]
+        job.profiles[size] = sent, min(acknowledged, energy)
         self._load.ledger.acknowledge()
 
     def _epochs(self, book: TrialBook, number: int) -> Iterator[tuple[int, SentReport]]:
-        rng, size = self._random, book.trial.id.batch_size
+        rng, size = self._random, book.trial.batch_size
         epoch = max(book.reports, default=0)
         energy = book.reports[epoch].energy if epoch else 0.0
         for step in range(number):

@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.faults.memory import resident
 from tests.faults.soak import number, quiet
@@ -51,7 +52,7 @@ def heartbeats(trial):
 
 streams = []
 for _ in range(int(number)):
-    trial = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id)).trial
+    trial = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=new_id())).trial
     streams.append(stub.StreamResults(heartbeats(trial)))
     next(streams[-1])
 print("open", flush=True)
@@ -300,7 +301,9 @@ async def test_a_days_reports_leave_memory_flat(server: LiveServer) -> None:
             for step in range(number):
                 epoch = step % 50 + 1
                 if epoch == 1:
-                    response = await stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))
+                    response = await stub.GetNextBatchSize(
+                        v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id())
+                    )
                 result = v1.TrainingResult(
                     trial=response.trial.id,
                     measurement=v1.Measurement(

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.live_server import CHANNEL_OPTIONS
 from tests.people import PeopleStub
@@ -72,8 +73,12 @@ class Calls:
         response: v1.RegisterJobResponse = self._call(self.trainer.RegisterJob, v1.RegisterJobRequest(job=spec))
         return response
 
-    def next(self, job: str, request: str = "", resume: bool = False, **how: Any) -> v1.GetNextBatchSizeResponse:
-        asked = v1.GetNextBatchSizeRequest(job_id=job, launch_id=request, resume=resume)
+    def next(
+        self, job: str, request: str | None = None, resume: bool = False, **how: Any
+    ) -> v1.GetNextBatchSizeResponse:
+        asked = v1.GetNextBatchSizeRequest(
+            job_id=job, launch_id=new_id() if request is None else request, resume=resume
+        )
         response: v1.GetNextBatchSizeResponse = self._call(self.trainer.GetNextBatchSize, asked, **how)
         return response
 

@@ -58,7 +58,7 @@ class Ledger:
     def dispatched(self, request: str, trial: v1.Trial) -> None:
         """A request was answered by a trial."""
         with self.lock:
-            number, size = trial.id.trial_number, trial.id.batch_size
+            number, size = trial.id.trial_number, trial.batch_size
             if self.requests.setdefault(request, number) != number:
                 self.problems.append(f"request {request} got trials {self.requests[request]} and {number}")
             known = self.trials.setdefault(number, Known(size, request))
@@ -67,7 +67,7 @@ class Ledger:
 
     def trial_id(self, number: int) -> v1.TrialId:
         """The id of a trial."""
-        return v1.TrialId(job_id=self.spec.job_id, batch_size=self.trials[number].size, trial_number=number)
+        return v1.TrialId(job_id=self.spec.job_id, launch_id=self.trials[number].request, trial_number=number)
 
 
 class Agent:
@@ -267,7 +267,7 @@ class Audit:
         self._hold(trial.converged == (reason == "TARGET_REACHED"), f"{where} converged={trial.converged}, {reason}")
         usual = counts(trial) or (trial.converged and any(other.converged for other in filter(counts, self.trials)))
         self._hold(usual, f"{where} does not count, but is no delivery beside others")
-        self._hold(trial.id.batch_size in self.spec.batch_sizes, f"{where} has batch size {trial.id.batch_size}")
+        self._hold(trial.batch_size in self.spec.batch_sizes, f"{where} has batch size {trial.batch_size}")
         if trial.HasField("cost"):
             eta, watts = self.spec.eta_knob, flat_of(self.spec).max_power_watts
             want = eta * trial.newest.energy_joules + (1 - eta) * watts * trial.newest.time_seconds
@@ -278,7 +278,7 @@ class Audit:
             return
         least: dict[int, float] = {}
         for trial in filter(counts, self.trials):
-            size = trial.id.batch_size
+            size = trial.batch_size
             if trial.converged and trial.cost and size in self.job.available_batch_sizes:
                 least[size] = min(least.get(size, math.inf), trial.cost)
         if not least:
@@ -295,7 +295,7 @@ class Audit:
 
     def _batch_size(self, state: v1.BatchSizeState) -> None:
         size = state.batch_size
-        mine = [trial for trial in self.trials if trial.id.batch_size == size]
+        mine = [trial for trial in self.trials if trial.batch_size == size]
         ends = Counter(STATUS[trial.status] for trial in mine)
         preempted = sum(REASON[trial.end_reason] == "PREEMPTED" for trial in mine)
         converged = sum(trial.converged for trial in filter(counts, mine))
@@ -306,7 +306,7 @@ class Audit:
         out = STATE[state.status] in ("PRUNED", "OUT_OF_MEMORY")
         self._hold(out == (size not in self.job.available_batch_sizes), f"batch size {size} is {STATE[state.status]}")
         if STATE[state.status] == "OUT_OF_MEMORY":
-            smaller = [t for t in self.trials if t.id.batch_size <= size]
+            smaller = [t for t in self.trials if t.batch_size <= size]
             self._hold(any(REASON[t.end_reason] == "OUT_OF_MEMORY" for t in smaller), f"{size} never ran out of memory")
 
     def _arms(self) -> None:
@@ -318,7 +318,7 @@ class Audit:
         floor = factor * self.job.min_cost if self.job.HasField("min_cost") else 0.0
         counted, window = {}, flat_of(self.spec).window_size
         for size in self.job.available_batch_sizes:
-            mine = [trial for trial in done if trial.id.batch_size == size]
+            mine = [trial for trial in done if trial.batch_size == size]
             border = [trial.end_time.ToNanoseconds() for trial in mine[-window - 1 :][:2]]
             if window and len(mine) > window and border[0] == border[1]:
                 # Which of the two is in the window cannot be seen from outside.
@@ -331,7 +331,7 @@ class Audit:
 
     def _acknowledged(self, number: int, known: Known) -> None:
         found = next((trial for trial in self.trials if trial.id.trial_number == number), None)
-        if found is None or found.id.batch_size != known.size:
+        if found is None or found.batch_size != known.size:
             self.problems.append(f"acknowledged trial {number} is gone or has another batch size")
             return
         kept = self.calls.measurements(found.id)

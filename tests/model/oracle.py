@@ -448,7 +448,7 @@ class Oracle:
         """Compares a trial."""
         where, last = f"trial {trial.number}", trial.last
         same(got.id.trial_number, trial.number, f"{where} number")
-        same(got.id.batch_size, trial.size, f"{where} batch size")
+        same(got.batch_size, trial.size, f"{where} batch size")
         same(kind_of(got), trial.kind, f"{where} kind")
         same(STATUS[got.status], trial.status, f"{where} status")
         same(REASON[got.end_reason], trial.reason, f"{where} end_reason")

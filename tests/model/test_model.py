@@ -150,11 +150,11 @@ def test_trials_that_hang_and_crash_later_count(server: LiveServer, reason: str,
     spec = hanging(f"d-{reason}")
     calls.register(spec)
     explored: list[v1.TrialId] = []
-    while (trial := calls.next(spec.job_id).trial.id).batch_size == 8:
+    while (trial := calls.next(spec.job_id).trial).batch_size == 8:
         if explored:
             calls.end(explored[-1], END[reason])
-        explored.append(trial)
-        wait_until(lambda: REASON[calls.trial(trial).trial.end_reason] == "LOST", seconds=10)
+        explored.append(trial.id)
+        wait_until(lambda: REASON[calls.trial(trial.id).trial.end_reason] == "LOST", seconds=10)
     assert len(explored) <= most
 
 
@@ -171,7 +171,7 @@ def test_an_exploration_that_returns_every_time_has_not_failed(server: LiveServe
         v1.TrainingResult(trial=trial, measurement=v1.Measurement(epoch=1, time_seconds=1, energy_joules=1, metric=1))
     )
     assert list(calls.job(spec.job_id).job.available_batch_sizes) == [4, 8, 16]
-    assert calls.next(spec.job_id).trial.id.batch_size == 4
+    assert calls.next(spec.job_id).trial.batch_size == 4
 
 
 def hanging(job_id: str) -> v1.JobSpec:

@@ -191,7 +191,7 @@ class Walker:
             self._start()
 
     def _id(self, trial: ModelTrial) -> v1.TrialId:
-        return v1.TrialId(job_id=self.spec.job_id, batch_size=trial.size, trial_number=trial.number)
+        return v1.TrialId(job_id=self.spec.job_id, launch_id=trial.request, trial_number=trial.number)
 
     def _say(self, text: str) -> None:
         self.trace.append(text)
@@ -204,7 +204,7 @@ class Walker:
         trial.lo, trial.hi = since, time.monotonic()
 
     def next(self) -> None:
-        request = uuid.UUID(int=self.rng.getrandbits(128)).hex if self.rng.random() < 0.9 else ""
+        request = uuid.UUID(int=self.rng.getrandbits(128)).hex
         since = time.monotonic()
         try:
             kind, allowed = self.oracle.choice()
@@ -214,23 +214,23 @@ class Walker:
             return
         answer = self.calls.next(self.spec.job_id, request)
         got = answer.trial
-        self._say(f"next -> {got.id.trial_number} {kind_of(got)} {got.id.batch_size}: {answer.reason}")
+        self._say(f"next -> {got.id.trial_number} {kind_of(got)} {got.batch_size}: {answer.reason}")
         same(got.id.trial_number, len(self._all) + 1, "the next trial's number")
         same(kind_of(got), kind, "the next trial's kind")
-        if got.id.batch_size not in allowed or not answer.reason:
-            raise MismatchError(f"batch size: server {got.id.batch_size} ({answer.reason!r}), model {sorted(allowed)}")
-        trial = self.oracle.dispatch(got.id.trial_number, got.id.batch_size, kind, request)
+        if got.batch_size not in allowed or not answer.reason:
+            raise MismatchError(f"batch size: server {got.batch_size} ({answer.reason!r}), model {sorted(allowed)}")
+        trial = self.oracle.dispatch(got.id.trial_number, got.batch_size, kind, request)
         self._renewed(trial, since)
         self.oracle.check_trial(got, trial)
 
     def again(self) -> None:
-        if trial := self._pick(lambda t: t.request):
+        if trial := self._pick():
             self._say(f"again {trial.number}")
             self.oracle.check_trial(self.calls.next(self.spec.job_id, trial.request).trial, trial)
 
     def resume(self) -> None:
-        resumable = self._pick(lambda t: t.request and t.reason in ("PREEMPTED", "LOST"))
-        trial = resumable or self._pick(lambda t: t.request)
+        resumable = self._pick(lambda t: t.reason in ("PREEMPTED", "LOST"))
+        trial = resumable or self._pick()
         if trial is None:
             return
         self._say(f"resume {trial.number} ({trial.status} {trial.reason})")
@@ -363,14 +363,16 @@ class Walker:
     def unknown(self) -> None:
         # Smaller numbers may be those of a deleted job of this id.
         number = len(self._all) + self.rng.choice([1000, 10**9])
-        nowhere = v1.TrialId(job_id=self.spec.job_id, batch_size=self.oracle.sizes[0], trial_number=number)
+        nowhere = v1.TrialId(job_id=self.spec.job_id, launch_id="nobody", trial_number=number)
         self._refused("NOT_FOUND", self.calls.beat, nowhere)
         self._refused("NOT_FOUND", self.calls.job, self.spec.job_id + "x")
         if trial := self._pick():
-            other = trial.size % 1000 + 1
-            size = other if other != trial.size else 3
-            wrong = v1.TrialId(job_id=self.spec.job_id, batch_size=size, trial_number=trial.number)
-            self._refused("NOT_FOUND", self._send, v1.TrainingResult(trial=wrong, measurement=v1.Measurement(epoch=1)))
+            for wrong in (
+                v1.TrialId(job_id=self.spec.job_id, launch_id="nobody", trial_number=trial.number),
+                v1.TrialId(job_id=self.spec.job_id, launch_id=trial.request, trial_number=trial.number + 1),
+            ):
+                result = v1.TrainingResult(trial=wrong, measurement=v1.Measurement(epoch=1))
+                self._refused("NOT_FOUND", self._send, result)
             self._refused("INVALID_ARGUMENT", self.calls.end, self._id(trial), END["COST_BOUND"])
 
     def _refused(self, code: str, call: Callable[..., Any], *arguments: Any, **how: Any) -> None:

@@ -25,7 +25,7 @@ def fill(server: LiveServer) -> None:
         for number in range(_EACH):
             trial = trainer.next()
             trainer.report(trial, 50.0, 0.5, 1)
-            trainer.report(trial, 100.0 + number % 7 + trial.id.batch_size, 0.95, 2, 2.0)
+            trainer.report(trial, 100.0 + number % 7 + trial.batch_size, 0.95, 2, 2.0)
     assert server.stop() == 0
     with closing(sqlite3.connect(server.database)) as connection, connection:
         connection.execute("PRAGMA foreign_keys = OFF")

@@ -110,7 +110,7 @@ def _walk(
         if number in ((2, 3, 4) if flat else (2, 6, 14, 22, 30)):
             admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job_id, request_id=new_id()))
         trial = trainer.next()
-        size = trial.id.batch_size
+        size = trial.batch_size
         needed = max(2, round(epochs[size] * dice.uniform(0.85, 1.2)))
         seconds = 4.0 + 160 / size
         if number in (5, 23):

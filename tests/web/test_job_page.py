@@ -42,7 +42,7 @@ def exclude(server: LiveServer, trial: v1.Trial) -> None:
 
 def launched(server: LiveServer, trainer: Trainer, cost: float = 5.0, **labels: str) -> v1.Trial:
     """A trial that reached the target, of a launch with labels."""
-    request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, labels=labels)
+    request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, launch_id=new_id(), labels=labels)
     trial = server.trainer.GetNextBatchSize(request).trial
     trainer.report(trial, cost)
     return trial
@@ -220,8 +220,8 @@ def test_files_follow_the_batch_size_and_the_pages(grpc_server: LiveServer, own_
     """A file has the trials of all pages of its list, and no others."""
     trainer = Trainer(grpc_server.trainer, job_id="paged", job_id_prefix="paged", policy="gts")
     trials = [trainer.run(5.0 + number % 7) for number in range(60)]
-    size = max(trial.id.batch_size for trial in trials)
-    wanted = [t.id.trial_number for t in trials if t.id.batch_size == size and t.id.trial_number <= 55]
+    size = max(trial.batch_size for trial in trials)
+    wanted = [t.id.trial_number for t in trials if t.batch_size == size and t.id.trial_number <= 55]
     shown = {"id": "paged", "batch": str(size), "from": "55"}
     assert [each["id"]["trial_number"] for each in own_web.get("/job/trials.json", params=shown).json()] == wanted
 

@@ -59,7 +59,9 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 def launch(server: LiveServer, trainer: Trainer, labels: dict[str, str]) -> v1.Trial:
     """A running trial with labels."""
-    return server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id, labels=labels)).trial
+    return server.trainer.GetNextBatchSize(
+        v1.GetNextBatchSizeRequest(job_id=trainer.job_id, launch_id=new_id(), labels=labels)
+    ).trial
 
 
 def train(server: LiveServer, trainer: Trainer, dice: random.Random, labels: dict[str, str], size: int = 0) -> None:
@@ -68,7 +70,7 @@ def train(server: LiveServer, trainer: Trainer, dice: random.Random, labels: dic
         pin(server, trainer.job_id, size)
     trial = launch(server, trainer, labels)
     for epoch in range(1, 6):
-        cost = 1e6 * epoch * dice.uniform(0.9, 1.1) * (1 + abs(trial.id.batch_size - 200) / 100)
+        cost = 1e6 * epoch * dice.uniform(0.9, 1.1) * (1 + abs(trial.batch_size - 200) / 100)
         trainer.report(trial, cost, 0.95 if epoch == 5 else 0.5 + epoch / 12, epoch, 60.0 * epoch)
     if size:
         pin(server, trainer.job_id, None)

@@ -213,7 +213,7 @@ def test_a_model_has_its_price(tmp_path: Path) -> None:
     with LiveServer(tmp_path) as live:
         live.start(*prices)
         trainer, fails = Trainer(live.trainer), Trainer(live.trainer)
-        sizes = [trainer.run(cost).id.batch_size for cost in (4e6, 10e6)]
+        sizes = [trainer.run(cost).batch_size for cost in (4e6, 10e6)]
         trainer.run(6e6, converges=False)
         fails.run(6e6, converges=False)
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:

@@ -132,7 +132,7 @@ void check_list(const Message& message, const FieldDescriptor* field, const YAML
 
 const Message& holder_of(const Message& message, const std::string& name) {
   const FieldDescriptor* id = message.GetDescriptor()->FindFieldByName("id");
-  if (id == nullptr || (name != "batch_size" && name != "trial_number")) return message;
+  if (id == nullptr || name != "trial_number") return message;
   return message.GetReflection()->GetMessage(message, id);
 }
 

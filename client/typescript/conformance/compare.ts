@@ -11,7 +11,7 @@ export class Mismatch extends Error {}
 /** Compares a message, whose fields are in camel case, with the fields that a table names. */
 export function check(message: object, then: Fields): void {
   for (const [name, expected] of Object.entries(then)) {
-    const inId = name === "batch_size" || name === "trial_number";
+    const inId = name === "trial_number";
     const holder = inId && "id" in message ? (message.id as object) : message;
     compare(name, valueOf(holder as Fields, name), expected);
   }

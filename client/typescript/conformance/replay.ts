@@ -1,5 +1,6 @@
 /** Replays one scenario of a behaviour table through the client. */
 
+import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
   type Client,
@@ -168,7 +169,7 @@ export class Replay {
 
   async #next(args: Arguments): Promise<Trial> {
     const answer = await this.#client.getNextBatchSize(this.#jobIdOf(args), {
-      launchId: (args["launch_id"] as string | undefined) ?? "",
+      launchId: (args["launch_id"] as string | undefined) ?? randomUUID(),
       resume: args["resume"] === true,
     });
     if (!answer.reason) {

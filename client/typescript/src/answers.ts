@@ -78,11 +78,13 @@ export function checkedTrial(call: string, found: Trial | undefined, asked: Aske
   const trial = present(found, "trial");
   const id = present(trial.id, "trial");
   check(id.jobId === asked.jobId, call, `its trial is of job '${id.jobId.slice(0, 100)}', not '${asked.jobId}'`);
-  // An older server does not say the launch.
-  const ofLaunch = !asked.launchId || !id.launchId || id.launchId === asked.launchId;
-  check(ofLaunch, call, "its trial belongs to another launch");
+  check(
+    id.launchId !== "" && (!asked.launchId || id.launchId === asked.launchId),
+    call,
+    "its trial belongs to another launch",
+  );
   check(!asked.number || id.trialNumber === asked.number, call, `its trial has the number ${id.trialNumber}`);
-  check(id.batchSize > 0, call, `its trial has the batch size ${id.batchSize}`);
+  check(trial.batchSize > 0, call, `its trial has the batch size ${trial.batchSize}`);
   const { epoch = 0, timeSeconds = 0, energyJoules = 0 } = trial.newest ?? {};
   check(epoch >= 0, call, `its trial has the epoch ${epoch}`);
   for (const value of [timeSeconds, energyJoules]) {
@@ -95,8 +97,7 @@ export function checkedTrial(call: string, found: Trial | undefined, asked: Aske
 }
 
 /** Throws unless a job lists the batch size of its trial. */
-export function checkDispatched(call: string, { id }: Trial, { batchSizes }: JobSpec): void {
-  const size = id?.batchSize ?? 0;
+export function checkDispatched(call: string, { id, batchSize: size }: Trial, { batchSizes }: JobSpec): void {
   const sizes = batchSizes.join(", ");
   check(batchSizes.includes(size), call, `its trial has the batch size ${size}, which is not one of ${sizes}`);
   check((id?.trialNumber ?? 0) > 0, call, `its trial has the number ${id?.trialNumber}`);

@@ -195,12 +195,13 @@ export class Client implements TrialCalls {
       const spec = registered ?? present((await this.registerJob(job, options)).job?.spec, "job");
       const launchId = randomUUID();
       const { trial } = await this.getNextBatchSize(job.jobId, { ...options, launchId });
-      return this.openSession(present(trial, "trial"), { ...options, spec, launchId, job: JobSpec.fromPartial(job) });
+      return this.openSession(present(trial, "trial"), { ...options, spec, job: JobSpec.fromPartial(job) });
     } catch (error) {
       if (fallback === undefined || isOfTrainer(error)) {
         throw error;
       }
-      const trial = Trial.fromPartial({ id: { jobId: job.jobId, batchSize: fallback } });
+      // The server may have dispatched a trial with another batch size for the first launch id, whose answer was lost.
+      const trial = Trial.fromPartial({ id: { jobId: job.jobId, launchId: randomUUID() }, batchSize: fallback });
       const session = new TrialSession(this, trial, timeoutMs ?? REPORT_TIMEOUT_MS, { spec: JobSpec.fromPartial(job) });
       session.trainAlone(`training with the fallback batch size ${fallback}, because there is no trial`, error);
       return session;
@@ -211,12 +212,9 @@ export class Client implements TrialCalls {
    * Opens a session for a trial that was dispatched before. A report may take `timeoutMs` (default: 10000).
    *
    * With the job's `spec`, training stops at the target or the last epoch even while the server is away, and continues if
-   * the server does not know the trial. Pass the `launchId` of the launch, too, so that the import completes its trial.
+   * the server does not know the trial.
    */
-  openSession(
-    trial: Trial,
-    options: CallOptions & { spec?: JobSpec; launchId?: string; job?: JobSpec } = {},
-  ): TrialSession {
+  openSession(trial: Trial, options: CallOptions & { spec?: JobSpec; job?: JobSpec } = {}): TrialSession {
     return new TrialSession(this, trial, options.timeoutMs ?? REPORT_TIMEOUT_MS, options);
   }
 
@@ -241,7 +239,7 @@ export class Client implements TrialCalls {
     const { launchId, resume } = options ?? {};
     const request = {
       jobId,
-      launchId: launchId || randomUUID(),
+      launchId: launchId ?? randomUUID(),
       resume: resume ?? false,
       unconnectedRanks: 0,
       labels: { host: hostname(), ...options?.labels },

@@ -1,6 +1,5 @@
 /** The session of a running trial: reports, automatic heartbeats, and stops that the server pushes. */
 
-import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { MOST_WARNINGS, present } from "./answers.js";
 import { type CallOptions, pauses } from "./backoff.js";
@@ -69,8 +68,6 @@ export interface LaunchedTrial {
   spec?: JobSpec;
   /** The job as the launch registered it, to register it again; default: `spec`. */
   job?: JobSpec;
-  /** The id of the launch; default: a new one. */
-  launchId?: string;
 }
 
 /** The pause between heartbeats if the server names none, which then only detect a broken stream. */
@@ -96,11 +93,12 @@ interface Unanswered {
  */
 export class TrialSession {
   readonly id: TrialId;
+  /** The batch size to train with. */
+  readonly batchSize: number;
   /** The job, if the session was opened with it. */
   readonly spec: JobSpec | undefined;
   readonly #calls: TrialCalls;
   readonly #timeoutMs: number;
-  readonly #launchId: string;
   readonly #startTime = new Date();
   #heartbeatMs = LONGEST_HEARTBEAT_MS;
   readonly #stop = new AbortController();
@@ -129,20 +127,15 @@ export class TrialSession {
 
   constructor(calls: TrialCalls, trial: Trial, timeoutMs: number, launched: LaunchedTrial = {}) {
     this.id = present(trial.id, "trial");
+    this.batchSize = trial.batchSize;
     this.spec = launched.spec;
     this.#job = launched.job ?? launched.spec;
     this.#calls = calls;
     this.#timeoutMs = timeoutMs;
-    this.#launchId = launched.launchId ?? randomUUID();
     this.#beatEvery(trial.heartbeatInterval);
     if (this.id.trialNumber > 0) {
       this.#openStream();
     }
-  }
-
-  /** The batch size to train with. */
-  get batchSize(): number {
-    return this.id.batchSize;
   }
 
   /** The newest decision; undefined before the first. */
@@ -220,7 +213,7 @@ export class TrialSession {
   importRequest(reason: TrainerReason): ImportTrialRequest {
     return ImportTrialRequest.fromPartial({
       jobId: this.id.jobId,
-      launchId: this.#launchId,
+      launchId: this.id.launchId,
       batchSize: this.batchSize,
       measurements: this.#measurements,
       endReason: reason,

@@ -135,14 +135,14 @@ test("lists iterate over all pages, and a trial has its measurements", async () 
   const spec = job();
   await client.registerJob(spec);
   for (let launch = 0; launch < 3; launch++) {
-    await client.getNextBatchSize(spec.jobId);
+    await client.getNextBatchSize(spec.jobId, { launchId: `launch-${launch}` });
   }
   const numbers: number[] = [];
   for await (const trial of client.listTrials(spec.jobId, { pageSize: 2 })) {
     numbers.push(trial.id?.trialNumber ?? 0);
   }
   assert.deepEqual(numbers, [1, 2, 3]);
-  const trial = TrialId.fromPartial({ jobId: spec.jobId, batchSize: 16, trialNumber: 1 });
+  const trial = TrialId.fromPartial({ jobId: spec.jobId, launchId: "launch-0" });
   await client.reportResult({ trial, measurement: epoch(1, 10, 0.5) });
   assert.equal((await all(client.listMeasurements(trial)))[0]?.energyJoules, 10);
   await client.endTrial(trial, EndReason.END_REASON_ERROR);

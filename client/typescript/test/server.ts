@@ -91,7 +91,7 @@ export function epoch(number: number, cost: number, metric: number) {
 
 /** The id of a trial that does not exist. */
 export function ghost(jobId: string): TrialId {
-  return TrialId.fromPartial({ jobId, batchSize: 16, trialNumber: 9 });
+  return TrialId.fromPartial({ jobId, launchId: "nobody", trialNumber: 9 });
 }
 
 /** The policy with one pruning round. */

@@ -104,7 +104,7 @@ test("a trial ended by its trainer has the trainer's reason", async () => {
 test("a report of an unknown trial is an error if the session does not know its job", async () => {
   const spec = job();
   await client.registerJob(spec);
-  const trial = client.openSession(Trial.fromPartial({ id: ghost(spec.jobId) }));
+  const trial = client.openSession(Trial.fromPartial({ id: ghost(spec.jobId), batchSize: 16 }));
   await assert.rejects(trial.report(epoch(1, 10, 0.5)), TrialNotFoundError);
   trial.close();
 });
@@ -149,7 +149,11 @@ test("warnings whose reason is newer than this client are shown, each once", asy
   const [one, other] = ["first", "second"].map((message) => ({ reason: WarningReason.UNRECOGNIZED, message }));
   const answer = async (): Promise<Decision> => Decision.fromPartial({ message: "go on", warnings: [one!, other!] });
   const calls = { reportResult: answer } as unknown as TrialCalls;
-  const trial = new TrialSession(calls, Trial.fromPartial({ id: { ...ghost("test"), trialNumber: 0 } }), 1000);
+  const trial = new TrialSession(
+    calls,
+    Trial.fromPartial({ id: { ...ghost("test"), trialNumber: 0 }, batchSize: 16 }),
+    1000,
+  );
   await trial.report(epoch(1, 10, 0.5));
   await trial.report(epoch(2, 20, 0.5));
   trial.close();
@@ -207,7 +211,7 @@ test("a launch without anything left to try trains with its fallback, which is i
   assert.equal((await trial.report(epoch(1, 10, 0.5))).stopTrain, false);
   assert.equal((await trial.report(epoch(10, 20, 0.6))).targetReached, false);
   const imported = await trial.end(EndReason.END_REASON_COMPLETED);
-  assert.deepEqual([imported.endReason, imported.id?.batchSize], [EndReason.END_REASON_MAX_EPOCHS, 8]);
+  assert.deepEqual([imported.endReason, imported.batchSize], [EndReason.END_REASON_MAX_EPOCHS, 8]);
 });
 
 test("what an absent server missed can be stored as bytes and imported later, once", async () => {

@@ -130,8 +130,9 @@ def subject(message: Any) -> Subject:
         if part in fields and message.HasField(part):
             return subject(getattr(message, part))
     if "trial" in fields:
-        key = getattr(message.trial, "id", message.trial)
-        return Subject(key.job_id, key.trial_number, key.batch_size)
+        trial = message.trial
+        key = getattr(trial, "id", trial)
+        return Subject(key.job_id, key.trial_number, getattr(trial, "batch_size", 0))
     if "job" in fields:
         return Subject(getattr(message.job, "spec", message.job).job_id)
     return Subject(message.job_id if "job_id" in fields else "")

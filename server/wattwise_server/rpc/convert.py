@@ -176,14 +176,20 @@ def trial_key(
 def shown_trial_key(
     request: v1.GetTrialRequest | v1.ListMeasurementsRequest | v1.SetTrialExcludedRequest,
 ) -> TrialKey:
-    """The trial of a person's call; its batch size is optional and 0 if unset.
+    """The trial of a person's call, named by its launch or its number or both.
 
     Raises:
         InvalidRequestError: the request names no trial.
     """
-    _check_named(request, "trial")
     trial = request.trial
-    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number, trial.launch_id)
+    key = TrialKey(trial.job_id, trial.launch_id, trial.trial_number)
+    if not (key.job_id and (key.launch_id or key.trial_number)):
+        _check_named(request, "trial")
+        faults = [] if key.job_id else [Violation("trial.job_id", "is empty; use the id of a job")]
+        if not (key.launch_id or key.trial_number):
+            faults.append(Violation("trial.trial_number", "is 0 and launch_id is empty; set one of them or both"))
+        raise InvalidRequestError(*faults)
+    return key
 
 
 def report(request: v1.ReportResultRequest) -> Report:
@@ -308,11 +314,13 @@ def _trainers_trial(
     where: str,
 ) -> TrialKey:
     trial = holder.trial
-    size = trial.batch_size
-    if not size:
+    key = TrialKey(trial.job_id, trial.launch_id, trial.trial_number)
+    if not (key.job_id and key.launch_id):
         _check_named(holder, where)
-        raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; use the batch size of the trial"))
-    return TrialKey(trial.job_id, size, trial.trial_number, trial.launch_id)
+        ids = {"job_id": key.job_id, "launch_id": key.launch_id}
+        fault = "is empty; use the trial id that the server returned"
+        raise InvalidRequestError(*(Violation(f"{where}.{name}", fault) for name, value in ids.items() if not value))
+    return key
 
 
 def _check_named(
@@ -930,6 +938,7 @@ def trial(known: Trial) -> v1.Trial:
     last = known.last
     return v1.Trial(
         id=v1.TrialId(**known.key._asdict()),
+        batch_size=known.batch_size,
         origin=v1.TrialOrigin.Value(f"TRIAL_ORIGIN_{known.origin.value}"),
         status=v1.TrialStatus.Value(f"TRIAL_STATUS_{known.status.value}"),
         end_reason=_end_reason(known.end_reason),

@@ -71,11 +71,12 @@ class TrialStream:
         if self._trial is None:
             self._trial = key
             if call := current_call.get():
-                call.named = Subject(key.job_id, key.trial_number, key.batch_size)
+                call.named = Subject(key.job_id, key.trial_number)
             self._pusher = asyncio.create_task(self._push_stop(key))
-        if key[:3] != self._trial[:3]:
+        if key != self._trial:
             fault = (
-                f"trial {key.trial_number} of {key.job_id!r} is not the trial of this stream; open one stream per trial"
+                f"trial {key.trial_number} of launch {key.launch_id!r} of job {key.job_id!r} is not the trial of this "
+                "stream; open one stream per trial, and name the trial by the same id on it"
             )
             raise InvalidRequestError(Violation("trial", fault))
 

@@ -342,8 +342,8 @@ class Transaction(Protocol):
     def delete_job(self) -> Sequence[Trial]:
         """Deletes the job with its trials and measurements; returns the trials that were running.
 
-        For a year the store remembers which trials were running or could be resumed, the launch ids of all dispatched
-        ones, and when the job was created and deleted.
+        For a year the store remembers the launch ids of all trials that were dispatched, and when the job was created
+        and deleted.
         """
 
     def running(self) -> Sequence[Trial]:
@@ -441,9 +441,6 @@ class Store(Protocol):
 
     def transaction(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
         """The one way to read and change a job."""
-
-    async def was_deleted(self, key: TrialKey) -> bool:
-        """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
 
     async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs behind the place `after`.

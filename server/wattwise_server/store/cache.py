@@ -95,7 +95,7 @@ class CachedJob:
     version: int = 0
     job: Job | None = None
     running: dict[int, Trial] = field(default_factory=dict)
-    requests: dict[str, int] = field(default_factory=dict)
+    launches: dict[str, int] = field(default_factory=dict)
     ended: dict[int, Trial] = field(default_factory=dict)
     leases: dict[int, datetime] = field(default_factory=dict)
     checksums: array[int] | None = None
@@ -123,12 +123,10 @@ class CachedJob:
             self.running[number] = trial
             if starts:
                 self.ended.pop(number, None)
-                if trial.launch_id:
-                    self.requests[trial.launch_id] = number
+                self.launches[trial.launch_id] = number
             return starts
         self.running.pop(number, None)
-        if trial.launch_id:
-            self.requests.pop(trial.launch_id, None)
+        self.launches.pop(trial.launch_id, None)
         self.ended[number] = trial
         if len(self.ended) > _CACHED_ENDED_TRIALS:  # pragma: no mutate: one less is read again
             del self.ended[next(iter(self.ended))]
@@ -303,12 +301,6 @@ class CachedStore(ABC):
                 self.evicted(job_id)
             else:
                 self._cache.move_to_end(job_id)
-
-    async def was_deleted(self, key: TrialKey) -> bool:
-        """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
-        if cached := self._cache.get(key.job_id):
-            await cached.durable()
-        return await self.queries.was_deleted(key)
 
     async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """A page of jobs."""
@@ -555,7 +547,7 @@ class CachedTransaction:
     async def trial_of_launch(self, launch_id: str) -> Trial | None:
         """The trial that this request dispatched."""
         cached, queries = self.cached, self.store.queries
-        if known := cached.requests.get(launch_id):
+        if known := cached.launches.get(launch_id):
             return cached.running[known]
         if self.job is None or not self.job.num_trials:
             return None
@@ -634,14 +626,14 @@ class CachedTransaction:
         """Applies the changes to the cached job; returns the trials that started to run."""
         cached = self.cached
         if self.deleted:
-            cached.job, cached.running, cached.requests, cached.ended = None, {}, {}, {}
+            cached.job, cached.running, cached.launches, cached.ended = None, {}, {}, {}
             return ()
         newest = cached.job.num_trials if cached.job is not None else 0
         if self.job is not None:
             cached.job, cached.key, cached.loaded = self.job, self.key, True
         started = []
         for trial in self.changed.values():
-            if trial.number > newest and trial.launch_id:
+            if trial.number > newest:
                 cached.note_launch(trial.launch_id)
             if cached.update(trial):
                 started.append(trial)

@@ -31,7 +31,6 @@ TABLES = (
     "launches",
     "power_samples",
     "history",
-    "deleted_trials",
     "deletions",
     "secrets",
 )

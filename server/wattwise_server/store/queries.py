@@ -23,7 +23,6 @@ from wattwise_server.domain import (
     Observation,
     PowerSample,
     Trial,
-    TrialKey,
 )
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store import aggregates, lists
@@ -256,7 +255,7 @@ class Queries(ABC):
 
     async def launch_ids(self, key: int) -> Sequence[str]:
         """The launch ids of all trials of a job."""
-        found = await self._all("SELECT launch_id FROM trials WHERE job_key = $1 AND launch_id IS NOT NULL", key)
+        found = await self._all("SELECT launch_id FROM trials WHERE job_key = $1", key)
         return [row["launch_id"] for row in found]
 
     async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
@@ -394,13 +393,6 @@ class Queries(ABC):
             "OR launch_id = '' AND $3 BETWEEN create_time AND delete_time)"
         )
         return bool(await self._all(sql, job_id, launch_id, None if started is None else to_micros(started)))
-
-    async def was_deleted(self, key: TrialKey) -> bool:
-        """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
-        if key.launch_id:
-            return await self.was_launch_deleted(key.job_id, key.launch_id, None)
-        sql = "SELECT 1 FROM deleted_trials WHERE job_id = $1 AND trial_number = $2 AND (batch_size = $3 OR $3 = 0)"
-        return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
 
     async def measured_trials(self, after: tuple[int, int], limit: int, ended_before: int) -> Sequence[Row]:
         """The next trials that have measurements.

@@ -258,24 +258,17 @@ _KEEP_MEASUREMENTS = Sql(
     keys=2,
 )
 _DELETE_JOB = Sql("DELETE FROM jobs WHERE job_key = ?")
-_REMEMBER_TRIALS = Sql(
-    """
-    INSERT OR REPLACE INTO deleted_trials SELECT ?1, trial_number, batch_size, ?2 FROM trials
-    WHERE job_key = ?3 AND status IN ('RUNNING', 'INTERRUPTED')
-    """
-)
 # Imports are not remembered: history may be imported again.
 _REMEMBER_LAUNCHES = Sql(
     """
     INSERT OR REPLACE INTO deletions SELECT job_id, '', create_time, ?2 FROM jobs WHERE job_key = ?3 UNION ALL
-    SELECT ?1, launch_id, start_time, ?2 FROM trials WHERE job_key = ?3 AND launch_id != '' AND origin != 'IMPORTED'
+    SELECT ?1, launch_id, start_time, ?2 FROM trials WHERE job_key = ?3 AND origin != 'IMPORTED'
     """,
     name="deleted",
     columns=("job_id", "delete_time", "job_key"),
     keys=3,
 )
 _REMEMBERED = timedelta(days=365)
-_FORGET_TRIALS = Sql("DELETE FROM deleted_trials WHERE delete_time < ?")
 _FORGET_LAUNCHES = Sql(
     "DELETE FROM deletions WHERE delete_time < ?", name="forgotten", columns=("delete_time",), keys=1
 )
@@ -283,10 +276,11 @@ _FORGET_LAUNCHES = Sql(
 
 def delete_job(job_id: str, key: int, now: datetime) -> list[Statement]:
     """Deletes a job, and remembers its launches for a year."""
-    old, deleted = (to_micros(now - _REMEMBERED),), (job_id, to_micros(now), key)
-    forget = [Statement(_FORGET_TRIALS, old), Statement(_FORGET_LAUNCHES, old)]
-    remember = [Statement(_REMEMBER_TRIALS, deleted), Statement(_REMEMBER_LAUNCHES, deleted)]
-    return [*forget, *remember, Statement(_DELETE_JOB, (key,))]
+    return [
+        Statement(_FORGET_LAUNCHES, (to_micros(now - _REMEMBERED),)),
+        Statement(_REMEMBER_LAUNCHES, (job_id, to_micros(now), key)),
+        Statement(_DELETE_JOB, (key,)),
+    ]
 
 
 def insert_job(key: int, job: Job) -> list[Statement]:

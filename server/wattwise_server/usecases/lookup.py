@@ -6,10 +6,11 @@ from datetime import datetime
 
 from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialOrigin
 from wattwise_server.errors import (
+    InvalidRequestError,
     JobNotFoundError,
-    NoTrialOfLaunchError,
     TrialDeletedError,
     TrialNotFoundError,
+    Violation,
     jobs_command,
 )
 from wattwise_server.policy.registry import POLICIES
@@ -22,8 +23,11 @@ def find_job(tx: Transaction, job_id: str) -> Job:
     """The job of a transaction.
 
     Raises:
-        JobNotFoundError: it does not exist.
+        InvalidRequestError: the id is empty.
+        JobNotFoundError: the job does not exist.
     """
+    if not job_id:
+        raise InvalidRequestError(Violation("job_id", "is empty; use the id of a job"))
     if tx.job is None:
         raise JobNotFoundError(job_id)
     return tx.job
@@ -32,7 +36,7 @@ def find_job(tx: Transaction, job_id: str) -> Job:
 def find_running_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | None:
     """A running trial with its job, which is what almost every call names; None in every other case."""
     job, trial = tx.job, tx.running_trial(key.trial_number)
-    if job is None or trial is None or _mismatch(key, trial):
+    if job is None or trial is None or trial.launch_id != key.launch_id:
         return None
     return job, trial
 
@@ -44,49 +48,49 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
         JobNotFoundError, TrialNotFoundError: there is no such trial.
         TrialDeletedError: it was deleted with its job.
     """
-    trial = await tx.trial(key.trial_number)
-    if (trial is None or _mismatch(key, trial)) and key.launch_id:
-        await check_not_deleted(tx, key.job_id, key.launch_id)
+    trial = await tx.trial(key.trial_number) if key.trial_number else None
+    if key.launch_id and (trial is None or trial.launch_id != key.launch_id):
+        job, trial = await find_launch(tx, key)
+        if not key.trial_number:
+            return job, trial
+        why = (
+            f"the trial of launch {key.launch_id!r} of job {key.job_id!r} has the number {trial.number}, not "
+            f"{key.trial_number}; pass the trial id that the server returned"
+        )
+        raise TrialNotFoundError(*key, why)
     job = find_job(tx, key.job_id)
     if trial is None:
         listed = f"{jobs_command('trials', key.job_id)} lists them"
         last = f"its trials are 1 to {job.num_trials}; {listed}" if job.num_trials > 1 else "it has one trial, 1"
         why = f"job {key.job_id!r} has no trial {key.trial_number}: {last if job.num_trials else 'it has none yet'}"
-    elif why := _mismatch(key, trial):
-        why += "; pass the trial id that the server returned"
-    else:
-        return job, trial
-    raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)
+        raise TrialNotFoundError(*key, why)
+    return job, trial
 
 
-async def find_launch(tx: Transaction, job_id: str, launch_id: str) -> tuple[Job, Trial]:
-    """The trial of a launch with its job.
+async def find_launch(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
+    """The trial of a launch with its job, whatever its number.
 
     Raises:
         JobNotFoundError, TrialNotFoundError: there is no such trial.
         TrialDeletedError: it was deleted with its job.
     """
-    trial = await tx.trial_of_launch(launch_id)
+    trial = await tx.trial_of_launch(key.launch_id)
     if trial is None:
-        await check_not_deleted(tx, job_id, launch_id)
-        job = find_job(tx, job_id)
-        raise NoTrialOfLaunchError(job.spec.job_id, launch_id)
-    return find_job(tx, job_id), trial
+        await check_not_deleted(tx, key.job_id, key.launch_id)
+    job = find_job(tx, key.job_id)
+    if trial is None:
+        why = (
+            f"job {key.job_id!r} has no trial of launch {key.launch_id!r}; pass the launch_id that the trial "
+            "was dispatched for or, to get a new trial, omit resume"
+        )
+        raise TrialNotFoundError(*key, why)
+    return job, trial
 
 
 async def check_not_deleted(tx: Transaction, job_id: str, launch_id: str, started: datetime | None = None) -> None:
     """Raises TrialDeletedError if a launch was deleted with its job; `started` is that of `was_launch_deleted`."""
     if await tx.was_launch_deleted(launch_id, started):
         raise TrialDeletedError(job_id, launch_id)
-
-
-def _mismatch(key: TrialKey, trial: Trial) -> str:
-    """What a key says that is not so of the trial with its number."""
-    if key.batch_size not in (0, trial.batch_size):
-        return f"trial {key.trial_number} of job {key.job_id!r} has batch size {trial.batch_size}, not {key.batch_size}"
-    if key.launch_id and key.launch_id != trial.launch_id:
-        return f"trial {key.trial_number} of job {key.job_id!r} belongs to another launch, not to {key.launch_id!r}"
-    return ""
 
 
 def batch_size_fault(job: Job, batch_size: int) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -25,11 +24,9 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import (
     InvalidRequestError,
-    JobNotFoundError,
     NoBatchSizeLeftError,
     TooManyTrialsError,
     TrialDeletedError,
-    TrialNotFoundError,
     Violation,
 )
 from wattwise_server.observability.events import (
@@ -169,26 +166,26 @@ class Optimizer:
         unconnected_ranks: int = 0,  # pragma: no mutate: one process that asks is as usual as none
         labels: Mapping[str, str] = NO_LABELS,
     ) -> tuple[Trial, str]:
-        """Dispatches a job's next trial; returns it with the reason. A known request gets its trial again.
+        """Dispatches a job's next trial; returns it with the reason. A known launch gets its trial again.
 
         With `resume`, a preempted or lost trial is revived: its launch resumes from a checkpoint. Without it a repeated
         request changes nothing, because it may be a late retry.
 
         Raises:
             JobNotFoundError: there is no such job.
-            NoTrialOfLaunchError, TrialDeletedError: `resume`, but the request has no trial.
+            TrialNotFoundError, TrialDeletedError: `resume`, but the launch has no trial.
             NoBatchSizeLeftError: no batch size is left.
-            InvalidRequestError: the launch id is invalid, or missing with `resume`; or a label is invalid.
+            InvalidRequestError: an id is empty or invalid, or a label is invalid.
         """
         faults = label_faults(labels)
-        if fault := _launch_id_fault(launch_id, resume=resume):
+        if fault := _launch_id_fault(launch_id):
             faults.insert(0, Violation("launch_id", fault))
         if faults:
             raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
-            known = await tx.trial_of_launch(launch_id) if launch_id else None
+            known = await tx.trial_of_launch(launch_id)
             if known is None and resume:
-                known = (await find_launch(tx, job_id, launch_id))[1]
+                known = (await find_launch(tx, TrialKey(job_id, launch_id)))[1]
             job = find_job(tx, job_id)
             if known is not None:
                 answer = await self._repeat_dispatch(tx, job, known, resume=resume)
@@ -220,8 +217,7 @@ class Optimizer:
             choice.origin,
             choice.policy_role,
             now,
-            # Without one, a trial would not be told from another that has its number after the loss of a database.
-            launch_id or secrets.token_hex(16),
+            launch_id,
             lease_expire_time=job.spec.lease_expiry(now),
             dispatch_event=job.num_events + 1,
             launch=Launch(choice.reason, tuple(sorted(labels.items())), caller_token()),
@@ -287,7 +283,7 @@ class Optimizer:
         """Returns the trial of a launch; changes nothing.
 
         Raises:
-            JobNotFoundError, NoTrialOfLaunchError: there is no such trial.
+            JobNotFoundError, TrialNotFoundError: there is no such trial.
             TrialDeletedError: it was deleted with its job.
             InvalidRequestError: an id is empty.
         """
@@ -296,7 +292,7 @@ class Optimizer:
         if faults:
             raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
-            return with_current_cost(*await find_launch(tx, job_id, launch_id))
+            return with_current_cost(*await find_launch(tx, TrialKey(job_id, launch_id)))
 
     @retried
     async def end_trial(self, key: TrialKey, reason: EndReason | UnknownEndReason | None) -> Trial:
@@ -347,11 +343,21 @@ class Optimizer:
 
     async def wait_for_stop(self, key: TrialKey) -> Decision:
         """Waits until a trial has ended; returns the answer to its trainer."""
-        with self._store.subscribe(key.job_id, key.trial_number) as changes:
+        found = key if key.trial_number else await self._named(key)
+        if isinstance(found, Decision):
+            return found
+        with self._store.subscribe(found.job_id, found.trial_number) as changes:
             while True:
                 if stop := await self._stop_of(key):
                     return stop
                 await changes.wait()
+
+    @retried
+    async def _named(self, key: TrialKey) -> TrialKey | Decision:
+        """The key of a live trial with its number; for any other trial the answer to its trainer."""
+        async with self._store.transaction(key.job_id) as tx:
+            found = await self._find_live_trial(tx, key)
+            return found if isinstance(found, Decision) else found[1].key
 
     @retried
     async def _stop_of(self, key: TrialKey) -> Decision | None:
@@ -387,9 +393,6 @@ class Optimizer:
             job, trial = await find_trial(tx, key)
         except TrialDeletedError:
             pass
-        except (JobNotFoundError, TrialNotFoundError):
-            if key.launch_id or not await self._store.was_deleted(key):
-                raise
         else:
             return (job, trial) if trial.running or trial.lost else decision_for(job, trial)
         message = f"stop: job {key.job_id!r} was deleted; do not launch it again, which would register a new job"
@@ -437,7 +440,7 @@ def _resume_reason(trial: Trial) -> str:
     return f"trial {trial.number} does not resume: {why} ({reason})"
 
 
-def _launch_id_fault(launch_id: str, *, resume: bool) -> str | None:
-    if resume and not launch_id:
-        return "is empty; pass the launch_id of the launch that is resumed"
+def _launch_id_fault(launch_id: str) -> str | None:
+    if not launch_id:
+        return "is empty; use a new UUID for each launch or, to resume, the launch_id of the launch that is resumed"
     return identifier_fault(launch_id)

@@ -63,7 +63,7 @@ def test_reset_of_a_job_that_another_version_has_stored(tmp_path: Path, ask: Ask
 def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:
     """An excluded trial is marked and does not set the minimum cost, until it is included again."""
     trainer.run(1000)
-    size = trainer.run(1).id.batch_size
+    size = trainer.run(1).batch_size
     job_id = trainer.job_id
     answer = ask("jobs", "exclude-trial", job_id, "2")
     assert answer.startswith(f"Excluded trial 2 of {job_id}, with batch size {size}. ")
@@ -109,7 +109,7 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert ask("jobs", "pin", job_id, "64").endswith(
         "The next launch gets batch size 64, like every launch until it is unpinned; no cost bound.\n"
     )
-    assert [trainer.next().id.batch_size for _ in range(2)] == [64, 64]
+    assert [trainer.next().batch_size for _ in range(2)] == [64, 64]
     shown = ask("jobs", "show", job_id)
     assert row(shown, "pinned") == ["pinned", "64"]
     assert row(shown, "used now")[1].startswith("Batch size 64 is used now")
@@ -131,13 +131,13 @@ def test_paused_search(ask: Ask, trainer: Trainer) -> None:
     assert f"`wattwise jobs resume {job_id}`" in answer
     assert "gets the best known batch size; no cost bound. " in answer
     assert answer.endswith(" with batch size 16.\n")
-    assert [trainer.run(100).id.batch_size for _ in range(3)] == [16, 16, 16]
+    assert [trainer.run(100).batch_size for _ in range(3)] == [16, 16, 16]
     shown = ask("jobs", "show", job_id)
     assert row(shown, "paused") == ["paused", "nothing is tried"]
     assert row(shown, "used now")[1].startswith("Batch size 16 is used now")
     assert row(ask("jobs", "list"), job_id)[1] == "paused"
     assert ask("jobs", "resume", job_id).startswith(f"Resumed {job_id}. The next launch gets one of the batch sizes ")
-    assert trainer.next().id.batch_size != 16
+    assert trainer.next().batch_size != 16
 
 
 def test_baseline(ask: Ask, trainer: Trainer) -> None:
@@ -147,7 +147,7 @@ def test_baseline(ask: Ask, trainer: Trainer) -> None:
     answer = ask("jobs", "baseline", job_id)
     assert answer.startswith(f"Requested a baseline of {job_id}: batch size 16. The next launch gets batch size 16, ")
     assert row(ask("jobs", "show", job_id), "baseline")[1] == "requested: batch size 16, next"
-    assert trainer.next().id.batch_size == 16
+    assert trainer.next().batch_size == 16
     assert not any(line.startswith("baseline") for line in ask("jobs", "show", job_id).splitlines())
     ask("jobs", "pause", job_id)
     assert "waits until the search is resumed" in ask("jobs", "baseline", job_id)

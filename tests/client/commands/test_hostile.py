@@ -111,7 +111,7 @@ def test_watch(
 
     async def states(call: Call) -> AsyncIterator[Message]:
         answer = call.empty()
-        answer.trials.add(id=v1.TrialId(job_id=job, trial_number=1, batch_size=16), reason=ESCAPES)
+        answer.trials.add(id=v1.TrialId(job_id=job, trial_number=1), reason=ESCAPES)
         CHANGES[change](answer)
         yield answer
         gone = refusing(grpc.StatusCode.NOT_FOUND, ESCAPES, reason("ERROR_REASON_JOB_NOT_FOUND"))
@@ -133,7 +133,7 @@ def test_watch_without_end(grpc_server: LiveServer, job: str) -> None:
         for number in itertools.count(1):
             answer = call.empty()
             for each in range(100 * number, 100 * number + 100):
-                identity = v1.TrialId(job_id=job, trial_number=each, batch_size=16)
+                identity = v1.TrialId(job_id=job, trial_number=each)
                 answer.trials.add(id=identity, status=v1.TRIAL_STATUS_RUNNING, reason="x" * 100)
             yield answer
 

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.driver.command import savings_claim
+from wattwise.rpc.client import new_id
 from wattwise.rpc.credentials import Credentials
 
 from tests.client.commands.conftest import Ask, records, row
@@ -197,7 +198,7 @@ def test_a_model_has_its_price(priced: LiveServer, ask: Ask) -> None:
 
 def after_default(trainer: Trainer, cost: float) -> Trainer:
     """The trainer after the first trial of the search, which is one of the default batch size."""
-    assert trainer.run(cost).id.batch_size == trainer.spec.default_batch_size
+    assert trainer.run(cost).batch_size == trainer.spec.default_batch_size
     return trainer
 
 
@@ -405,7 +406,9 @@ def test_trials_by_label(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub
     """--label chooses trials, several of them those with all labels; with an older server, too."""
     trainer = Trainer(stub)
     for host, commit in (("a", "5f0"), ("b", "5f0"), ("a", "9=b")):
-        launch = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, labels={"host": host, "commit": commit})
+        launch = v1.GetNextBatchSizeRequest(
+            job_id=trainer.job_id, launch_id=new_id(), labels={"host": host, "commit": commit}
+        )
         trainer.report(stub.GetNextBatchSize(launch).trial, 10.0)
     words = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial")
     assert ask(*words, "--label", "host=a").split() == ["1", "3"]

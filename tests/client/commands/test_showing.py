@@ -6,6 +6,7 @@ import json
 
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.client.commands.conftest import Ask, records, row
 from tests.jobs import Trainer, monitor_of, power_sample, result
@@ -16,7 +17,9 @@ from tests.terminal import on_terminal, wattwise
 def trainer(stub: v1.BatchSizeOptimizerStub) -> Trainer:
     """A job whose first trial is one of the default, with three epochs; its second is another one."""
     trainer = Trainer(stub, policy="knowledge_gradient")
-    request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, labels={"host": "node7", "commit": "abc"})
+    request = v1.GetNextBatchSizeRequest(
+        job_id=trainer.job_id, launch_id=new_id(), labels={"host": "node7", "commit": "abc"}
+    )
     trial = stub.GetNextBatchSize(request).trial
     for epoch, metric in ((1, 0.5), (2, 0.7), (3, 0.95)):
         trainer.report(trial, 100.0 * epoch, metric=metric, epoch=epoch, time=2.5 * epoch, monitor=monitor_of("nvml"))

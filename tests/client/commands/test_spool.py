@@ -100,7 +100,7 @@ def test_send_tries_refused_trials_again(server: LiveServer, capsys: pytest.Capt
         assert status("send") == 1
         client.delete_job("test-a")
         assert status("send") == 0
-        assert [trial.id.batch_size for trial in client.list_trials("test-a")] == [32]
+        assert [trial.batch_size for trial in client.list_trials("test-a")] == [32]
     assert capsys.readouterr().out.splitlines() == [
         "Delivered: 0; refused: 1; left: 1.",
         "Delivered: 1; refused: 0; left: 0.",

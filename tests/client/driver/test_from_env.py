@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -125,7 +126,7 @@ def test_undecided_trial_is_left_to_the_driver(requested: v1.Trial, server: Live
 def test_second_optimizer_shares_the_trial(requested: v1.Trial, server: LiveServer) -> None:
     """A helper that asks for the batch size does not end the trial of the optimizer that trains."""
     helper = BatchSizeOptimizer.from_env(monitor=StepMonitor())
-    assert helper.get_batch_size() == requested.id.batch_size
+    assert helper.get_batch_size() == requested.batch_size
     bso = BatchSizeOptimizer.from_env(monitor=StepMonitor())
     for _ in bso.epochs():
         bso.on_evaluate(0.95)
@@ -215,7 +216,8 @@ def test_deleted_launch_that_is_not_live(
         client.get_next_batch_size(job_id, launch_id="the second")
         monkeypatch.setenv("WATTWISE_TRIAL_NUMBER", number)
         monkeypatch.setenv("WATTWISE_LAUNCH_ID", "the-driver's" if number == "1" else "the second")
-        client.end_trial(v1.TrialId(job_id=job_id, trial_number=int(number), batch_size=16), v1.END_REASON_ERROR)
+        ended = v1.TrialId(job_id=job_id, launch_id=os.environ["WATTWISE_LAUNCH_ID"], trial_number=int(number))
+        client.end_trial(ended, v1.END_REASON_ERROR)
         client.delete_job(job_id)
         client.register_job(job_spec(job_id=job_id))
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrialDeletedError):
@@ -237,7 +239,7 @@ def test_last_report_is_not_delivered(
     requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the server stays away, one warning names the trial whose report was not delivered."""
-    record = record_of(server.address, requested.id)
+    record = record_of(server.address, requested)
     session = Session(
         server.address,
         requested.id,

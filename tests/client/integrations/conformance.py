@@ -105,7 +105,7 @@ class TrainerConformance:
             v1.END_REASON_OUT_OF_MEMORY,
             v1.END_REASON_TARGET_REACHED,
         ]
-        assert [script.sizes[0] for script in scripts] == [trial.id.batch_size for trial in found]
+        assert [script.sizes[0] for script in scripts] == [trial.batch_size for trial in found]
 
     def test_no_attempt_reaches_the_target(self, grpc_server: LiveServer, client: Client) -> None:
         """After the last attempt the miss is raised, once."""

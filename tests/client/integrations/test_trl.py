@@ -78,6 +78,6 @@ def test_command_of_trl(grpc_server: LiveServer, tmp_path: Path, size: int) -> N
         trainer = sft_trainer(args, callback)
         trainer.train()
     assert bso.target_reached
-    assert bso.trial.id.batch_size == size
+    assert bso.trial.batch_size == size
     # The first evaluation reaches the target.
     assert trainer.state.global_step * size == 6 * 16

@@ -11,7 +11,7 @@ import pytest
 from wattwise import Client, v1
 from wattwise.power.calls import PowerLimitCalls
 
-TRIAL = v1.TrialId(job_id="test-1", batch_size=32, trial_number=1)
+TRIAL = v1.TrialId(job_id="test-1", launch_id="l", trial_number=1)
 
 
 @pytest.fixture

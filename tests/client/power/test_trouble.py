@@ -324,7 +324,7 @@ def test_no_calls_for_a_while_after_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.setblocking(False)
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        trial = v1.TrialId(job_id="j", batch_size=8, trial_number=1)
+        trial = v1.TrialId(job_id="j", launch_id="l", trial_number=1)
         calls = PowerLimitCalls(lambda: Client(address, timeout=0.5, search_timeout=0.0), trial)
         assert calls.acquire() is None
         silent.accept()[0].close()

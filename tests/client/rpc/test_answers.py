@@ -30,7 +30,7 @@ def answering(answer: Any) -> Answer:
     return answered
 
 
-TRIAL = v1.TrialId(job_id="test-answers", batch_size=16, trial_number=1)
+TRIAL = v1.TrialId(job_id="test-answers", launch_id="l", trial_number=1)
 SAMPLE = v1.PowerSample(
     power_setting=v1.PowerSetting(limit_watts_per_gpu=200), time_seconds=1, energy_joules=100, steps=10
 )
@@ -98,7 +98,7 @@ def test_power_limits(grpc_server: LiveServer, changed: dict[str, Any]) -> None:
 
 def test_trial_of_a_registered_job(grpc_server: LiveServer) -> None:
     """A client that has registered a job refuses a trial with a batch size that the job does not list."""
-    change = {"GetNextBatchSize": setting("trial.id", batch_size=48)}
+    change = {"GetNextBatchSize": setting("trial", batch_size=48)}
     with HostileServer(Behaviour("48", change), grpc_server.address) as server, Client(server.address) as client:
         job_id = client.register_job(job_spec()).job.spec.job_id
         with pytest.raises(InvalidAnswerError, match="48, which is not one of 8, 16, 32"):

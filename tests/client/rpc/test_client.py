@@ -84,7 +84,7 @@ def test_metric_that_is_missing(grpc_addr: str) -> None:
             ["result.measurement.metric"],
             "",
         )
-        request = v1.ImportTrialRequest(job_id=trial.id.job_id, launch_id="r", batch_size=trial.id.batch_size)
+        request = v1.ImportTrialRequest(job_id=trial.id.job_id, launch_id="r", batch_size=trial.batch_size)
         request.measurements.add(epoch=1, time_seconds=1, metric=0.0)
         request.measurements.add(epoch=2, time_seconds=2)
         with pytest.raises(InvalidResultError) as refusal:

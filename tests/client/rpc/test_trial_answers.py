@@ -12,7 +12,9 @@ SPEC = v1.JobSpec(job_id="job", batch_sizes=[16, 32], default_batch_size=16, max
 def trial(number: int = 1, last_epoch: int = 0) -> v1.Trial:
     """A trial of the job."""
     return v1.Trial(
-        id=v1.TrialId(job_id="job", batch_size=16, trial_number=number), newest=v1.Measurement(epoch=last_epoch)
+        id=v1.TrialId(job_id="job", launch_id="l", trial_number=number),
+        batch_size=16,
+        newest=v1.Measurement(epoch=last_epoch),
     )
 
 

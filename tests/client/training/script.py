@@ -75,10 +75,10 @@ def begun(address: str, **given: Any) -> BatchSizeOptimizer:
     return bso
 
 
-def record_of(address: str, trial: v1.TrialId, **given: Any) -> TrialRecord:
+def record_of(address: str, trial: v1.Trial, **given: Any) -> TrialRecord:
     """The record of a trial that starts now."""
-    spec = job_spec(**{"job_id": trial.job_id, **given}).to_proto()
-    return TrialRecord(address, spec, new_id(), trial.trial_number, trial.batch_size, time.time())
+    spec = job_spec(**{"job_id": trial.id.job_id, **given}).to_proto()
+    return TrialRecord(address, spec, new_id(), trial.id.trial_number, trial.batch_size, time.time())
 
 
 def epochs(client: Client, trial: v1.TrialId) -> list[int]:

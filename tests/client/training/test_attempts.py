@@ -79,7 +79,7 @@ def test_miss_is_followed_by_another_trial(grpc_addr: str) -> None:
     assert len({request for _, _, _, request, _ in seen}) == 3
     assert bso.target_reached
     found = trials(grpc_addr, bso)
-    assert [trial.id.batch_size for trial in found] == [size for _, _, size, _, _ in seen]
+    assert [trial.batch_size for trial in found] == [size for _, _, size, _, _ in seen]
     assert [trial.end_reason for trial in found] == [
         *[v1.END_REASON_MAX_EPOCHS] * 2,
         v1.END_REASON_TARGET_REACHED,
@@ -162,7 +162,7 @@ def test_healthy_attempts_are_not_refused(watched: WatchedServer) -> None:
     bso = launched(watched.address)
     with pytest.raises(TrainFailError):
         missing(bso, 4)
-    assert len({trial.id.batch_size for trial in trials(watched.address, bso)}) > 2
+    assert len({trial.batch_size for trial in trials(watched.address, bso)}) > 2
     assert watched.events("call refused") == []
 
 
@@ -393,7 +393,7 @@ def test_checkpoint_that_an_attempt_loads(grpc_addr: str) -> None:
     first.close(v1.END_REASON_PREEMPTED)
     again = launched(grpc_addr, job_id=first.trial.id.job_id)
     with Client(grpc_addr) as client:
-        client.set_pinned_batch_size(first.trial.id.job_id, first.trial.id.batch_size)
+        client.set_pinned_batch_size(first.trial.id.job_id, first.trial.batch_size)
     numbers: list[tuple[int, int]] = []
     for attempt in again.attempts():
         if not numbers:

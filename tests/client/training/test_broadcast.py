@@ -154,7 +154,7 @@ def test_ranks_train_every_attempt_together(server: LiveServer) -> None:
     *attempts, reached = first
     assert reached
     found = all_trials(server)
-    assert [(number, size) for number, size, *_ in attempts] == [(t.id.trial_number, t.id.batch_size) for t in found]
+    assert [(number, size) for number, size, *_ in attempts] == [(t.id.trial_number, t.batch_size) for t in found]
     assert [rest for _, _, *rest in attempts] == [[0, RANKS, [1, 2]], [1, RANKS, [1, 2]], [2, RANKS, [1]]]
     assert [trial.end_reason for trial in found] == [
         *[v1.END_REASON_MAX_EPOCHS] * 2,
@@ -179,7 +179,7 @@ def test_fallback_on_all_ranks(server: LiveServer) -> None:
     server.start()
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 2
-    assert [(trial.id.batch_size, trial.end_reason) for trial in all_trials(server)] == [
+    assert [(trial.batch_size, trial.end_reason) for trial in all_trials(server)] == [
         (32, v1.END_REASON_MAX_EPOCHS),
         (32, v1.END_REASON_TARGET_REACHED),
     ]

@@ -117,7 +117,7 @@ def test_order_of_calls(grpc_addr: str) -> None:
 def test_asking_twice_is_one_trial(grpc_addr: str) -> None:
     """get_batch_size gives the same batch size however often it is called."""
     with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor()) as bso:
-        assert bso.get_batch_size() == bso.get_batch_size() == bso.trial.id.batch_size
+        assert bso.get_batch_size() == bso.get_batch_size() == bso.trial.batch_size
         with Client(grpc_addr) as client:
             assert client.get_job(bso.trial.job.spec.job_id).job.num_trials == 1
 

@@ -51,7 +51,7 @@ def test_steps_of_an_epoch(grpc_addr: str) -> None:
     """`steps` asks for the batch size, and counts its steps over all ranks."""
     with training(grpc_addr) as bso:
         assert bso.steps(1600) == 100
-        assert bso.trial.id.batch_size == 16
+        assert bso.trial.batch_size == 16
         with pytest.raises(InvalidArgumentError):
             bso.steps(0)
 

@@ -118,7 +118,7 @@ def test_trial_is_delivered_by_the_next_launch(stopped: LiveServer) -> None:
     with Client(stopped.address) as client:
         first, _ = client.list_trials("test-night")
         assert epochs(client, first.id) == [1, 2]
-    assert (first.origin, first.id.batch_size) == (v1.TRIAL_ORIGIN_IMPORTED, 8)
+    assert (first.origin, first.batch_size) == (v1.TRIAL_ORIGIN_IMPORTED, 8)
     assert (first.end_reason, first.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert (first.newest.time_seconds, first.newest.energy_joules, list(first.monitor.kinds)) == (
         2,
@@ -419,9 +419,9 @@ def test_answer_that_does_not_arrive(server: LiveServer) -> None:
         bso.close()
     with Client(server.address) as client:
         unanswered, imported = client.list_trials(bso.trial.id.job_id)
-    assert (unanswered.id.batch_size, unanswered.newest.epoch) == (16, 0)
+    assert (unanswered.batch_size, unanswered.newest.epoch) == (16, 0)
     assert unanswered.end_reason == v1.END_REASON_PREEMPTED
-    assert (imported.id.batch_size, imported.newest.epoch) == (8, 2)
+    assert (imported.batch_size, imported.newest.epoch) == (8, 2)
     assert spooled() == []
 
 

@@ -280,7 +280,7 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
     caplog.set_level(logging.INFO, logger="wattwise")
     with Client(server.address) as client:
         job = client.register_job(job_spec()).job
-        record = record_of(server.address, v1.TrialId(job_id=job.spec.job_id))
+        record = record_of(server.address, v1.Trial(id=v1.TrialId(job_id=job.spec.job_id)))
         trial = client.get_next_batch_size(job.spec.job_id, launch_id=record.launch_id).trial.id
     session = Session(server.address, trial, Journal(record), beat_seconds=math.inf, launch_id=record.launch_id)
     session.start()

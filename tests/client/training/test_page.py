@@ -40,7 +40,7 @@ def test_attempts(grpc_addr: str) -> None:
     }
     exec(second, given)  # noqa: S102 - our own code
     assert given["model"] == 8
-    assert given["loader"] == given["bso"].trial.id.batch_size
+    assert given["loader"] == given["bso"].trial.batch_size
 
 
 def test_loop_that_counts_steps(grpc_addr: str) -> None:

@@ -268,8 +268,8 @@ def test_trial_of_a_checkpoint_takes_the_place_of_a_new_one(grpc_addr: str) -> N
         bso.get_batch_size()
         new = bso.trial.id
         assert new.trial_number != first.trial.id.trial_number
-        if new.batch_size != first.trial.id.batch_size:
-            with pytest.raises(ResumeError, match=str(first.trial.id.batch_size)):
+        if bso.trial.batch_size != first.trial.batch_size:
+            with pytest.raises(ResumeError, match=str(first.trial.batch_size)):
                 bso.load_state_dict(state)
             return
         bso.load_state_dict(state)

@@ -242,7 +242,7 @@ def test_refused_trial_blocks_nothing(server: LiveServer, caplog: pytest.LogCapt
         assert deliver_files(client, paths, 10.0)[:2] == (2, 1)
         assert deliver_files(client, paths, 10.0)[:2] == (0, 0)
         assert deliver_files(client, paths, 10.0, refused_before=True)[:2] == (0, 1)
-        assert [each.id.batch_size for each in client.list_trials("test-refused")] == [16, 8]
+        assert [each.batch_size for each in client.list_trials("test-refused")] == [16, 8]
     (record,) = spooled()
     assert (record.batch_size, "batch_size" in record.refusal) == (32, True)
     assert "wattwise spool" in caplog.text

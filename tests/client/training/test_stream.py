@@ -16,7 +16,7 @@ from wattwise.training.stream import ResultStream
 from tests.client.rpc.middlebox import Middlebox
 from tests.live_server import LiveServer
 
-TRIAL = v1.TrialId(job_id="test-stream", batch_size=16, trial_number=1)
+TRIAL = v1.TrialId(job_id="test-stream", launch_id="l", trial_number=1)
 
 NO_STREAMS = bytes.fromhex("000006040000000000000300000000000000040100000000")
 """HTTP/2: settings that allow no streams, and the acknowledgement of the client's. A call waits, and does not fail."""

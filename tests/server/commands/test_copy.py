@@ -199,7 +199,7 @@ def test_a_server_on_the_copy_decides_the_same(file: Path, postgres_url: str, tm
         ).trials
         assert len(listed) == 4
         assert all(trial.lease_expire_time.seconds >= began + 999 for trial in listed), "each has a whole lease"
-        gone = v1.TrialId(job_id="test-copied-deleted", batch_size=8, trial_number=2, launch_id="still-runs")
+        gone = v1.TrialId(job_id="test-copied-deleted", trial_number=2, launch_id="still-runs")
         for live in (old, new):
             assert live.trainer.Heartbeat(v1.HeartbeatRequest(trial=gone)).decision.stop_train
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import atheris
+from wattwise.rpc.client import new_id
 
 with atheris.instrument_imports(include=["wattwise_server"]):
     from wattwise_server.app import run
@@ -108,7 +109,7 @@ class Guided:
             await admin.DeleteJob(v1.DeleteJobRequest(job_id=job.spec.job_id))
         for spec in (BASE_SPEC, VICTIM_SPEC):
             await trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
-        answer = await trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=BASE))
+        answer = await trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=BASE, launch_id=new_id()))
         trial: v1.TrialId = answer.trial.id
         return trial
 

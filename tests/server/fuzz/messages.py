@@ -103,6 +103,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial)),
         v1.HeartbeatRequest(trial=trial),
         v1.EndTrialRequest(trial=trial, reason=v1.END_REASON_ERROR),
+        v1.LookupTrialRequest(job_id=BASE, launch_id=trial.launch_id),
         v1.AcquirePowerLimitRequest(trial=trial),
         v1.ReportPowerProfileRequest(trial=trial, samples=[power_sample(250), power_sample(225, energy=90)]),
         v1.GetJobRequest(job_id=BASE),
@@ -117,7 +118,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
             measurements=[v1.Measurement(epoch=1, time_seconds=1, energy_joules=100, metric=0.95)],
             end_reason=v1.END_REASON_COMPLETED,
         ),
-        v1.GetNextBatchSizeRequest(job_id=BASE, labels={"host": "node-7"}),
+        v1.GetNextBatchSizeRequest(job_id=BASE, launch_id=new_id(), labels={"host": "node-7"}),
         v1.ListJobsRequest(
             order=v1.JOB_ORDER_ATTENTION, states=[v1.JOB_STATE_RUNNING], contains="u", with_summaries=True
         ),

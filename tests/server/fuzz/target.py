@@ -14,6 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.app import MAX_REQUEST_BYTES
 
 from tests.live_server import LiveServer
@@ -95,7 +96,7 @@ class Target:
                 admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job.spec.job_id))
         for spec in (BASE_SPEC, VICTIM_SPEC):
             trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
-        self.trial = trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=BASE)).trial.id
+        self.trial = trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=BASE, launch_id=new_id())).trial.id
 
     def close(self) -> None:
         """Closes the file; the log must have no error."""

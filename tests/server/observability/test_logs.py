@@ -115,7 +115,7 @@ def test_reports_are_logged_at_debug_only(watched: WatchedServer) -> None:
 
 def test_refused_call_is_logged_with_the_id_that_its_client_sees(watched: WatchedServer) -> None:
     """The call id of the error is that of the line: the client's own, or else one of the server's."""
-    trial = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
+    trial = v1.TrialId(job_id="nobody", launch_id="l", trial_number=3)
     request = v1.HeartbeatRequest(trial=trial)
     with refused() as own:
         watched.trainer.Heartbeat(request, metadata=(("x-request-id", "nightly-7"),))

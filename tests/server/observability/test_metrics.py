@@ -14,6 +14,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.jobs import Trainer, job_spec, monitor_of, result
 from tests.refusals import refused
@@ -28,7 +29,7 @@ def test_calls_are_counted_by_method_and_status(watched: WatchedServer) -> None:
     job.run(20.0)
     for _ in range(3):
         with refused():
-            job.report(v1.Trial(id=v1.TrialId(job_id="nobody", trial_number=1, batch_size=8)), 1.0)
+            job.report(v1.Trial(id=v1.TrialId(job_id="nobody", launch_id="l", trial_number=1)), 1.0)
     wait_until(lambda: watched.figure("wattwise_calls_total", code="NOT_FOUND") == 3)
     for method in ("RegisterJob", "GetNextBatchSize", "ReportResult"):
         assert watched.figure("wattwise_calls_total", method=method, code="OK") == 1
@@ -151,9 +152,9 @@ def test_cancelled_and_expired_calls_are_counted(watched: WatchedServer) -> None
     with suppress(grpc.RpcError):
         list(watched.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=0.3))
     wait_until(lambda: watched.figure("wattwise_calls_total", code="DEADLINE_EXCEEDED") == 1)
-    request = v1.GetNextBatchSizeRequest(job_id=job.job_id)
+    requests = [v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id()) for _ in range(80)]
     # As many as one connection may have, so that none waits for the end of another.
-    pending = [watched.trainer.GetNextBatchSize.future(request) for _ in range(80)]
+    pending = [watched.trainer.GetNextBatchSize.future(request) for request in requests]
     for call in pending[::2]:
         call.cancel()
     for call in pending[1::2]:
@@ -222,7 +223,9 @@ def test_series_do_not_follow_callers(tmp_path: Path, callers: int) -> None:
             )
             job_id = f'test-{number}"}} 1 # TYPE wattwise_{number} counter \\'
             trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id)), metadata=metadata)
-            request = v1.GetNextBatchSizeRequest(job_id=job_id, labels={f"key-{number}": f'"value-{number}'})
+            request = v1.GetNextBatchSizeRequest(
+                job_id=job_id, launch_id=new_id(), labels={f"key-{number}": f'"value-{number}'}
+            )
             trial = trainer.GetNextBatchSize(request, metadata=metadata).trial
             monitor = monitor_of(f"monitor-{number}")
             trainer.ReportResult(v1.ReportResultRequest(result=result(trial, 1.0, monitor=monitor)), metadata=metadata)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.observability.events import Event, Notification, Observers
 from wattwise_server.store.open import open_store
@@ -57,7 +58,7 @@ async def test_failing_observer_is_logged_and_disturbs_nothing(
     async with open_store(f"sqlite:///{tmp_path / 'observed.db'}", clock, observers) as store:
         optimizer = Optimizer(store, clock, observer=observers)
         assert (await optimizer.register(draft("j-1")))[1]
-        trial, _ = await optimizer.next_trial("j-1", "")
+        trial, _ = await optimizer.next_trial("j-1", new_id())
         assert trial.number == 1
         observers.counted(*await store.content())
     messages = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as otlp_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.jobs import Trainer
 from tests.refusals import refused
@@ -66,12 +67,12 @@ def test_every_call_is_a_span(watched: WatchedServer, collector: Collector, monk
     watched.start()
     job = Trainer(watched.trainer)
     parent = (("traceparent", f"00-{TRACE_ID}-{PARENT_ID}-01"), ("x-request-id", "nightly-7"))
-    request = v1.GetNextBatchSizeRequest(job_id=job.job_id)
+    request = v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id())
     trial = watched.trainer.GetNextBatchSize(request, metadata=parent).trial
     beat = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial.id))
     assert not list(watched.trainer.StreamResults(iter([beat])))
     with refused():
-        job.report(v1.Trial(id=v1.TrialId(job_id="nobody", trial_number=7, batch_size=8)), 1.0)
+        job.report(v1.Trial(id=v1.TrialId(job_id="nobody", launch_id="l", trial_number=7)), 1.0)
     assert watched.stop() == 0
     register, following, stream, report = sorted(collector.spans, key=lambda span: span.start_time_unix_nano)
     assert collector.services == {"wattwise"}

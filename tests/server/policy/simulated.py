@@ -77,7 +77,7 @@ class SimulatedJob:
 
     def _dispatched(self, batch_size: int, origin: TrialOrigin, role: PruningGtsTrial | None) -> Trial:
         self.trials += 1
-        trial = Trial(self.spec.job_id, self.trials, batch_size, origin, role, NOW)
+        trial = Trial(self.spec.job_id, self.trials, batch_size, origin, role, NOW, str(self.trials))
         self.search = observe(self.policy, self.spec, self.search, Dispatched(trial))
         return trial
 

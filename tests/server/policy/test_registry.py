@@ -126,7 +126,7 @@ def test_one_file_and_one_message_add_a_policy(server: Path, tmp_path: Path) -> 
         chosen = []
         for cost in (40.0, 20.0, 30.0, 50.0, 25.0):
             trial = job.next()
-            chosen.append(trial.id.batch_size)
+            chosen.append(trial.batch_size)
             job.report(trial, cost)
         assert chosen == [8, 16, 32, 64, 16]
         known = live.admin.GetJob(v1.GetJobRequest(job_id=job.job_id))

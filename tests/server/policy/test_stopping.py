@@ -72,7 +72,7 @@ def test_order_of_the_rule(metric: float, epoch: int, bound: float | None, end: 
 
 def a_trial(**fields: Any) -> Trial:
     """A running trial."""
-    return Trial("job", 3, 16, TrialOrigin.SEARCH, None, datetime.now(timezone.utc))._replace(**fields)
+    return Trial("job", 3, 16, TrialOrigin.SEARCH, None, datetime.now(timezone.utc), "launch 3")._replace(**fields)
 
 
 def test_trial_has_the_cost_of_its_newest_measurement() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wattwise.rpc.client import new_id
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import Change, JobSpec, Search
@@ -66,16 +67,16 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) -> None:
     """The epochs of one trial decide the next batch size; restarts and repeated reports change nothing."""
     await site.optimizer.register(draft(policy="CAREFUL"))
-    first, _ = await site.optimizer.next_trial("j", "")
+    first, _ = await site.optimizer.next_trial("j", new_id())
     for epoch in (1, 2, 2, 3):
         await report(site, first.key, epoch)
-    second, why = await site.optimizer.next_trial("j", "")
+    second, why = await site.optimizer.next_trial("j", new_id())
     assert (second.batch_size, why) == (16, "3 epochs were seen")
     await site.open()
     for epoch in (4, 6):
         await report(site, first.key, epoch)
     await site.open()
-    third, why = await site.optimizer.next_trial("j", "")
+    third, why = await site.optimizer.next_trial("j", new_id())
     assert (third.batch_size, why) == (32, "5 epochs were seen")
     async with site.store.transaction("j") as tx:
         assert tx.job is not None
@@ -85,9 +86,9 @@ async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) 
 async def test_last_epoch_is_observed_before_the_end(site: Site) -> None:
     """The newest epoch is among those that the policy has seen when the trial has succeeded."""
     await site.optimizer.register(draft(policy="CAREFUL"))
-    trial, _ = await site.optimizer.next_trial("j", "")
+    trial, _ = await site.optimizer.next_trial("j", new_id())
     assert (await report(site, trial.key, 1, metric=0.95)).stop_train
-    assert (await site.optimizer.next_trial("j", ""))[1] == "1 epochs were seen"
+    assert (await site.optimizer.next_trial("j", new_id()))[1] == "1 epochs were seen"
 
 
 async def test_unknown_policy_is_refused_with_the_known_ones(site: Site) -> None:

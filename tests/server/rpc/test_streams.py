@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.rpc.streams import TrialStream
 
 from tests.jobs import Trainer, result
@@ -202,7 +203,9 @@ async def test_trainers_that_leave_as_they_are_stopped(server: LiveServer) -> No
         trainer, control = v1.BatchSizeOptimizerStub(channel), v1.JobControlStub(channel)
         streams = []
         for _ in range(30):
-            trial = (await trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))).trial
+            trial = (
+                await trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id()))
+            ).trial
             streams.append(trainer.StreamResults())
             await streams[-1].write(v1.StreamResultsRequest(result=result(trial, 1.0, 0.1)))
             await streams[-1].read()
@@ -232,12 +235,12 @@ async def test_stop_that_cannot_be_pushed(tmp_path: Path) -> None:
     site = Site(tmp_path / "wattwise.db")
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", "")
+    trial, _ = await site.optimizer.next_trial("j", new_id())
     context: Any = _Left()
     before, pushing = asyncio.all_tasks(), set[asyncio.Task[Any]]()
 
     async def requests() -> AsyncIterator[v1.StreamResultsRequest]:
-        trial_id = v1.TrialId(job_id="j", trial_number=trial.number, batch_size=trial.batch_size)
+        trial_id = v1.TrialId(job_id="j", launch_id=trial.launch_id)
         yield v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial_id))
         pushing.update(asyncio.all_tasks() - before)
         await site.administration.delete_job("j")
@@ -250,10 +253,10 @@ async def test_stop_that_cannot_be_pushed(tmp_path: Path) -> None:
 
 def test_refused_stream_is_logged_with_its_trial(watched: WatchedServer) -> None:
     """The log line of a stream names the trial of its first message."""
-    key = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
+    key = v1.TrialId(job_id="nobody", launch_id="l", trial_number=3)
     request = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=key))
     with refused():
         list(watched.trainer.StreamResults(iter([request]), metadata=(("x-request-id", "nightly-7"),)))
     (line,) = watched.events("call refused")
-    assert (line["method"], line["job"], line["trial"], line["batch_size"]) == ("StreamResults", "nobody", 3, 8)
+    assert (line["method"], line["job"], line["trial"]) == ("StreamResults", "nobody", 3)
     assert line["call_id"] == "nightly-7"

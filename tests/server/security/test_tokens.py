@@ -19,6 +19,7 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.commands.main import main
+from wattwise.rpc.client import new_id
 from wattwise_server.errors import StartError, UnauthenticatedError
 from wattwise_server.security.token_book import TokenBook
 from wattwise_server.security.token_file import add_token, read_tokens
@@ -398,7 +399,7 @@ def test_revoked_token_ends_streams(guarded: LiveServer, file: Path) -> None:
     wait_until(lambda: gets_in(guarded, leaving) and gets_in(guarded, admin))
     job = v1.RegisterJobRequest(job=job_spec(job_id="team-a-1", job_id_prefix="team-a"))
     guarded.trainer.RegisterJob(job, metadata=bearing(admin))
-    ask = v1.GetNextBatchSizeRequest(job_id="team-a-1")
+    ask = v1.GetNextBatchSizeRequest(job_id="team-a-1", launch_id=new_id())
     trial = guarded.trainer.GetNextBatchSize(ask, metadata=bearing(admin)).trial
     messages: queue.SimpleQueue[v1.StreamResultsRequest] = queue.SimpleQueue()
     stream = guarded.trainer.StreamResults(iter(messages.get, None), metadata=bearing(leaving))
@@ -439,7 +440,7 @@ def test_stream_ends_with_the_server(guarded: LiveServer, file: Path) -> None:
     admin = issue(file, Role.ADMIN, "")
     wait_until(lambda: gets_in(guarded, admin))
     guarded.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id="test-end")), metadata=bearing(admin))
-    ask = v1.GetNextBatchSizeRequest(job_id="test-end")
+    ask = v1.GetNextBatchSizeRequest(job_id="test-end", launch_id=new_id())
     trial = guarded.trainer.GetNextBatchSize(ask, metadata=bearing(admin)).trial
     messages: queue.SimpleQueue[v1.StreamResultsRequest] = queue.SimpleQueue()
     stream = guarded.trainer.StreamResults(iter(messages.get, None), metadata=bearing(admin))

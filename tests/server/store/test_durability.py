@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -26,11 +27,11 @@ def choices(server: LiveServer, *, restarts: bool, **fields: Any) -> list[int]:
         if restarts and number % 4 == 0:
             server.kill()
             server.start()
-        sizes.append(trial.id.batch_size)
+        sizes.append(trial.batch_size)
         if rng.random() < 0.1:
             job.report(trial, 30.0, metric=0.1, epoch=10)
         else:
-            job.report(trial, abs(trial.id.batch_size - 30) + rng.random() * 40 + 20)
+            job.report(trial, abs(trial.batch_size - 30) + rng.random() * 40 + 20)
     return sizes
 
 
@@ -147,7 +148,8 @@ def test_cancelled_call_is_committed_all_the_same(server: LiveServer) -> None:
     """Cancelled calls leave no incomplete trial, and the trial numbers have no gap."""
     job = Trainer(server.trainer)
     pending = [
-        server.trainer.GetNextBatchSize.future(v1.GetNextBatchSizeRequest(job_id=job.job_id)) for _ in range(100)
+        server.trainer.GetNextBatchSize.future(v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id()))
+        for _ in range(100)
     ]
     for call in pending[::2]:
         call.cancel()

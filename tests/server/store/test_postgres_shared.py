@@ -12,7 +12,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.domain import EndReason, GpuGroup, Job, Measurement, PowerSample, TrialKey, TrialStatus
+from wattwise_server.domain import EndReason, GpuGroup, Job, Measurement, PowerSample, TrialStatus
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
 from wattwise_server.store.base import JobList, TrialList
 from wattwise_server.store.cache import CachedJob
@@ -233,7 +233,7 @@ async def test_texts_with_nul_equal_none(postgres_url: str) -> None:
         assert await job_of(store, "j\0") is None
         assert await store.jobs(JobList("j\0"), 0, 10) == []
         assert await store.trials(TrialList("\0"), (), 10) == []
-        assert not await store.was_deleted(TrialKey("j\0", 8, 1, "\0"))
+        assert not await was_launch_deleted(store, "j\0", "\0", None)
         assert await store.queries.versions(["j", "j\0"]) == {"j": 1}
         async with store.transaction("j") as tx:
             assert await tx.trial_of_launch("request\0") is None

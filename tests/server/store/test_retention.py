@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.domain import EndReason, TrialKey
 from wattwise_server.errors import ServiceError
 from wattwise_server.usecases.report import Report
@@ -121,7 +122,7 @@ async def test_only_measurements_of_trials_that_ended_long_ago_are_deleted(tmp_p
     site = Site(tmp_path / "store.db", keep_measurements_days=2)
     await site.open()
     await site.optimizer.register(draft(num_pruning_rounds=0))
-    keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(6)]
+    keys = [(await site.optimizer.next_trial("j", new_id()))[0].key for _ in range(6)]
     decided, ended, preempted, lost, running, recent = keys
     for key in keys:
         await report(site, key, 1)
@@ -163,7 +164,7 @@ async def test_nothing_is_deleted_by_default(tmp_path: Path) -> None:
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", "")
+    trial, _ = await site.optimizer.next_trial("j", new_id())
     await report(site, trial.key, 1, metric=0.95)
     site.now += 10_000 * DAY
     await site.optimizer.prune()
@@ -176,7 +177,7 @@ async def test_measurements_are_deleted_in_small_commits(tmp_path: Path) -> None
     site = Site(tmp_path / "store.db", keep_measurements_days=1)
     await site.open()
     await site.optimizer.register(draft())
-    await site.optimizer.next_trial("j", "")
+    await site.optimizer.next_trial("j", new_id())
     await site.close()
     lengths = dict.fromkeys(range(1, 1201), 3) | {700: 1700}
     with closing(sqlite3.connect(site.file, isolation_level=None)) as connection:

@@ -83,10 +83,6 @@ class InTurns:
         async with store.transaction(job_id) as tx:
             yield tx
 
-    async def was_deleted(self, key: TrialKey) -> bool:
-        """By the next store."""
-        return await next(self._turns).was_deleted(key)
-
     async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         """By the next store."""
         return await next(self._turns).jobs(wanted, after, limit)

@@ -13,6 +13,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.config import Factors
 from wattwise_server.domain import ComputedUsage, ListedJob, Measurement
 from wattwise_server.errors import StorageUnavailableError
@@ -122,7 +123,9 @@ def test_trials_are_filtered_by_label(grpc_stub: Stub, admin: PeopleStub) -> Non
     """Pages and their total have the trials with all labels; labels that no launch may have are refused."""
     job = Trainer(grpc_stub)
     for host in ("a", "b", "a"):
-        launch = v1.GetNextBatchSizeRequest(job_id=job.job_id, labels={"host": host, "commit": "5f0"})
+        launch = v1.GetNextBatchSizeRequest(
+            job_id=job.job_id, launch_id=new_id(), labels={"host": host, "commit": "5f0"}
+        )
         job.report(grpc_stub.GetNextBatchSize(launch).trial, 100.0)
     job.run(100.0)
     request = v1.ListTrialsRequest(job_id=job.job_id, page_size=1, with_total_size=True, labels={"host": "a"})
@@ -367,9 +370,9 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft())
-    delivered, _ = await site.optimizer.next_trial("j", "")
+    delivered, _ = await site.optimizer.next_trial("j", new_id())
     await report(site, delivered.key, 3, metric=0.95)
-    running, _ = await site.optimizer.next_trial("j", "")
+    running, _ = await site.optimizer.next_trial("j", new_id())
     await report(site, running.key, 1)
     await report(site, running.key, 2)
     listed, _ = await site.administration.trials(TrialList("j"), (), 10)
@@ -390,7 +393,7 @@ async def test_list_goes_on_behind_a_job_that_is_deleted_meanwhile(
     await site.open()
     for job_id in ("j-a", "j-b", "j-c", "j-d"):
         await site.optimizer.register(draft(job_id))
-        await site.optimizer.next_trial(job_id, "")
+        await site.optimizer.next_trial(job_id, new_id())
     read = site.store.trials
 
     async def read_and_delete(wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
@@ -441,7 +444,7 @@ async def test_leases_begin_again_after_a_failed_commit(tmp_path: Path) -> None:
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", "")
+    trial, _ = await site.optimizer.next_trial("j", new_id())
     with closing(sqlite3.connect(site.file)) as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON measurements BEGIN SELECT RAISE(ABORT, 'full'); END")
         site.now += timedelta(hours=2)
@@ -459,9 +462,9 @@ async def test_missed_target_names_the_command_that_helps(tmp_path: Path) -> Non
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft(max_epochs=1))
-    missed, _ = await site.optimizer.next_trial("j", "")
+    missed, _ = await site.optimizer.next_trial("j", new_id())
     assert "wattwise jobs show j" in (await report(site, missed.key, 1)).message
-    reached, _ = await site.optimizer.next_trial("j", "")
+    reached, _ = await site.optimizer.next_trial("j", new_id())
     assert "wattwise jobs" not in (await report(site, reached.key, 1, metric=0.95)).message
     await site.close()
 

@@ -159,7 +159,7 @@ def test_readmitted_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimi
     assert statuses(admin.GetJob(v1.GetJobRequest(job_id=job.job_id))) == {8: "PRUNED"}
     assert not statuses(readmit(admin, job, 8))
     trial = job.next()
-    assert (trial.id.batch_size, trial.pruning_gts.role) == (8, v1.PRUNING_GTS_ROLE_EXPLORATION)
+    assert (trial.batch_size, trial.pruning_gts.role) == (8, v1.PRUNING_GTS_ROLE_EXPLORATION)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -169,13 +169,13 @@ def test_banned_batch_size_is_never_chosen(
     """Not by any policy, not for concurrent trials, not as the cheapest one known, nor as the default."""
     job = Trainer(grpc_stub, policy=policy, num_pruning_rounds=1)
     first = spend(job, 1.0)
-    assert first.id.batch_size == 16
+    assert first.batch_size == 16
     state = ban(admin, job, 16)
     assert statuses(state) == {16: "BANNED"}
     assert not state.job.HasField("min_cost")
     job.next()
     for _ in range(12):
-        assert spend(job, 50.0).id.batch_size != 16
+        assert spend(job, 50.0).batch_size != 16
     with refusing("NOT_POSSIBLE_NOW"):
         admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     state = ban(admin, job, 16, banned=False)
@@ -188,7 +188,7 @@ def test_last_batch_size_cannot_be_banned(grpc_stub: v1.BatchSizeOptimizerStub, 
     ban(admin, job, 16)
     with refusing("NOT_POSSIBLE_NOW"):
         ban(admin, job, 32)
-    assert job.next().id.batch_size == 32
+    assert job.next().batch_size == 32
 
 
 @pytest.mark.parametrize("batch_size", [17, 0])
@@ -219,13 +219,13 @@ def test_pinned_batch_size_is_what_every_launch_gets(
     assert statuses(pin(admin, job, 64)) == {64: "PINNED BANNED"}
     for _ in range(3):
         trial = job.next()
-        assert (trial.id.batch_size, trial.origin) == (64, v1.TRIAL_ORIGIN_REQUESTED)
+        assert (trial.batch_size, trial.origin) == (64, v1.TRIAL_ORIGIN_REQUESTED)
         job.report(trial, 500.0)
     assert statuses(pin(admin, job, 8)) == {8: "PINNED", 64: "BANNED"}
     assert statuses(pin(admin, job, None)) == {64: "BANNED"}
     assert not statuses(ban(admin, job, 64, banned=False))
     trial = job.next()
-    assert trial.id.batch_size != 64 or trial.origin != v1.TRIAL_ORIGIN_REQUESTED
+    assert trial.batch_size != 64 or trial.origin != v1.TRIAL_ORIGIN_REQUESTED
     pin(admin, job, 8)
     assert statuses(ban(admin, job, 8)) == {8: "PINNED BANNED"}
 
@@ -262,7 +262,7 @@ def test_requested_trial_is_never_stopped_at_the_bound(
     pin(admin, job, None)
     admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     baseline = job.next()
-    assert baseline.id.batch_size == 16
+    assert baseline.batch_size == 16
     assert not job.report(baseline, 500.0, metric=0.1).stop_train
     assert job.report(baseline, 900.0, epoch=2).converged
 
@@ -272,15 +272,18 @@ def test_paused_job_without_its_default_gets_the_nearest(
 ) -> None:
     """Nothing is explored while a job is paused, even if its default is banned; the reason says what was chosen."""
     job = Trainer(grpc_stub)
-    request = v1.GetNextBatchSizeRequest(job_id=job.job_id)
+
+    def dispatched() -> v1.GetNextBatchSizeResponse:
+        return grpc_stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id()))
+
     admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
-    assert grpc_stub.GetNextBatchSize(request).reason.startswith("the default;")
+    assert dispatched().reason.startswith("the default;")
     ban(admin, job, 16)
-    answers = [grpc_stub.GetNextBatchSize(request) for _ in range(3)]
-    assert [(each.trial.id.batch_size, each.trial.origin) for each in answers] == [(8, v1.TRIAL_ORIGIN_REQUESTED)] * 3
+    answers = [dispatched() for _ in range(3)]
+    assert [(each.trial.batch_size, each.trial.origin) for each in answers] == [(8, v1.TRIAL_ORIGIN_REQUESTED)] * 3
     assert "the nearest to the default, 16" in answers[0].reason
     pin(admin, job, 32)
-    assert grpc_stub.GetNextBatchSize(request).reason == "pinned"
+    assert dispatched().reason == "pinned"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -288,11 +291,11 @@ def test_paused_job_tries_nothing(grpc_stub: v1.BatchSizeOptimizerStub, admin: P
     """Launches get the default, and once something is known the best batch size; the search goes on afterwards."""
     job = Trainer(grpc_stub, policy=policy)
     assert admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True)).job.paused
-    assert [spend(job, 100.0).id.batch_size for _ in range(3)] == [16, 16, 16]
+    assert [spend(job, 100.0).batch_size for _ in range(3)] == [16, 16, 16]
     pin(admin, job, 32)
-    assert spend(job, 20.0).id.batch_size == 32
+    assert spend(job, 20.0).batch_size == 32
     pin(admin, job, None)
-    assert [spend(job, 20.0).id.batch_size for _ in range(3)] == [32, 32, 32]
+    assert [spend(job, 20.0).batch_size for _ in range(3)] == [32, 32, 32]
     assert not admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=False)).job.paused
     assert job.next().origin != v1.TRIAL_ORIGIN_REQUESTED
 
@@ -312,7 +315,7 @@ def test_baseline_is_one_launch_of_the_default(
             v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id())
         ).job.baseline_requested
     baseline = spend(job, 15.0)
-    assert (baseline.id.batch_size, baseline.origin) == (16, v1.TRIAL_ORIGIN_REQUESTED)
+    assert (baseline.batch_size, baseline.origin) == (16, v1.TRIAL_ORIGIN_REQUESTED)
     assert not admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.baseline_requested
     assert job.next().origin != v1.TRIAL_ORIGIN_REQUESTED
 
@@ -379,13 +382,13 @@ def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: Pe
     shown = admin.RequestBaseline(every).job
     assert (shown.baseline_every, shown.baseline_requested) == (3, False)
     pin(admin, job, 8)
-    sizes = [spend(job, 5.0).id.batch_size for _ in range(2)]
+    sizes = [spend(job, 5.0).batch_size for _ in range(2)]
     pin(admin, job, None)
     trials = [spend(job, 5.0) for _ in range(6)]
-    sizes += [trial.id.batch_size for trial in trials]
+    sizes += [trial.batch_size for trial in trials]
     requested = [trial.id.trial_number for trial in trials if trial.origin == v1.TRIAL_ORIGIN_REQUESTED]
     assert (sizes[:2], requested) == ([8, 8], [6, 9])
-    assert {trial.id.batch_size for trial in trials if trial.id.trial_number in requested} == {16}
+    assert {trial.batch_size for trial in trials if trial.id.trial_number in requested} == {16}
     events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=[v1.EVENT_KIND_BASELINE_REQUESTED])).events
     assert [event.message for event in events] == ["baselines scheduled: batch size 16: one launch in 3"]
     every.every, every.request_id = 0, new_id()
@@ -461,7 +464,7 @@ def test_policy_of_a_job_with_prior_jobs_can_be_changed(
     for policy, parameters in (("knowledge_gradient", {"prior_job_ids": [prior.job_id]}), (None, {}), ("gts", {})):
         set_policy(job.spec, policy, **parameters)
         assert not grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec)).created
-    assert spend(job, 10.0).id.batch_size == 16
+    assert spend(job, 10.0).batch_size == 16
 
 
 def test_trial_before_a_reset_cannot_be_included(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
@@ -494,7 +497,7 @@ def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStu
     [
         lambda admin: admin.ResetJob(v1.ResetJobRequest(job_id="unknown", request_id=new_id())),
         lambda admin: admin.SetTrialExcluded(
-            v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id="unknown"), excluded=False)
+            v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id="unknown", trial_number=1), excluded=False)
         ),
         lambda admin: admin.SetBatchSizeBanned(
             v1.SetBatchSizeBannedRequest(job_id="unknown", batch_size=8, banned=True)
@@ -566,7 +569,7 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
     site, changes = Site(tmp_path / "site.db"), Changes()
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", "")
+    trial, _ = await site.optimizer.next_trial("j", new_id())
     await site.optimizer.end_trial(trial.key, EndReason.ERROR)
     control = Control(site.store, lambda: site.now, changes)
     calls: dict[tuple[str, int | None, int | None], Any] = {

@@ -110,10 +110,10 @@ def test_doubtful_exploration_is_repeated(server: WatchedServer) -> None:
     job.report(job.next(), 100.0, 0.95, 5, 10.0)
     job.report(job.next(), 100.0, 0.95, 5, 10.0)
     first = job.next()
-    assert (first.id.batch_size, first.pruning_gts.role) == (16, v1.PRUNING_GTS_ROLE_EXPLORATION)
+    assert (first.batch_size, first.pruning_gts.role) == (16, v1.PRUNING_GTS_ROLE_EXPLORATION)
     job.report(first, 3.0, 0.95, 5, 10.0)
     again = job.next()
-    assert (again.id.batch_size, again.pruning_gts.role) == (16, v1.PRUNING_GTS_ROLE_EXPLORATION)
+    assert (again.batch_size, again.pruning_gts.role) == (16, v1.PRUNING_GTS_ROLE_EXPLORATION)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.domain import EndReason, Measurement
 from wattwise_server.store.statements import Sql, Statement
 from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial, Importer
@@ -64,7 +65,7 @@ def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
         monitor=monitor_of("nvml"),
     )
     trial = answer.trial
-    assert (answer.created, trial.id.trial_number, trial.id.batch_size) == (True, 2, 16)
+    assert (answer.created, trial.id.trial_number, trial.batch_size) == (True, 2, 16)
     assert (trial.origin, trial.status) == (v1.TRIAL_ORIGIN_IMPORTED, v1.TRIAL_STATUS_DECIDED)
     assert (trial.end_reason, trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert (trial.newest.time_seconds, trial.newest.energy_joules, trial.cost, trial.newest.epoch) == (
@@ -121,7 +122,7 @@ def test_validated_import_changes_nothing(server: LiveServer) -> None:
     before = job_of(server, trainer)
     measured = epochs(0.1, 0.95, cost=20.0)
     foreseen = imported(trainer, "a", measurements=measured, validate_only=True)
-    rest = imported(trainer, "launch", running.id.batch_size, measurements=epochs(0.95, first=2), validate_only=True)
+    rest = imported(trainer, "launch", running.batch_size, measurements=epochs(0.95, first=2), validate_only=True)
     assert (rest.created, rest.trial.id, rest.trial.converged) == (False, running.id, True)
     with refused() as refusal:
         imported(trainer, "launch", 64, measurements=measured, validate_only=True)
@@ -306,7 +307,7 @@ def test_rest_of_a_running_trial_decides_it(server: LiveServer) -> None:
     assert (answer.trial.end_reason, answer.trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert [m.metric for m in stored(server, trial)] == [0.1, 0.4, 0.95]
     assert imported(trainer, "launch", measurements=epochs(0.3)).trial == answer.trial
-    assert trainer.next().id.batch_size == 8
+    assert trainer.next().batch_size == 8
 
 
 @pytest.mark.parametrize("last", [0.95, 0.2])
@@ -318,7 +319,7 @@ def test_rest_of_a_running_trial_is_judged_with_its_bound(server: LiveServer, la
     rest = imported(
         trainer,
         "launch",
-        trial.id.batch_size,
+        trial.batch_size,
         measurements=epochs(0.1, 0.2, 0.3, 0.4, last),
         end_reason=v1.END_REASON_COMPLETED,
     ).trial
@@ -397,13 +398,13 @@ def test_new_job_chooses_from_its_history(server: LiveServer, policy: str) -> No
     job = job_of(server, trainer)
     assert (job.min_cost, job.min_cost_batch_size, job.num_trials) == (100.0, 32, 7)
     assert details_of(server, trainer).batch_size_states[3].status == v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY
-    answer = trainer.stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id))
+    answer = trainer.stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id, launch_id=new_id()))
     if policy == "pruning_gts":
         # The walk is the paper's; while it explores, the others get the cheapest.
-        assert (answer.trial.id.batch_size, answer.trial.pruning_gts.role) == (16, v1.PRUNING_GTS_ROLE_EXPLORATION)
-        assert trainer.next().id.batch_size == 32
+        assert (answer.trial.batch_size, answer.trial.pruning_gts.role) == (16, v1.PRUNING_GTS_ROLE_EXPLORATION)
+        assert trainer.next().batch_size == 32
     else:
-        assert answer.trial.id.batch_size == 32
+        assert answer.trial.batch_size == 32
         assert "tried first" not in answer.reason
 
 
@@ -412,12 +413,12 @@ def test_import_does_not_move_the_search_of_launches(server: LiveServer, policy:
     """While a trial runs, an imported failure neither takes its slot nor makes the next launch a retry."""
     trainer = Trainer(server.trainer, policy=policy)
     running = trainer.next()
-    imported(trainer, batch_size=running.id.batch_size, end_reason=v1.END_REASON_ERROR)
+    imported(trainer, batch_size=running.batch_size, end_reason=v1.END_REASON_ERROR)
     assert not trainer.report(running, 10.0, metric=0.1).stop_train
     assert trainer.report(running, 20.0, epoch=2).converged
-    imported(trainer, "b", batch_size=running.id.batch_size, end_reason=v1.END_REASON_ERROR)
+    imported(trainer, "b", batch_size=running.batch_size, end_reason=v1.END_REASON_ERROR)
     imported(trainer, "c", batch_size=64, measurements=epochs(*[0.1] * 10))
-    reason = trainer.stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id)).reason
+    reason = trainer.stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id, launch_id=new_id())).reason
     assert "delivered no model" not in reason
 
 

@@ -26,13 +26,13 @@ def launch(job: Trainer) -> tuple[int, str]:
     trial = job.next()
     if trial.id.trial_number == 4:
         job.end(trial, v1.END_REASON_ERROR)
-        return trial.id.batch_size, "crashed"
-    return trial.id.batch_size, train(job, trial)
+        return trial.batch_size, "crashed"
+    return trial.batch_size, train(job, trial)
 
 
 def train(job: Trainer, trial: v1.Trial) -> str:
     """Runs the course of a trial; returns how it was decided."""
-    size = trial.id.batch_size
+    size = trial.batch_size
     for epoch in range(1, 41):
         metric = 0.95 if epoch >= EPOCHS[size] else 0.1
         decision = job.report(trial, epoch * 100.0 * (1 + 16 / size), metric, epoch, time=2.0 * epoch)
@@ -74,7 +74,7 @@ def test_every_batch_size_has_an_expected_cost(server: LiveServer) -> None:
     launch(job)
     for _ in range(20):
         trial = job.next()
-        if trial.id.batch_size == 64:
+        if trial.batch_size == 64:
             job.end(trial, v1.END_REASON_OUT_OF_MEMORY)
             break
         train(job, trial)
@@ -95,7 +95,7 @@ def test_decision_has_the_bound(server: LiveServer) -> None:
     job = kg_trainer(server)
     for _ in range(3):
         launch(job)
-    running = {trial.id.batch_size: trial for trial in (job.next() for _ in range(8))}
+    running = {trial.batch_size: trial for trial in (job.next() for _ in range(8))}
     best = job.report(running.pop(32), 10.0, 0.1)
     # Starting again costs less by then.
     assert 1800 < best.cost_bound < 40 * 150

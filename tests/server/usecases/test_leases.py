@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.domain import EndReason, PruningGtsRole, TrialKey
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.open import open_store
@@ -53,7 +54,7 @@ def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
     assert lost.end_reason == v1.END_REASON_LOST
     assert not lost.HasField("lease_expire_time")
     again = job.next()
-    assert (again.pruning_gts.role, again.id.batch_size) == (v1.PRUNING_GTS_ROLE_EXPLORATION, 16)
+    assert (again.pruning_gts.role, again.batch_size) == (v1.PRUNING_GTS_ROLE_EXPLORATION, 16)
 
 
 def test_slot_is_free_the_moment_the_lease_runs_out(server: LiveServer) -> None:
@@ -71,7 +72,7 @@ def test_trainer_killed_with_sigkill_frees_its_slot(server: LiveServer) -> None:
     program = (
         "import grpc, sys, time\nfrom wattwise import v1\n"
         "stub = v1.BatchSizeOptimizerStub(grpc.insecure_channel(sys.argv[1]))\n"
-        "trial = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=sys.argv[2])).trial\n"
+        "trial = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=sys.argv[2], launch_id='a')).trial\n"
         "print(trial.id.trial_number, flush=True)\n"
         "while True:\n    stub.Heartbeat(v1.HeartbeatRequest(trial=trial.id)); time.sleep(0.1)\n"
     )
@@ -120,7 +121,7 @@ def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
     assert back.end_reason == v1.END_REASON_UNSPECIFIED
     assert job.next().pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
     assert job.report(trial, 10.0, epoch=2).converged
-    assert job.next().id.batch_size == 8
+    assert job.next().batch_size == 8
 
 
 def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(server: LiveServer) -> None:
@@ -134,7 +135,7 @@ def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(serve
     assert job.report(late, 10.0).converged
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.min_cost == 10.0
     assert job.report(explorer, 11.0).converged
-    assert job.next().id.batch_size == 8
+    assert job.next().batch_size == 8
 
 
 @pytest.mark.parametrize("end", ["lost", "preempted"])
@@ -261,10 +262,10 @@ def test_ended_lost_trial_is_what_its_trainer_says(server: LiveServer) -> None:
     job = Trainer(server.trainer, trial_lease_seconds=1)
     for _ in range(3):
         trial = job.next()
-        assert trial.id.batch_size == 16
+        assert trial.batch_size == 16
         lose(server, trial)
         assert job.end(trial, v1.END_REASON_PREEMPTED).end_reason == v1.END_REASON_PREEMPTED
-    assert job.next().id.batch_size == 16
+    assert job.next().batch_size == 16
 
 
 def test_restart_gives_every_running_trial_a_whole_lease(server: LiveServer) -> None:
@@ -287,7 +288,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         optimizer, administration = Optimizer(store, lambda: time), Administration(store, lambda: time)
         for number in range(300):
             await optimizer.register(site_draft(f"j{number}", trial_lease_seconds=60.0))
-            trial, _ = await optimizer.next_trial(f"j{number}", "")
+            trial, _ = await optimizer.next_trial(f"j{number}", new_id())
             await optimizer.report(Report(trial.key, 1, 1.0, 1.0, 0.1))
         seen: list[str] = []
         await writing_connection(store).set_trace_callback(seen.append)
@@ -295,7 +296,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         await optimizer.expire_leases()
         assert 1 <= seen.count("COMMIT") <= 10
         for number in range(300):
-            lost = (await administration.trial(TrialKey(f"j{number}", 0, 1))).shown.trial
+            lost = (await administration.trial(TrialKey(f"j{number}", trial_number=1))).shown.trial
             assert (lost.end_reason, lost.end_time) == (EndReason.LOST, time)
 
 
@@ -315,7 +316,7 @@ async def test_trial_whose_end_was_not_written_is_lost(
     site = Site(tmp_path / "leases.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    trial, _ = await site.optimizer.next_trial("j", "")
+    trial, _ = await site.optimizer.next_trial("j", new_id())
     site.now += timedelta(hours=2)
     with closing(sqlite3.connect(site.file, isolation_level=None)) as other:
         other.execute(f"CREATE TRIGGER full BEFORE {written} BEGIN SELECT RAISE(ABORT, 'full'); END")
@@ -337,7 +338,7 @@ async def test_failed_commit_costs_no_lease(tmp_path: Path, written: str, then: 
     site = Site(tmp_path / "leases.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    trial, _ = await site.optimizer.next_trial("j", "")
+    trial, _ = await site.optimizer.next_trial("j", new_id())
     for epoch in range(1, 5):
         site.now += timedelta(minutes=30)
         await report(site, trial.key, epoch)
@@ -364,13 +365,13 @@ async def test_leases_go_with_their_job(tmp_path: Path) -> None:
     site = Site(tmp_path / "leases.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    await site.optimizer.next_trial("j", "")
-    successor = (site.optimizer.register(site_draft()), site.optimizer.next_trial("j", ""))
+    await site.optimizer.next_trial("j", new_id())
+    successor = (site.optimizer.register(site_draft()), site.optimizer.next_trial("j", new_id()))
     await asyncio.gather(site.administration.delete_job("j"), *successor)
     assert len(site.store._leases) == 1
     site.now += timedelta(hours=2)
     await site.optimizer.expire_leases()
-    assert (await site.administration.trial(TrialKey("j", 0, 1))).shown.trial.end_reason is EndReason.LOST
+    assert (await site.administration.trial(TrialKey("j", trial_number=1))).shown.trial.end_reason is EndReason.LOST
     await site.administration.delete_job("j")
     assert not site.store._leases
     await site.close()

@@ -19,7 +19,7 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.errors import ResourceExhaustedError
-from wattwise.rpc.client import Client
+from wattwise.rpc.client import Client, new_id
 from wattwise_server.config import Factors
 from wattwise_server.domain import EndReason, Job, Trial, TrialKey
 from wattwise_server.errors import TooManyJobsError
@@ -209,11 +209,11 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     await site.open()
     await site.optimizer.register(site_draft(policy="gts", batch_sizes=(8, 16)))
     await site.optimizer.register(site_draft("j-other", policy="gts"))
-    other, _ = await site.optimizer.next_trial("j-other", "")
-    keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(400)]
+    other, _ = await site.optimizer.next_trial("j-other", new_id())
+    trials = [(await site.optimizer.next_trial("j", new_id()))[0] for _ in range(400)]
     # Trials of the best known batch size are not stopped.
-    cheap = next(key for key in keys if key.batch_size == 8)
-    expensive = [key for key in keys if key.batch_size == 16]
+    cheap = next(trial.key for trial in trials if trial.batch_size == 8)
+    expensive = [trial.key for trial in trials if trial.batch_size == 16]
     for key in expensive:
         await site.optimizer.report(Report(key, 1, 1.0, 1000.0, 0.1))
     stopping = asyncio.create_task(site.optimizer.report(Report(cheap, 1, 1.0, 1.0, 0.95)))
@@ -242,7 +242,7 @@ async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monk
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    waiting = (await site.optimizer.next_trial("j", ""))[0].key
+    waiting = (await site.optimizer.next_trial("j", new_id()))[0].key
     looked: list[TrialKey] = []
 
     async def counted(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
@@ -252,7 +252,7 @@ async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monk
     monkeypatch.setattr(optimizer, "find_trial", counted)
     stop = asyncio.create_task(site.optimizer.wait_for_stop(waiting))
     for _ in range(5):
-        await site.optimizer.next_trial("j", "")
+        await site.optimizer.next_trial("j", new_id())
     await site.administration.delete_job("j")
     assert (await stop).stop_train
     assert looked == [waiting] * 2, "when it began to wait, and at its end"
@@ -427,7 +427,7 @@ async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pyte
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(site_draft(max_epochs=5_000))
-    shown, _ = await site.optimizer.next_trial("j", "")
+    shown, _ = await site.optimizer.next_trial("j", new_id())
     for epoch in range(1, 3_501):
         await site.optimizer.report(Report(shown.key, epoch, float(epoch), 0.01 * epoch, 0.1))
     pieces = {read_measurement: [0], convert.measurement: [0]}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.domain import Arm, GpuGroup, JobSpec, PowerLimitState, PowerSample, Search
 from wattwise_server.policy.base import Event
 from wattwise_server.policy.gts import Gts
@@ -167,8 +168,8 @@ async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, mon
     site = Site(tmp_path / "w.db")
     await site.open()
     await site.optimizer.register(draft(policy="gts", batch_sizes=(8, 16), trial_lease_seconds=0.0))
-    keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(8)]
-    by_size = {key.batch_size: key for key in keys}
+    trials = [(await site.optimizer.next_trial("j", new_id()))[0] for _ in range(8)]
+    by_size = {trial.batch_size: trial.key for trial in trials}
     profiler = PowerLimitProfiler(site.store, lambda: site.now)
     assert await profiler.report(by_size[8], [PowerSample(225.0, 1.0, 90.0, 10)]) == 225
     assert (await profiler.acquire(by_size[16])).action is PowerAction.PROFILE
@@ -237,11 +238,11 @@ def test_job_shows_its_limits(grpc_stub: Stub, grpc_server: LiveServer) -> None:
 
 
 def test_unknown_job_and_trial_are_not_found(grpc_stub: Stub) -> None:
-    """An unknown job or trial, or a trial with another batch size, is NOT_FOUND."""
+    """An unknown job or trial, or the trial of another launch, is NOT_FOUND."""
     job = Trainer(grpc_stub)
     trial = job.next()
-    unknown = v1.TrialId(job_id="unknown", batch_size=16, trial_number=1)
-    wrong = v1.TrialId(job_id=job.job_id, batch_size=8, trial_number=1)
+    unknown = v1.TrialId(job_id="unknown", launch_id=trial.id.launch_id, trial_number=1)
+    wrong = v1.TrialId(job_id=job.job_id, launch_id="another", trial_number=1)
     for trial_id, reason in ((unknown, "JOB"), (wrong, "TRIAL")):
         with refused() as refusal:
             grpc_stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial_id, samples=[power_sample()]))

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 from wattwise_server.security.tokens import Role
 
 from tests.credentials import bearing, issue
@@ -31,9 +32,9 @@ def train(stub: Stub, spec: v1.JobSpec, epochs: dict[int, int], launches: int) -
     chosen = []
     for _ in range(launches):
         trial = job.next()
-        chosen.append(trial.id.batch_size)
+        chosen.append(trial.batch_size)
         for epoch in range(1, 51):
-            reached = epoch >= epochs[trial.id.batch_size]
+            reached = epoch >= epochs[trial.batch_size]
             metric = 0.95 if reached else 0.1
             if job.report(trial, 10.0 * epoch, metric, epoch, time=0.2 * epoch).stop_train:
                 break
@@ -55,8 +56,8 @@ def register(stub: Stub, spec: v1.JobSpec) -> v1.RegisterJobResponse:
 
 def next_choice(stub: Stub, job_id: str) -> tuple[int, str]:
     """The next trial's batch size and the reason."""
-    answer = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id))
-    return answer.trial.id.batch_size, answer.reason
+    answer = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=new_id()))
+    return answer.trial.batch_size, answer.reason
 
 
 def test_first_trial_is_the_best_of_the_prior(grpc_server: LiveServer, prior: str) -> None:

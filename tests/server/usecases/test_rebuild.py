@@ -82,9 +82,9 @@ class Site:
         }
         return (await self.optimizer.register(draft | fields))[0]
 
-    async def next(self, launch_id: str = "") -> Trial:
+    async def next(self, launch_id: str | None = None) -> Trial:
         """The next trial."""
-        return (await self.optimizer.next_trial("j", launch_id))[0]
+        return (await self.optimizer.next_trial("j", launch_id or new_id()))[0]
 
     async def finish(self, trial: Trial, cost: float, metric: float = 0.95) -> None:
         """Reports the last epoch."""
@@ -237,7 +237,7 @@ def test_trial_from_before_a_reset_is_excluded(tmp_path: Path) -> None:
                     assert (await site.job()).search == replace(fresh, num_trials=1)
             assert (await site.job()).search.arm(16).num_converged == 3
             assert await site.rebuilt() == (await site.job()).search
-            _, job = await site.control.set_trial_excluded(TrialKey("j", 0, 1), excluded=False)
+            _, job = await site.control.set_trial_excluded(TrialKey("j", trial_number=1), excluded=False)
             assert job.search.arm(16).num_converged == 4
         async with site.opened():
             job = await site.job()
@@ -308,7 +308,7 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
             await site.optimizer.register(
                 {"job_id": "p", "job_id_prefix": "p", "batch_sizes": (8, 16), "default_batch_size": 8, "gpu": _GPU}
             )
-            trial, _ = await site.optimizer.next_trial("p", "")
+            trial, _ = await site.optimizer.next_trial("p", new_id())
             await site.optimizer.report(Report(trial.key, 3, 1.0, 1.0, 0.9))
             job = await site.register(prior_job_ids=("p",))
             before = job.search
@@ -373,7 +373,7 @@ def test_change_follows_from_the_events(tmp_path: Path, window: int) -> None:
             assert await site.rebuilt() == changed.search
             showing = range(USUAL + 1, changed.num_trials + 1)
             for number in showing:
-                await site.control.set_trial_excluded(TrialKey("j", 0, number), excluded=True)
+                await site.control.set_trial_excluded(TrialKey("j", trial_number=number), excluded=True)
                 job = await site.job()
                 assert not changes(job)
                 assert not job.warnings
@@ -381,7 +381,7 @@ def test_change_follows_from_the_events(tmp_path: Path, window: int) -> None:
         async with site.opened():
             assert await site.rebuilt() == (await site.job()).search
             for number in showing:
-                await site.control.set_trial_excluded(TrialKey("j", 0, number), excluded=False)
+                await site.control.set_trial_excluded(TrialKey("j", trial_number=number), excluded=False)
             assert (await site.job()).search == changed.search
             assert (await site.job()).warnings == changed.warnings
             for policy in ("gts", "knowledge_gradient"):

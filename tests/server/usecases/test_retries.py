@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from wattwise.rpc.client import new_id
 from wattwise_server.domain import EndReason, TrialStatus
 from wattwise_server.errors import JobDiffersError, StorageUnavailableError
 from wattwise_server.observability.events import (
@@ -79,7 +80,7 @@ async def test_conflicts_without_end_are_reported(
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", "")
+    trial, _ = await site.optimizer.next_trial("j", new_id())
     rival = Rival(site.store, conflicts)
     if ends:
         await site.optimizer.end_trial(trial.key, EndReason.ERROR)

@@ -438,8 +438,8 @@ def test_preview_is_what_the_next_launch_gets(server: LiveServer) -> None:
     preview = server.admin.PreviewNext(v1.PreviewNextRequest(job_id=certain.job_id))
     (choice,) = preview.choices
     assert (choice.probability, preview.num_samples) == (1.0, 1)
-    answer = server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=certain.job_id))
-    assert (answer.trial.id.batch_size, answer.trial.origin, answer.reason) == (
+    answer = server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=certain.job_id, launch_id=new_id()))
+    assert (answer.trial.batch_size, answer.trial.origin, answer.reason) == (
         choice.batch_size,
         choice.origin,
         choice.reason,
@@ -456,7 +456,9 @@ def test_trial_says_why_it_was_chosen_and_why_it_ended(server: LiveServer) -> No
     """The reason of the dispatch, labels, the message of the decision and the recurrence are kept with the trial."""
     job = Trainer(server.trainer)
     labels = {"host": "node-7", "commit": "5f0c2a9"}
-    answer = server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, labels=labels))
+    answer = server.trainer.GetNextBatchSize(
+        v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id(), labels=labels)
+    )
     decision = job.report(answer.trial, 10.0)
     second = job.next()
     job.report(second, 10.0, metric=0.2)
@@ -491,7 +493,9 @@ def test_invalid_labels_are_refused(server: LiveServer, labels: dict[str, str]) 
     """Nothing is dispatched for them."""
     job = Trainer(server.trainer)
     with refused() as refusal:
-        server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, labels=labels))
+        server.trainer.GetNextBatchSize(
+            v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id(), labels=labels)
+        )
     assert set(refusal.faults) == {"labels"}
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.num_trials == 0
 
@@ -520,7 +524,7 @@ def test_events_tell_what_happened_to_a_job(server: LiveServer) -> None:
     for _ in range(2):
         crashed = job.next()
         job.end(crashed, v1.END_REASON_OUT_OF_MEMORY)
-    assert crashed.id.batch_size == 8
+    assert crashed.batch_size == 8
     job.admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
     job.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
     found = events(server, job.job_id)
@@ -529,7 +533,7 @@ def test_events_tell_what_happened_to_a_job(server: LiveServer) -> None:
     assert kinds[-2:] == ["JOB_PAUSED", "JOB_DELETED"]
     by_kind = dict(zip(kinds, found, strict=True))
     failed = by_kind["TRIAL_FAILED"]
-    assert (failed.trial_number, failed.batch_size) == (crashed.id.trial_number, crashed.id.batch_size)
+    assert (failed.trial_number, failed.batch_size) == (crashed.id.trial_number, crashed.batch_size)
     assert "ran out of memory" in failed.message
     changed = [each.batch_size for each in found if each.kind == v1.EVENT_KIND_BATCH_SIZE_STATUS_CHANGED]
     assert changed == [8, 16, 32, 64]

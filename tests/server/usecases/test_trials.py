@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.rpc.client import new_id
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -19,15 +20,15 @@ Stub = v1.BatchSizeOptimizerStub
 def test_unknown_job_is_not_found(grpc_stub: Stub) -> None:
     """Requesting a trial of an unknown job is an error that names the job."""
     with refused() as refusal:
-        grpc_stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id="unknown"))
+        grpc_stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id="unknown", launch_id=new_id()))
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_JOB_NOT_FOUND")
     assert refusal.metadata["job_id"] == "unknown"
     assert refusal.metadata["retryable"] == "false"
 
 
-@pytest.mark.parametrize("change", [{"trial_number": 9}, {"batch_size": 8}, {"trial_number": -1}])
+@pytest.mark.parametrize("change", [{"trial_number": 9}, {"launch_id": "another"}, {"trial_number": -1}])
 def test_unknown_trial_is_not_found(grpc_stub: Stub, change: dict[str, int]) -> None:
-    """Every method that names a trial refuses a wrong trial number or batch size."""
+    """Every method that names a trial refuses a wrong trial number or launch."""
     job = Trainer(grpc_stub)
     trial = job.next()
     for name, value in change.items():
@@ -40,7 +41,7 @@ def test_unknown_trial_is_not_found(grpc_stub: Stub, change: dict[str, int]) -> 
 
 def test_report_of_unknown_job_is_not_found(grpc_stub: Stub) -> None:
     """A report for an unknown job is NOT_FOUND, whatever it contains."""
-    trial = v1.TrialId(job_id="unknown", batch_size=1, trial_number=1)
+    trial = v1.TrialId(job_id="unknown", launch_id="l")
     with refused() as refusal:
         grpc_stub.ReportResult(
             v1.ReportResultRequest(result=v1.TrainingResult(trial=trial, measurement=v1.Measurement(epoch=-5)))
@@ -49,7 +50,7 @@ def test_report_of_unknown_job_is_not_found(grpc_stub: Stub) -> None:
 
 
 def test_missing_parts_are_named(grpc_stub: Stub) -> None:
-    """Requests without a result, a trial or a batch size have a violation of that field."""
+    """Requests without a result, a trial, a job or a launch have a violation of that field."""
     with refused() as refusal:
         grpc_stub.ReportResult(v1.ReportResultRequest())
     assert list(refusal.faults) == ["result"]
@@ -60,8 +61,8 @@ def test_missing_parts_are_named(grpc_stub: Stub) -> None:
         grpc_stub.Heartbeat(v1.HeartbeatRequest())
     assert list(refusal.faults) == ["trial"]
     with refused() as refusal:
-        grpc_stub.EndTrial(v1.EndTrialRequest(trial=v1.TrialId(job_id="x", trial_number=1), reason=v1.END_REASON_ERROR))
-    assert list(refusal.faults) == ["trial.batch_size"]
+        grpc_stub.EndTrial(v1.EndTrialRequest(trial=v1.TrialId(trial_number=1), reason=v1.END_REASON_ERROR))
+    assert list(refusal.faults) == ["trial.job_id", "trial.launch_id"]
 
 
 def test_launch_id_that_is_none_is_refused(grpc_stub: Stub) -> None:

@@ -285,7 +285,7 @@ def test_imported_trials_are_checked_too(server: LiveServer) -> None:
     running = trainer.next("launch")
     report_all(trainer, running, 0.5, 0.4)
     rest = imported(
-        trainer, "launch", running.id.batch_size, measurements=epochs(0.3, first=3), end_reason=v1.END_REASON_COMPLETED
+        trainer, "launch", running.batch_size, measurements=epochs(0.3, first=3), end_reason=v1.END_REASON_COMPLETED
     ).trial
     assert reasons(rest.warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY]
     short = Trainer(server.trainer, max_epochs=3)
@@ -382,7 +382,7 @@ def test_launch_that_contradicts_a_warning(reason: WarningReason, fields: dict[s
     changed = dict(fields)
     last = Measurement(changed.pop("epoch", 3), 1.0, 1.0, 0.1, BEGIN)
     own = tuple(TrialWarning(each, "result.measurement.metric", "", 3) for each in changed.pop("warnings", ()))
-    ended = Trial("j", 3, 16, TrialOrigin.SEARCH, None, BEGIN, last=last, warnings=own)
+    ended = Trial("j", 3, 16, TrialOrigin.SEARCH, None, BEGIN, "launch 3", last=last, warnings=own)
     assert without_contradicted(job, ended._replace(**changed)).warnings == (warning,) * kept
 
 
@@ -415,5 +415,5 @@ def test_unknown_end_reason_of_import(server: LiveServer) -> None:
     decided = imported(trainer, "b", measurements=epochs(0.1, 0.95), end_reason=unknown).trial
     assert (decided.end_reason, reasons(decided.warnings)) == (v1.END_REASON_TARGET_REACHED, [])
     running = trainer.next()
-    ended = imported(trainer, running.id.launch_id, running.id.batch_size, measurements=(), end_reason=unknown)
+    ended = imported(trainer, running.id.launch_id, running.batch_size, measurements=(), end_reason=unknown)
     assert (ended.created, ended.trial.end_reason) == (False, v1.END_REASON_ERROR)

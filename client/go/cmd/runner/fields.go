@@ -97,12 +97,12 @@ func scalar(field protoreflect.FieldDescriptor, value any) (protoreflect.Value, 
 	return protoreflect.Value{}, fmt.Errorf("%v is not a value of type %v", value, field.Kind())
 }
 
-// check compares the fields that a table names. A trial's batch_size and trial_number are those of its id.
+// check compares the fields that a table names. A trial's trial_number is that of its id.
 func check(message proto.Message, then fields) error {
 	holder := message.ProtoReflect()
 	for name, expected := range then {
 		from := holder
-		if name == "batch_size" || name == "trial_number" {
+		if name == "trial_number" {
 			if id := holder.Descriptor().Fields().ByName("id"); id != nil {
 				from = holder.Get(id).Message()
 			}

@@ -95,7 +95,7 @@ func (s *steps) next(ctx context.Context, args fields) (proto.Message, error) {
 	if args["resume"] == true {
 		call = s.client.ResumeTrial
 	}
-	response, err := call(ctx, text(args, "job_id", s.spec.GetJobId()), text(args, "launch_id", ""))
+	response, err := call(ctx, text(args, "job_id", s.spec.GetJobId()), text(args, "launch_id", wattwise.NewID()))
 	if err != nil {
 		return nil, err
 	}

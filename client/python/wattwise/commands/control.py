@@ -202,7 +202,7 @@ def _set_excluded(client: Client, args: argparse.Namespace) -> int:
     before = client.get_trial(trial).trial.excluded
     answer = client.set_trial_excluded(trial, excluded=args.excluded)
     what = "excluded" if args.excluded else "included"
-    size = answer.trial.id.batch_size
+    size = answer.trial.batch_size
     text = f"{what.capitalize()} trial {args.trial_number} of {args.job_id}, with batch size {size}."
     if before is args.excluded:
         text = f"In {args.job_id}, trial {args.trial_number} is {what} already: nothing has changed."

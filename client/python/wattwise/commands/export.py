@@ -259,7 +259,7 @@ def _limit(setting: v1.PowerSetting) -> float | None:
 FIELDS: Mapping[str, Field] = {
     "job": lambda row: row.job.spec.job_id,
     "trial": lambda row: row.trial.id.trial_number,
-    "batch_size": lambda row: row.trial.id.batch_size,
+    "batch_size": lambda row: row.trial.batch_size,
     "origin": lambda row: _enum(v1.TrialOrigin, row.trial.origin),
     "status": _status,
     "end_reason": lambda row: _enum(v1.EndReason, row.trial.end_reason),

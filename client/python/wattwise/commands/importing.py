@@ -138,7 +138,7 @@ def _print(args: argparse.Namespace, trial: FileTrial, answer: v1.ImportTrialRes
     end = f"ended by {end_reason(known.end_reason)}"
     why = ", before the job's reset" if answer.created else ""
     excluded = f", excluded{why}" if known.excluded else ""
-    _say(trial.name, f"{what}, batch size {known.id.batch_size}, {start}, {usage}, {end}{excluded}")
+    _say(trial.name, f"{what}, batch size {known.batch_size}, {start}, {usage}, {end}{excluded}")
 
 
 def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialRequest:

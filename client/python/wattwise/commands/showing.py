@@ -132,7 +132,7 @@ def _trial(client: Client, args: argparse.Namespace) -> int:
 
 def _facts(job: v1.Job, trial: v1.Trial) -> Iterator[tuple[str, str]]:
     """What is known of a trial, as names with texts."""
-    spec, size = job.spec, trial.id.batch_size
+    spec, size = job.spec, trial.batch_size
     yield "trial", f"{trial.id.trial_number} of {spec.job_id}"
     yield "result", result(JobTrial(job, trial))
     yield "batch size", f"{size}, the default" if size == spec.default_batch_size else str(size)

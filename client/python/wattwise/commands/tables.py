@@ -574,7 +574,7 @@ JOB_COLUMNS: Sequence[Column[v1.JobListing]] = (
 
 TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     numbers("trial", lambda row: row.trial.id.trial_number),
-    numbers("batch size", lambda row: row.trial.id.batch_size, priority=1),
+    numbers("batch size", lambda row: row.trial.batch_size, priority=1),
     Column("result", result, priority=1),
     Column("origin", lambda row: trial_origin(row.trial), priority=9),
     Column("status", _status, priority=12),

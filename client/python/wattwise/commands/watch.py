@@ -338,7 +338,7 @@ def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
     return {
         "job": trial.id.job_id,
         "trial": trial.id.trial_number,
-        "batch_size": trial.id.batch_size,
+        "batch_size": trial.batch_size,
         "status": status,
         "end_reason": None if running else reason,
         "target_reached": str(trial.target_reached).lower(),

@@ -169,7 +169,7 @@ class Launcher:
                 self.run.board.quote(folder, outcome.exit_code)
             raise NoResultError(
                 f"trial {trial.id.trial_number} has no result, although its command exited with status 0: {fault}. The "
-                f"trial does not count against batch size {trial.id.batch_size}. Fix the command or the job file, and "
+                f"trial does not count against batch size {trial.batch_size}. Fix the command or the job file, and "
                 "run this again"
             )
         return ended
@@ -243,7 +243,7 @@ class Launcher:
             self.run.spec.to_proto(),
             claim.launch.launch_id,
             trial.id.trial_number,
-            trial.id.batch_size,
+            trial.batch_size,
             start,
         )
         record.end_reason = v1.END_REASON_PREEMPTED
@@ -285,7 +285,7 @@ class Launcher:
                 trial_number=str(trial.id.trial_number),
                 launch_id=launch.launch_id,
                 reason=reason,
-                batch_size=trial.id.batch_size,
+                batch_size=trial.batch_size,
                 seed=run.seed_of(launch),
                 recurrence=launch.recurrence,
                 try_number=launch.try_number,
@@ -372,7 +372,7 @@ class Launcher:
         return outcome.monitor if outcome else monitor_kinds(self.run.monitor)
 
     def _record(self, claim: Claim, trial: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> TrialRecord:
-        launch, batch_size = claim.launch, trial.id.batch_size
+        launch, batch_size = claim.launch, trial.batch_size
         usage = _usage(self.job, trial, outcome)
         record = TrialRecord(
             launch=launch.number,

@@ -120,7 +120,7 @@ class Board:
         self._began, self._output, self._offset = time.monotonic(), output, 0
         self._status = (
             f"recurrence {launch.recurrence} of {self._recurrences}, try {launch.try_number}: "
-            f"trial {trial.id.trial_number} with batch size {trial.id.batch_size}"
+            f"trial {trial.id.trial_number} with batch size {trial.batch_size}"
         )
         if self._live is None:
             self.say(f"{self._status}: {reason}")

@@ -85,7 +85,7 @@ def data_loader(
     if drop_last and examples is not None and examples < share:
         raise TrainerSetupError(
             f"drop_last=True leaves no batch to train: this rank has {examples} examples, and its share of the batch "
-            f"size {trial.id.batch_size} is {share}; pass drop_last=False, or register a job whose batch_sizes are at "
+            f"size {trial.batch_size} is {share}; pass drop_last=False, or register a job whose batch_sizes are at "
             f"most {examples * trial.world_size}"
         )
     if drop_last and steps > 1 and not iterable:

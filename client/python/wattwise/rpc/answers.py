@@ -203,11 +203,10 @@ def check_trial(trial: v1.Trial, job_id: str, launch_id: str, number: int = 0) -
     """
     found = trial.id
     _check_id(found.job_id, job_id)
-    # An older server does not say the launch.
-    of_launch = not launch_id or found.launch_id in ("", launch_id)
-    require(of_launch, "its trial belongs to another launch")
+    require(bool(found.launch_id), "its trial has no launch_id")
+    require(not launch_id or found.launch_id == launch_id, "its trial belongs to another launch")
     require(not number or found.trial_number == number, f"its trial has the number {found.trial_number}, not {number}")
-    require(found.batch_size > 0, f"its trial has the batch size {found.batch_size}")
+    require(trial.batch_size > 0, f"its trial has the batch size {trial.batch_size}")
     require(trial.newest.epoch >= 0, f"its trial has the epoch {trial.newest.epoch}")
     newest = trial.newest
     used = (newest, newest.computed) if newest.HasField("computed") else (newest,)
@@ -226,7 +225,7 @@ def check_dispatched(trial: v1.Trial, spec: v1.JobSpec) -> None:
         InvalidAnswerError: if it has no number, or the job does not list its batch size.
     """
     require(trial.id.trial_number >= 1, f"its trial has the number {trial.id.trial_number}")
-    size, sizes = trial.id.batch_size, sorted(spec.batch_sizes)
+    size, sizes = trial.batch_size, sorted(spec.batch_sizes)
     require(size in sizes, f"its trial has the batch size {size}, which is not one of {', '.join(map(str, sizes))}")
 
 

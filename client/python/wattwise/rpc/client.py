@@ -192,7 +192,7 @@ class Client:
         """
         request = v1.GetNextBatchSizeRequest(
             job_id=job_id,
-            launch_id=launch_id or new_id(),
+            launch_id=new_id() if launch_id is None else launch_id,
             resume=resume,
             unconnected_ranks=unconnected_ranks,
             labels=labels,

@@ -74,7 +74,7 @@ class Attempt:
     @property
     def batch_size(self) -> int:
         """The global batch size to train with."""
-        return self._bso.get_batch_size() if self._joined is None else self.trial.id.batch_size
+        return self._bso.get_batch_size() if self._joined is None else self.trial.batch_size
 
     @property
     def seed_offset(self) -> int:

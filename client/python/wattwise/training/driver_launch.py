@@ -65,11 +65,9 @@ class DriverLaunch:
         self._endpoint = Endpoint.of(self.server, timeout, credentials)
         self._launch_id = variables["LAUNCH_ID"]
         self._trial = v1.TrialId(
-            job_id=self.job.job_id,
-            batch_size=_integer(variables, "BATCH_SIZE"),
-            trial_number=_integer(variables, "TRIAL_NUMBER"),
-            launch_id=self._launch_id,
+            job_id=self.job.job_id, launch_id=self._launch_id, trial_number=_integer(variables, "TRIAL_NUMBER")
         )
+        self._batch_size = _integer(variables, "BATCH_SIZE")
         self._folder = Path(variables["LOG_DIR"]) if "LOG_DIR" in variables else None
         # The server gives it only once, to the driver.
         self._reason = variables.get("REASON", "the trial of its driver")
@@ -204,25 +202,25 @@ class DriverLaunch:
         known = find_launch(client, self._trial)
         if known is None:
             return None
-        self._check(known.id)
+        self._check(known)
         if known.end_reason in (v1.END_REASON_UNSPECIFIED, v1.END_REASON_LOST):
             # To resume never dispatches another trial.
             return client.get_next_batch_size(self._trial.job_id, launch_id=self._launch_id, resume=True).trial
         return known
 
-    def _check(self, found: v1.TrialId) -> None:
-        # Not the whole message: an older server does not set the launch's id, and a newer one may set more.
-        if (found.trial_number, found.batch_size) != (self._trial.trial_number, self._trial.batch_size):
+    def _check(self, found: v1.Trial) -> None:
+        number = self._trial.trial_number
+        if (found.id.trial_number, found.batch_size) != (number, self._batch_size):
             raise NoDriverError(
-                f"the server at {self.server} returns trial {found.trial_number} with batch size "
-                f"{found.batch_size}, but the variables name trial {self._trial.trial_number} with "
-                f"{self._trial.batch_size}: are they from an earlier launch, or for another server?"
+                f"the server at {self.server} returns trial {found.id.trial_number} with batch size "
+                f"{found.batch_size}, but the variables name trial {number} with {self._batch_size}: are they from an "
+                "earlier launch, or for another server?"
             )
 
     def _start_locally(self, kind: str) -> StartedTrial:
         """Trains the driver's trial without the server: everything that training needs is in the variables."""
         self._write(ClientFile(joined=True))
-        trial = v1.Trial(id=self._trial, status=v1.TRIAL_STATUS_RUNNING)
+        trial = v1.Trial(id=self._trial, batch_size=self._batch_size, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(time.time_ns())
         job = v1.Job(spec=resolved(self._sent))
         return StartedTrial(TrialInfo(trial, job, self._reason, self._launch_id, kind))

@@ -202,7 +202,6 @@ class TrialRecord:
         """The trial's id on the server."""
         return v1.TrialId(
             job_id=self.job.job_id,
-            batch_size=self.batch_size,
             trial_number=self.trial_number,
             launch_id=self.launch_id,
         )

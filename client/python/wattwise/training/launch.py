@@ -176,7 +176,7 @@ class Endpoint:
         """A session of the trial of the job as it was registered; see `Session` for the other arguments."""
         trial = info.snapshot
         start = trial.start_time.ToNanoseconds() / 1e9
-        record = TrialRecord(self.name, job, info.launch_id, info.id.trial_number, info.id.batch_size, start)
+        record = TrialRecord(self.name, job, info.launch_id, info.id.trial_number, info.batch_size, start)
         return Session(
             self.server,
             info.id,
@@ -343,8 +343,10 @@ class ServerLaunch:
         )
         # The server may have dispatched a trial with another batch size, which the delivery ends.
         self._launch_id = fallback_request(self._launch_id)
-        trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size, launch_id=self._launch_id)
-        trial = v1.Trial(id=trial_id, origin=v1.TRIAL_ORIGIN_IMPORTED, status=v1.TRIAL_STATUS_RUNNING)
+        trial_id = v1.TrialId(job_id=job.spec.job_id, launch_id=self._launch_id)
+        trial = v1.Trial(
+            id=trial_id, batch_size=batch_size, origin=v1.TRIAL_ORIGIN_IMPORTED, status=v1.TRIAL_STATUS_RUNNING
+        )
         trial.start_time.FromNanoseconds(time.time_ns())
         return StartedTrial(TrialInfo(trial, job, f"the fallback batch size: {cause}", self._launch_id, kind))
 
@@ -388,7 +390,7 @@ class ServerLaunch:
             raise saved.ended(record.end_reason)
         self._unasked = True
         origin = v1.TRIAL_ORIGIN_UNSPECIFIED if saved.trial_number else v1.TRIAL_ORIGIN_IMPORTED
-        trial = v1.Trial(id=saved.trial_id, origin=origin, status=v1.TRIAL_STATUS_RUNNING)
+        trial = v1.Trial(id=saved.trial_id, batch_size=saved.batch_size, origin=origin, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(saved.start_time_nanoseconds)
         return StartedTrial(TrialInfo(trial, job, reason, saved.launch_id, kind), saved.progress)
 

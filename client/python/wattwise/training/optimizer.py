@@ -344,7 +344,7 @@ class BatchSizeOptimizer:
                 self._launch.unconnected_ranks = warn_if_not_connected()
             ranks = self._given_ranks or Ranks.current()
             self._begin(self._shared(ranks, lambda: self._start(ranks.size)), ranks)
-        return self.trial.id.batch_size
+        return self.trial.batch_size
 
     def join_ranks(self) -> None:
         """Gets the batch size, or shares that of rank 0 with ranks that a trainer has started since. For callbacks.
@@ -641,11 +641,11 @@ class BatchSizeOptimizer:
         Raises:
             ResumeError, OperationOrderError: as documented at `load_state_dict`.
         """
-        trial = self.trial.id
+        trial = self.trial
         if self._training or self.last_epoch:
             raise OperationOrderError(
-                f"load_state_dict() was called while trial {trial.trial_number} is training: call it before the first "
-                "epoch, at best before get_batch_size()"
+                f"load_state_dict() was called while trial {trial.id.trial_number} is training: call it before the "
+                "first epoch, at best before get_batch_size()"
             )
         if not self._launch.repeatable:
             raise ResumeError(
@@ -681,7 +681,7 @@ class BatchSizeOptimizer:
             shared = f" over {ranks} ranks" if ranks > 1 else ""
             announce(
                 "trial %d of job %r has batch size %d%s: %s",
-                *(trial.trial_number, trial.job_id, trial.batch_size, shared, started.info.reason),
+                *(trial.trial_number, trial.job_id, started.info.batch_size, shared, started.info.reason),
             )
         return started
 

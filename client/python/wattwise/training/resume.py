@@ -94,7 +94,7 @@ class SavedTrial(NamedTuple):
     def of(cls, trial: v1.Trial, launch_id: str, progress: Progress) -> SavedTrial:
         """The state of a trial."""
         start = trial.start_time.ToNanoseconds()
-        return cls(trial.id.job_id, launch_id, trial.id.trial_number, trial.id.batch_size, start, progress)
+        return cls(trial.id.job_id, launch_id, trial.id.trial_number, trial.batch_size, start, progress)
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> SavedTrial:
@@ -152,7 +152,6 @@ class SavedTrial(NamedTuple):
         """The trial's id on the server."""
         return v1.TrialId(
             job_id=self.job_id,
-            batch_size=self.batch_size,
             trial_number=self.trial_number,
             launch_id=self.launch_id,
         )

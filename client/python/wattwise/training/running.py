@@ -150,8 +150,8 @@ class RunningTrial:
         """How the trial ended."""
         if self.decision is not None and self.decision.stop_train:
             return self.decision.message
-        trial, spec, epoch = self.info.id, self.info.job.spec, self.progress.epoch
-        name = f"trial {trial.trial_number} with batch size {trial.batch_size}"
+        trial, spec, epoch = self.info, self.info.job.spec, self.progress.epoch
+        name = f"trial {trial.id.trial_number} with batch size {trial.batch_size}"
         if not epoch:
             return f"{name} ended without a metric"
         reason = enum_name(v1.EndReason, self._end_reason)

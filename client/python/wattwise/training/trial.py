@@ -35,8 +35,13 @@ class TrialInfo:
 
     @property
     def id(self) -> v1.TrialId:
-        """The trial's job, number and batch size."""
+        """The trial's job, launch and number."""
         return self.snapshot.id
+
+    @property
+    def batch_size(self) -> int:
+        """The batch size to train with."""
+        return self.snapshot.batch_size
 
     @property
     def fallback(self) -> bool:
@@ -46,7 +51,7 @@ class TrialInfo:
     @property
     def global_batch(self) -> GlobalBatch:
         """The trial's batch size and those of its job, for splitting it over devices."""
-        return GlobalBatch(self.id.batch_size, tuple(self.job.spec.batch_sizes))
+        return GlobalBatch(self.batch_size, tuple(self.job.spec.batch_sizes))
 
     @property
     def per_rank_batch_size(self) -> int:

@@ -142,14 +142,13 @@ class GetNextBatchSizeRequest(_message.Message):
     UNCONNECTED_RANKS_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job to launch. Required: an empty id is refused as unknown."""
+    """Required. The job to launch."""
     launch_id: _builtins.str
-    """A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
-    state, and never dispatch a second one. At most 200 characters. Empty: every call dispatches a new trial, so a
-    retry is not safe.
+    """Required. A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
+    state, and never dispatch a second one. At most 200 characters.
     """
     resume: _builtins.bool
-    """True if the launch continues from a checkpoint; requires the launch_id that the launch began with.
+    """True if the launch continues from a checkpoint; launch_id is then that of the launch that began the trial.
     A trial that was preempted or lost is dispatched again and continues from its newest measurement. It becomes a
     concurrent trial if its exploration has been given to another trial since. A trial that still runs gets a full lease:
     make sure that only one process trains it. If the job has no trial with this launch_id, the call fails with NOT_FOUND
@@ -195,7 +194,7 @@ class GetNextBatchSizeResponse(_message.Message):
     """One sentence that explains the choice of the batch size. Never empty."""
     @_builtins.property
     def trial(self) -> _trial_pb2.Trial:
-        """The dispatched trial. Always set; train with its id.batch_size."""
+        """The dispatched trial. Always set; train with its batch_size."""
 
     def __init__(
         self,
@@ -432,7 +431,7 @@ class ImportTrialRequest(_message.Message):
     MONITOR_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     launch_id: _builtins.str
     """A UUID for the trial: the launch_id of its launch, or one that the client generates once per trial. Calls with the
     same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the measurements after its last

@@ -110,7 +110,7 @@ class BatchSizeOptimizerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetNextBatchSize(self, request, context):
-        """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
+        """Dispatches the next trial. Despite its name, this call writes. Safe to retry.
         FAILED_PRECONDITION if no batch size is left to try.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

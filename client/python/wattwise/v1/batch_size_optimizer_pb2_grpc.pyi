@@ -45,7 +45,7 @@ class BatchSizeOptimizerStub:
     ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
     """
     GetNextBatchSize: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]
-    """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
+    """Dispatches the next trial. Despite its name, this call writes. Safe to retry.
     FAILED_PRECONDITION if no batch size is left to try.
     """
     ReportResult: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]
@@ -104,7 +104,7 @@ class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
     ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
     """
     GetNextBatchSize: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]  # type: ignore[assignment]
-    """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
+    """Dispatches the next trial. Despite its name, this call writes. Safe to retry.
     FAILED_PRECONDITION if no batch size is left to try.
     """
     ReportResult: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]  # type: ignore[assignment]
@@ -172,7 +172,7 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.GetNextBatchSizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.GetNextBatchSizeResponse, _abc.Awaitable[_batch_size_optimizer_pb2.GetNextBatchSizeResponse]]:
-        """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
+        """Dispatches the next trial. Despite its name, this call writes. Safe to retry.
         FAILED_PRECONDITION if no batch size is left to try.
         """
 

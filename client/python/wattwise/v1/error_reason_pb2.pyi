@@ -47,7 +47,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """NOT_FOUND: the job has no such trial: it never had one, or the server has lost it with its database. Of a trial that was
     deleted with its job, ERROR_REASON_TRIAL_DELETED says so.
 
-        {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
+        {"job_id": "mnist-nightly", "launch_id": "0b5f1c6e9d7a4f3f8a52c1d90e7b6a34", "trial_number": "7"}
     """
     ERROR_REASON_NO_BATCH_SIZE_LEFT: _ErrorReason.ValueType  # 5
     """FAILED_PRECONDITION: no batch size is left to try, because each has missed the target, failed, run out of memory or been
@@ -110,7 +110,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     it dispatched for a year after their deletion; after that, it answers ERROR_REASON_TRIAL_NOT_FOUND or
     ERROR_REASON_JOB_NOT_FOUND.
 
-        {"job_id": "mnist-nightly"}
+        {"job_id": "mnist-nightly", "launch_id": "0b5f1c6e9d7a4f3f8a52c1d90e7b6a34"}
     """
     ERROR_REASON_NOT_POSSIBLE_NOW: _ErrorReason.ValueType  # 17
     """FAILED_PRECONDITION: a valid call is not possible in the job's present state: a ban of the last available batch size, a
@@ -151,7 +151,7 @@ ERROR_REASON_TRIAL_NOT_FOUND: ErrorReason.ValueType  # 4
 """NOT_FOUND: the job has no such trial: it never had one, or the server has lost it with its database. Of a trial that was
 deleted with its job, ERROR_REASON_TRIAL_DELETED says so.
 
-    {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
+    {"job_id": "mnist-nightly", "launch_id": "0b5f1c6e9d7a4f3f8a52c1d90e7b6a34", "trial_number": "7"}
 """
 ERROR_REASON_NO_BATCH_SIZE_LEFT: ErrorReason.ValueType  # 5
 """FAILED_PRECONDITION: no batch size is left to try, because each has missed the target, failed, run out of memory or been
@@ -214,7 +214,7 @@ END_REASON_JOB_DELETED, and do not import the trial or register the job again. T
 it dispatched for a year after their deletion; after that, it answers ERROR_REASON_TRIAL_NOT_FOUND or
 ERROR_REASON_JOB_NOT_FOUND.
 
-    {"job_id": "mnist-nightly"}
+    {"job_id": "mnist-nightly", "launch_id": "0b5f1c6e9d7a4f3f8a52c1d90e7b6a34"}
 """
 ERROR_REASON_NOT_POSSIBLE_NOW: ErrorReason.ValueType  # 17
 """FAILED_PRECONDITION: a valid call is not possible in the job's present state: a ban of the last available batch size, a

@@ -27,7 +27,7 @@ class DeleteJobRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     ALLOW_MISSING_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     allow_missing: _builtins.bool
     """Whether a job that does not exist is no error, so that a retry succeeds. Unset: it is ERROR_REASON_JOB_NOT_FOUND."""
     def __init__(
@@ -81,7 +81,7 @@ class ResetJobRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     request_id: _builtins.str
     """Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest reset
     again changes nothing, so that a late retry discards no new trial. At most 200 characters.
@@ -142,7 +142,7 @@ class SetTrialExcludedRequest(_message.Message):
     """Required. True: the trial does not count. False: it counts. Unset is refused."""
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
-        """The trial. Required; a batch_size of 0 is not compared with the trial's."""
+        """Required. The trial, named by its launch, its number or both."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class SetBatchSizeBannedRequest(_message.Message):
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     BANNED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Required. The job; an empty id is refused as unknown."""
+    """Required. The job."""
     batch_size: _builtins.int
     """Required. One of the job's batch sizes; 0 is refused."""
     banned: _builtins.bool
@@ -267,7 +267,7 @@ class SetPinnedBatchSizeRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Required. The job; an empty id is refused as unknown."""
+    """Required. The job."""
     batch_size: _builtins.int
     """One of the job's batch sizes, which is pinned; 0 is refused. Unset: no batch size is pinned."""
     def __init__(
@@ -325,7 +325,7 @@ class ReadmitBatchSizeRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Required. The job; an empty id is refused as unknown."""
+    """Required. The job."""
     batch_size: _builtins.int
     """Required. One of the job's batch sizes; 0 is refused."""
     def __init__(
@@ -381,7 +381,7 @@ class SetJobPausedRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     paused: _builtins.bool
     """Required. True: the search pauses. False: it goes on. Unset is refused."""
     def __init__(
@@ -440,7 +440,7 @@ class RequestBaselineRequest(_message.Message):
     EVERY_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     every: _builtins.int
     """From now on, one launch in so many gets the default batch size, by its trial's number: 2 or more, or 0 to end that. While
     the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected. Unset: one
@@ -506,7 +506,7 @@ class SetJobPolicyRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     @_builtins.property
     def policy(self) -> _job_pb2.PolicySpec:
         """Required. The policy. A field of it that is unset gets the value that the job was registered with if that is a value for

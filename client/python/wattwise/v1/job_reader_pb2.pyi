@@ -99,7 +99,7 @@ class GetJobRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     def __init__(
         self,
         *,
@@ -304,7 +304,7 @@ class ListTrialsRequest(_message.Message):
     WITH_TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required unless job_id_prefix is set: an empty id is refused as unknown."""
+    """Required unless job_id_prefix is set. The job."""
     page_size: _builtins.int
     """Maximum number of trials on the page; values above 1000 mean 1000, and 0 means 50."""
     page_token: _builtins.str
@@ -403,7 +403,7 @@ class GetTrialRequest(_message.Message):
     TRIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
-        """The trial. Required; a batch_size of 0 is not compared with the trial's."""
+        """Required. The trial, named by its launch, its number or both."""
 
     def __init__(
         self,
@@ -524,7 +524,7 @@ class WatchJobRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     def __init__(
         self,
         *,
@@ -576,7 +576,7 @@ class WatchTrialsRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     def __init__(
         self,
         *,
@@ -678,7 +678,7 @@ class GetJobStatisticsRequest(_message.Message):
     NUM_BUCKETS_FIELD_NUMBER: _builtins.int
     WITH_EXCLUDED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     num_buckets: _builtins.int
     """How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one trial. 0: no
     buckets.
@@ -780,7 +780,7 @@ class PreviewNextRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job. Required: an empty id is refused as unknown."""
+    """Required. The job."""
     def __init__(
         self,
         *,

@@ -331,36 +331,36 @@ Global___PruningGtsTrial: _TypeAlias = PruningGtsTrial  # noqa: Y015
 
 @_typing.final
 class TrialId(_message.Message):
-    """The id of a trial."""
+    """The id of a trial. Trainers name a trial by its launch, and may add its number: then both must be of the same trial.
+    Readers and operators may name it by its launch, its number or both.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
-    BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
     LAUNCH_ID_FIELD_NUMBER: _builtins.int
+    TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job of the trial. Required: an empty id is refused as unknown."""
-    batch_size: _builtins.int
-    """The batch size of the trial. Another batch size is refused as an unknown trial; 0 is refused except in GetTrial."""
-    trial_number: _builtins.int
-    """The number of the trial within its job, from 1. 0 is refused as unknown."""
+    """Required. The job of the trial."""
     launch_id: _builtins.str
-    """The launch that the trial was dispatched to or imported from: the launch_id of GetNextBatchSize and ImportTrial; the
-    server sets it, to a random one for a launch without. In requests: with a launch, a trial of another one is refused as
-    an unknown trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
+    """The launch that the trial was dispatched for or imported from, as in GetNextBatchSize and ImportTrial. It identifies the
+    trial for good: after the loss of a database, or of a job, another launch may have the number. In answers always set.
+    Required in the calls of trainers. Elsewhere, empty: any launch; the number names the trial.
+    """
+    trial_number: _builtins.int
+    """The number of the trial within its job, from 1, for people. In answers always set. In requests, 0: any number; the
+    launch names the trial.
     """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
-        batch_size: _builtins.int = ...,
-        trial_number: _builtins.int = ...,
         launch_id: _builtins.str = ...,
+        trial_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "launch_id", b"launch_id", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "launch_id", b"launch_id", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -393,6 +393,7 @@ class Trial(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     ID_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
@@ -415,6 +416,8 @@ class Trial(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
+    batch_size: _builtins.int
+    """The batch size that the trial trains with. Always set."""
     origin: Global___TrialOrigin.ValueType
     """Who chose its batch size; `reason` says why. Always set."""
     status: Global___TrialStatus.ValueType
@@ -499,6 +502,7 @@ class Trial(_message.Message):
         self,
         *,
         id: Global___TrialId | None = ...,
+        batch_size: _builtins.int = ...,
         origin: Global___TrialOrigin.ValueType = ...,
         status: Global___TrialStatus.ValueType = ...,
         end_reason: Global___EndReason.ValueType = ...,
@@ -524,7 +528,7 @@ class Trial(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "origin", b"origin", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "token_id", b"token_id", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "batch_size", b"batch_size", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "origin", b"origin", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "token_id", b"token_id", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015

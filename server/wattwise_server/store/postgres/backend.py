@@ -177,7 +177,9 @@ class PostgresStore(CachedStore):
 
     async def expired_leases(self) -> Sequence[TrialKey]:
         """Running trials whose lease has expired, which this server is to give up."""
-        return [TrialKey(row["job_id"], 0, row["trial_number"]) for row in await self.queries.expired_leases()]
+        return [
+            TrialKey(row["job_id"], trial_number=row["trial_number"]) for row in await self.queries.expired_leases()
+        ]
 
     async def prune(self, ended_before: datetime) -> None:
         """Drops measurements of trials that ended before a time, unless another server has just done it."""

@@ -131,7 +131,7 @@ class SqliteStore(CachedStore):
             # After a failed commit the cache is not reliable, and a deletion or an end may still fail.
             unreliable = cached is None or cached.failed or cached.job is None or cached.key != key
             if unreliable or (trial and trial.lease_expired(now)):
-                found[TrialKey(job_id, 0, number)] = None
+                found[TrialKey(job_id, trial_number=number)] = None
                 again.append(later)
             elif trial:
                 self.started(trial, key)

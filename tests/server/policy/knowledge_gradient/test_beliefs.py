@@ -55,7 +55,18 @@ def test_what_a_job_tells_another_one() -> None:
 
     def trial(size: int, epoch: int, *, reached: bool = True, place: int | None = 1) -> Trial:
         last = Measurement(epoch, 1.0, 1.0, 0.5, NOW)
-        done = Trial("j", 1, size, TrialOrigin.SEARCH, None, NOW, last=last, target_reached=reached, observation=place)
+        done = Trial(
+            "j",
+            1,
+            size,
+            TrialOrigin.SEARCH,
+            None,
+            NOW,
+            "launch 1",
+            last=last,
+            target_reached=reached,
+            observation=place,
+        )
         return done._replace(status=TrialStatus.DECIDED)
 
     beliefs = [ArmBelief(size, -cost, 1.0, 1.0, 1, cost, 1.0) for size, cost in ((8, 9.0), (16, 5.0), (32, 1.0))]

@@ -119,7 +119,7 @@ CREATE TABLE trials (
     pruning_round bigint,                       -- NULL: as `policy_role`
     status text NOT NULL,
     end_reason text,                            -- NULL: running
-    launch_id text,
+    launch_id text NOT NULL,
     start_time bigint NOT NULL,
     start_known boolean NOT NULL,               -- false: `start_time` says nothing
     end_time bigint,                            -- NULL: running
@@ -151,7 +151,7 @@ CREATE TABLE trials (
     profile text NOT NULL,                      -- JSON: [cheapest sample, highest sample]; empty: none
     PRIMARY KEY (job_key, trial_number)
 ) WITH (fillfactor = 80);
-CREATE UNIQUE INDEX trials_by_launch ON trials (job_key, launch_id) WHERE launch_id IS NOT NULL;
+CREATE UNIQUE INDEX trials_by_launch ON trials (job_key, launch_id);
 CREATE INDEX trials_by_observation ON trials (job_key, batch_size, observation) WHERE observation IS NOT NULL;
 CREATE INDEX trials_running ON trials (job_key, trial_number) WHERE status = 'RUNNING';
 CREATE INDEX trials_by_start ON trials (start_time, job_key, trial_number);
@@ -228,16 +228,6 @@ CREATE TABLE history (
 );
 CREATE INDEX history_by_job ON history (job_id, entry);
 CREATE INDEX history_by_time ON history (time);
-
--- Trials that were running when their job was deleted, so that their trainers are told to stop.
-CREATE TABLE deleted_trials (
-    job_id text COLLATE "C" NOT NULL,
-    trial_number bigint NOT NULL,
-    batch_size bigint NOT NULL,
-    delete_time bigint NOT NULL,
-    PRIMARY KEY (job_id, trial_number, batch_size)
-);
-CREATE INDEX deleted_trials_by_time ON deleted_trials (delete_time);
 
 -- Which jobs and which of their dispatched launches were deleted, so that no trainer delivers them as new ones. A job id
 -- may have been deleted several times.
@@ -658,18 +648,10 @@ BEGIN
         WHERE l.job_key = e.job_key AND l.trial_number = e.trial_number;
     END IF;
     IF forgotten_rows IS NOT NULL THEN
-        DELETE FROM deleted_trials t USING json_to_recordset(forgotten_rows) AS f (delete_time bigint)
-        WHERE t.delete_time < f.delete_time;
         DELETE FROM deletions d USING json_to_recordset(forgotten_rows) AS f (delete_time bigint)
         WHERE d.delete_time < f.delete_time;
     END IF;
     IF deleted_rows IS NOT NULL THEN
-        INSERT INTO deleted_trials
-        SELECT d.job_id, t.trial_number, t.batch_size, d.delete_time
-        FROM json_to_recordset(deleted_rows) AS d (job_key bigint, job_id text, delete_time bigint)
-        JOIN trials t ON t.job_key = d.job_key
-        WHERE t.status IN ('RUNNING', 'INTERRUPTED')
-        ON CONFLICT (job_id, trial_number, batch_size) DO UPDATE SET delete_time = excluded.delete_time;
         INSERT INTO deletions
         SELECT j.job_id, '', j.create_time, d.delete_time
         FROM json_to_recordset(deleted_rows) AS d (job_key bigint, delete_time bigint)
@@ -677,7 +659,7 @@ BEGIN
         UNION ALL
         SELECT d.job_id, t.launch_id, t.start_time, d.delete_time
         FROM json_to_recordset(deleted_rows) AS d (job_key bigint, job_id text, delete_time bigint)
-        JOIN trials t ON t.job_key = d.job_key WHERE t.launch_id != '' AND t.origin != 'IMPORTED'
+        JOIN trials t ON t.job_key = d.job_key WHERE t.origin != 'IMPORTED'
         ON CONFLICT (job_id, launch_id, create_time) DO UPDATE SET delete_time = excluded.delete_time;
         -- Without foreign keys, which every report would pay for.
         DELETE FROM measurements m USING json_to_recordset(deleted_rows) AS d (job_key bigint)

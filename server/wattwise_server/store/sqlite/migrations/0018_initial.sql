@@ -115,7 +115,7 @@ CREATE TABLE trials (
     pruning_round INTEGER,                  -- NULL: as `policy_role`
     status TEXT NOT NULL,
     end_reason TEXT,                        -- NULL: running
-    launch_id TEXT,
+    launch_id TEXT NOT NULL,
     start_time INTEGER NOT NULL,
     start_known INTEGER NOT NULL,           -- 0: `start_time` says nothing
     end_time INTEGER,                       -- NULL: running
@@ -147,7 +147,7 @@ CREATE TABLE trials (
     profile TEXT NOT NULL,                  -- JSON: [cheapest sample, highest sample]; empty: none
     PRIMARY KEY (job_key, trial_number)
 ) WITHOUT ROWID;
-CREATE UNIQUE INDEX trials_by_launch ON trials (job_key, launch_id) WHERE launch_id IS NOT NULL;
+CREATE UNIQUE INDEX trials_by_launch ON trials (job_key, launch_id);
 CREATE INDEX trials_by_observation ON trials (job_key, batch_size, observation) WHERE observation IS NOT NULL;
 CREATE INDEX trials_running ON trials (job_key, trial_number) WHERE status = 'RUNNING';
 CREATE INDEX trials_by_start ON trials (start_time, job_key, trial_number);
@@ -225,16 +225,6 @@ CREATE TABLE history (
 );
 CREATE INDEX history_by_job ON history (job_id, entry);
 CREATE INDEX history_by_time ON history (time);
-
--- Trials that were running when their job was deleted, so that their trainers are told to stop.
-CREATE TABLE deleted_trials (
-    job_id TEXT NOT NULL,
-    trial_number INTEGER NOT NULL,
-    batch_size INTEGER NOT NULL,
-    delete_time INTEGER NOT NULL,
-    PRIMARY KEY (job_id, trial_number, batch_size)
-) WITHOUT ROWID;
-CREATE INDEX deleted_trials_by_time ON deleted_trials (delete_time);
 
 -- Which jobs and which of their dispatched launches were deleted, so that no trainer delivers them as new ones. A job id
 -- may have been deleted several times.

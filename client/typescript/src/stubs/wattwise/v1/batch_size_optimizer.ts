@@ -109,16 +109,15 @@ export interface RegisterJobResponse {
 
 /** Request of GetNextBatchSize. */
 export interface GetNextBatchSizeRequest {
-  /** The job to launch. Required: an empty id is refused as unknown. */
+  /** Required. The job to launch. */
   jobId: string;
   /**
-   * A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
-   * state, and never dispatch a second one. At most 200 characters. Empty: every call dispatches a new trial, so a
-   * retry is not safe.
+   * Required. A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
+   * state, and never dispatch a second one. At most 200 characters.
    */
   launchId: string;
   /**
-   * True if the launch continues from a checkpoint; requires the launch_id that the launch began with.
+   * True if the launch continues from a checkpoint; launch_id is then that of the launch that began the trial.
    * A trial that was preempted or lost is dispatched again and continues from its newest measurement. It becomes a
    * concurrent trial if its exploration has been given to another trial since. A trial that still runs gets a full lease:
    * make sure that only one process trains it. If the job has no trial with this launch_id, the call fails with NOT_FOUND
@@ -145,7 +144,7 @@ export interface GetNextBatchSizeRequest_LabelsEntry {
 
 /** Response of GetNextBatchSize. */
 export interface GetNextBatchSizeResponse {
-  /** The dispatched trial. Always set; train with its id.batch_size. */
+  /** The dispatched trial. Always set; train with its batch_size. */
   trial:
     | Trial
     | undefined;
@@ -217,7 +216,7 @@ export interface EndTrialResponse {
 
 /** Request of ImportTrial. */
 export interface ImportTrialRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /**
    * A UUID for the trial: the launch_id of its launch, or one that the client generates once per trial. Calls with the
@@ -1940,7 +1939,7 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): RegisterJobResponse => RegisterJobResponse.decode(value),
   },
   /**
-   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
+   * Dispatches the next trial. Despite its name, this call writes. Safe to retry.
    * FAILED_PRECONDITION if no batch size is left to try.
    */
   getNextBatchSize: {
@@ -2079,7 +2078,7 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
    */
   registerJob: handleUnaryCall<RegisterJobRequest, RegisterJobResponse>;
   /**
-   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
+   * Dispatches the next trial. Despite its name, this call writes. Safe to retry.
    * FAILED_PRECONDITION if no batch size is left to try.
    */
   getNextBatchSize: handleUnaryCall<GetNextBatchSizeRequest, GetNextBatchSizeResponse>;
@@ -2152,7 +2151,7 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: RegisterJobResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a launch_id.
+   * Dispatches the next trial. Despite its name, this call writes. Safe to retry.
    * FAILED_PRECONDITION if no batch size is left to try.
    */
   getNextBatchSize(

@@ -40,7 +40,7 @@ export enum ErrorReason {
    * ERROR_REASON_TRIAL_NOT_FOUND - NOT_FOUND: the job has no such trial: it never had one, or the server has lost it with its database. Of a trial that was
    * deleted with its job, ERROR_REASON_TRIAL_DELETED says so.
    *
-   *     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
+   *     {"job_id": "mnist-nightly", "launch_id": "0b5f1c6e9d7a4f3f8a52c1d90e7b6a34", "trial_number": "7"}
    */
   ERROR_REASON_TRIAL_NOT_FOUND = "ERROR_REASON_TRIAL_NOT_FOUND",
   /**
@@ -113,7 +113,7 @@ export enum ErrorReason {
    * it dispatched for a year after their deletion; after that, it answers ERROR_REASON_TRIAL_NOT_FOUND or
    * ERROR_REASON_JOB_NOT_FOUND.
    *
-   *     {"job_id": "mnist-nightly"}
+   *     {"job_id": "mnist-nightly", "launch_id": "0b5f1c6e9d7a4f3f8a52c1d90e7b6a34"}
    */
   ERROR_REASON_TRIAL_DELETED = "ERROR_REASON_TRIAL_DELETED",
   /**

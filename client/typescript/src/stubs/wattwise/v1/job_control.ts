@@ -23,7 +23,7 @@ import { Trial, TrialId } from "./trial.js";
 
 /** Request of DeleteJob. */
 export interface DeleteJobRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /** Whether a job that does not exist is no error, so that a retry succeeds. Unset: it is ERROR_REASON_JOB_NOT_FOUND. */
   allowMissing: boolean;
@@ -41,7 +41,7 @@ export interface DeleteJobResponse {
 
 /** Request of ResetJob. */
 export interface ResetJobRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /**
    * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest reset
@@ -62,7 +62,7 @@ export interface ResetJobResponse {
 
 /** Request of SetTrialExcluded. */
 export interface SetTrialExcludedRequest {
-  /** The trial. Required; a batch_size of 0 is not compared with the trial's. */
+  /** Required. The trial, named by its launch, its number or both. */
   trial:
     | TrialId
     | undefined;
@@ -86,7 +86,7 @@ export interface SetTrialExcludedResponse {
 
 /** Request of SetBatchSizeBanned. */
 export interface SetBatchSizeBannedRequest {
-  /** Required. The job; an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /** Required. One of the job's batch sizes; 0 is refused. */
   batchSize: number;
@@ -106,7 +106,7 @@ export interface SetBatchSizeBannedResponse {
 
 /** Request of SetPinnedBatchSize. */
 export interface SetPinnedBatchSizeRequest {
-  /** Required. The job; an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /** One of the job's batch sizes, which is pinned; 0 is refused. Unset: no batch size is pinned. */
   batchSize?: number | undefined;
@@ -124,7 +124,7 @@ export interface SetPinnedBatchSizeResponse {
 
 /** Request of ReadmitBatchSize. */
 export interface ReadmitBatchSizeRequest {
-  /** Required. The job; an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /** Required. One of the job's batch sizes; 0 is refused. */
   batchSize: number;
@@ -142,7 +142,7 @@ export interface ReadmitBatchSizeResponse {
 
 /** Request of SetJobPaused. */
 export interface SetJobPausedRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /** Required. True: the search pauses. False: it goes on. Unset is refused. */
   paused?: boolean | undefined;
@@ -160,7 +160,7 @@ export interface SetJobPausedResponse {
 
 /** Request of RequestBaseline. */
 export interface RequestBaselineRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /**
    * From now on, one launch in so many gets the default batch size, by its trial's number: 2 or more, or 0 to end that. While
@@ -189,7 +189,7 @@ export interface RequestBaselineResponse {
 
 /** Request of SetJobPolicy. */
 export interface SetJobPolicyRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /**
    * Required. The policy. A field of it that is unset gets the value that the job was registered with if that is a value for

@@ -161,7 +161,7 @@ export function jobStateToNumber(object: JobState): number {
 
 /** Request of GetJob. */
 export interface GetJobRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
 }
 
@@ -227,7 +227,7 @@ export interface ListJobsResponse {
 
 /** Request of ListTrials. */
 export interface ListTrialsRequest {
-  /** The job. Required unless job_id_prefix is set: an empty id is refused as unknown. */
+  /** Required unless job_id_prefix is set. The job. */
   jobId: string;
   /** Maximum number of trials on the page; values above 1000 mean 1000, and 0 means 50. */
   pageSize: number;
@@ -276,7 +276,7 @@ export interface ListTrialsResponse {
 
 /** Request of GetTrial. */
 export interface GetTrialRequest {
-  /** The trial. Required; a batch_size of 0 is not compared with the trial's. */
+  /** Required. The trial, named by its launch, its number or both. */
   trial: TrialId | undefined;
 }
 
@@ -320,7 +320,7 @@ export interface ListMeasurementsResponse {
 
 /** Request of WatchJob. */
 export interface WatchJobRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
 }
 
@@ -336,7 +336,7 @@ export interface WatchJobResponse {
 
 /** Request of WatchTrials. */
 export interface WatchTrialsRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
 }
 
@@ -368,7 +368,7 @@ export interface WatchJobsResponse {
 
 /** Request of GetJobStatistics. */
 export interface GetJobStatisticsRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
   /**
    * How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one trial. 0: no
@@ -402,7 +402,7 @@ export interface GetTotalsResponse {
 
 /** Request of PreviewNext. */
 export interface PreviewNextRequest {
-  /** The job. Required: an empty id is refused as unknown. */
+  /** Required. The job. */
   jobId: string;
 }
 

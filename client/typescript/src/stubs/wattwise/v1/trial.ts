@@ -469,20 +469,24 @@ export interface PruningGtsTrial {
   pruningRound: number;
 }
 
-/** The id of a trial. */
+/**
+ * The id of a trial. Trainers name a trial by its launch, and may add its number: then both must be of the same trial.
+ * Readers and operators may name it by its launch, its number or both.
+ */
 export interface TrialId {
-  /** The job of the trial. Required: an empty id is refused as unknown. */
+  /** Required. The job of the trial. */
   jobId: string;
-  /** The batch size of the trial. Another batch size is refused as an unknown trial; 0 is refused except in GetTrial. */
-  batchSize: number;
-  /** The number of the trial within its job, from 1. 0 is refused as unknown. */
-  trialNumber: number;
   /**
-   * The launch that the trial was dispatched to or imported from: the launch_id of GetNextBatchSize and ImportTrial; the
-   * server sets it, to a random one for a launch without. In requests: with a launch, a trial of another one is refused as
-   * an unknown trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
+   * The launch that the trial was dispatched for or imported from, as in GetNextBatchSize and ImportTrial. It identifies the
+   * trial for good: after the loss of a database, or of a job, another launch may have the number. In answers always set.
+   * Required in the calls of trainers. Elsewhere, empty: any launch; the number names the trial.
    */
   launchId: string;
+  /**
+   * The number of the trial within its job, from 1, for people. In answers always set. In requests, 0: any number; the
+   * launch names the trial.
+   */
+  trialNumber: number;
 }
 
 /** The state of a trial: the record of a training with one batch size. */
@@ -491,6 +495,8 @@ export interface Trial {
   id:
     | TrialId
     | undefined;
+  /** The batch size that the trial trains with. Always set. */
+  batchSize: number;
   /** Who chose its batch size; `reason` says why. Always set. */
   origin: TrialOrigin;
   /** Whether the trial is running, or how it ended. Always set. */
@@ -801,7 +807,7 @@ export const PruningGtsTrial: MessageFns<PruningGtsTrial> = {
 };
 
 function createBaseTrialId(): TrialId {
-  return { jobId: "", batchSize: 0, trialNumber: 0, launchId: "" };
+  return { jobId: "", launchId: "", trialNumber: 0 };
 }
 
 export const TrialId: MessageFns<TrialId> = {
@@ -809,14 +815,11 @@ export const TrialId: MessageFns<TrialId> = {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
     }
-    if (message.batchSize !== 0) {
-      writer.uint32(16).int32(message.batchSize);
+    if (message.launchId !== "") {
+      writer.uint32(18).string(message.launchId);
     }
     if (message.trialNumber !== 0) {
       writer.uint32(24).int32(message.trialNumber);
-    }
-    if (message.launchId !== "") {
-      writer.uint32(34).string(message.launchId);
     }
     return writer;
   },
@@ -843,11 +846,11 @@ export const TrialId: MessageFns<TrialId> = {
             continue;
           }
           case 2: {
-            if (tag !== 16) {
+            if (tag !== 18) {
               break;
             }
 
-            message.batchSize = reader.int32();
+            message.launchId = reader.string();
             continue;
           }
           case 3: {
@@ -856,14 +859,6 @@ export const TrialId: MessageFns<TrialId> = {
             }
 
             message.trialNumber = reader.int32();
-            continue;
-          }
-          case 4: {
-            if (tag !== 34) {
-              break;
-            }
-
-            message.launchId = reader.string();
             continue;
           }
         }
@@ -884,9 +879,8 @@ export const TrialId: MessageFns<TrialId> = {
   fromPartial(object: DeepPartial<TrialId>): TrialId {
     const message = createBaseTrialId();
     message.jobId = object.jobId ?? "";
-    message.batchSize = object.batchSize ?? 0;
-    message.trialNumber = object.trialNumber ?? 0;
     message.launchId = object.launchId ?? "";
+    message.trialNumber = object.trialNumber ?? 0;
     return message;
   },
 };
@@ -894,6 +888,7 @@ export const TrialId: MessageFns<TrialId> = {
 function createBaseTrial(): Trial {
   return {
     id: undefined,
+    batchSize: 0,
     origin: TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED,
     status: TrialStatus.TRIAL_STATUS_UNSPECIFIED,
     endReason: EndReason.END_REASON_UNSPECIFIED,
@@ -924,73 +919,76 @@ export const Trial: MessageFns<Trial> = {
     if (message.id !== undefined) {
       TrialId.encode(message.id, writer.uint32(10).fork()).join();
     }
+    if (message.batchSize !== 0) {
+      writer.uint32(16).int32(message.batchSize);
+    }
     if (message.origin !== TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED) {
-      writer.uint32(16).int32(trialOriginToNumber(message.origin));
+      writer.uint32(24).int32(trialOriginToNumber(message.origin));
     }
     if (message.status !== TrialStatus.TRIAL_STATUS_UNSPECIFIED) {
-      writer.uint32(24).int32(trialStatusToNumber(message.status));
+      writer.uint32(32).int32(trialStatusToNumber(message.status));
     }
     if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
-      writer.uint32(32).int32(endReasonToNumber(message.endReason));
+      writer.uint32(40).int32(endReasonToNumber(message.endReason));
     }
     if (message.startTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.startTime), writer.uint32(42).fork()).join();
+      Timestamp.encode(toTimestamp(message.startTime), writer.uint32(50).fork()).join();
     }
     if (message.endTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.endTime), writer.uint32(50).fork()).join();
+      Timestamp.encode(toTimestamp(message.endTime), writer.uint32(58).fork()).join();
     }
     if (message.newest !== undefined) {
-      Measurement.encode(message.newest, writer.uint32(58).fork()).join();
+      Measurement.encode(message.newest, writer.uint32(66).fork()).join();
     }
     if (message.cost !== undefined) {
-      writer.uint32(65).double(message.cost);
+      writer.uint32(73).double(message.cost);
     }
     if (message.converged !== false) {
-      writer.uint32(72).bool(message.converged);
+      writer.uint32(80).bool(message.converged);
     }
     if (message.leaseExpireTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.leaseExpireTime), writer.uint32(82).fork()).join();
+      Timestamp.encode(toTimestamp(message.leaseExpireTime), writer.uint32(90).fork()).join();
     }
     if (message.monitor !== undefined) {
-      Monitor.encode(message.monitor, writer.uint32(90).fork()).join();
+      Monitor.encode(message.monitor, writer.uint32(98).fork()).join();
     }
     if (message.otherMonitor !== undefined) {
-      Monitor.encode(message.otherMonitor, writer.uint32(98).fork()).join();
+      Monitor.encode(message.otherMonitor, writer.uint32(106).fork()).join();
     }
     if (message.excluded !== false) {
-      writer.uint32(104).bool(message.excluded);
+      writer.uint32(112).bool(message.excluded);
     }
     for (const v of message.warnings) {
-      TrialWarning.encode(v!, writer.uint32(114).fork()).join();
+      TrialWarning.encode(v!, writer.uint32(122).fork()).join();
     }
     if (message.reason !== "") {
-      writer.uint32(122).string(message.reason);
+      writer.uint32(130).string(message.reason);
     }
     if (message.decisionMessage !== "") {
-      writer.uint32(130).string(message.decisionMessage);
+      writer.uint32(138).string(message.decisionMessage);
     }
     if (message.costBound !== undefined) {
-      writer.uint32(137).double(message.costBound);
+      writer.uint32(145).double(message.costBound);
     }
     if (message.targetReached !== false) {
-      writer.uint32(144).bool(message.targetReached);
+      writer.uint32(152).bool(message.targetReached);
     }
     switch (message.policyRole?.$case) {
       case "pruningGts":
-        PruningGtsTrial.encode(message.policyRole.value, writer.uint32(154).fork()).join();
+        PruningGtsTrial.encode(message.policyRole.value, writer.uint32(162).fork()).join();
         break;
     }
     if (message.recurrence !== 0) {
-      writer.uint32(160).int32(message.recurrence);
+      writer.uint32(168).int32(message.recurrence);
     }
     globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
-      Trial_LabelsEntry.encode({ key: key as any, value }, writer.uint32(170).fork()).join();
+      Trial_LabelsEntry.encode({ key: key as any, value }, writer.uint32(178).fork()).join();
     });
     if (message.tokenId !== "") {
-      writer.uint32(178).string(message.tokenId);
+      writer.uint32(186).string(message.tokenId);
     }
     if (message.heartbeatInterval !== undefined) {
-      Duration.encode(message.heartbeatInterval, writer.uint32(186).fork()).join();
+      Duration.encode(message.heartbeatInterval, writer.uint32(194).fork()).join();
     }
     return writer;
   },
@@ -1021,7 +1019,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.origin = trialOriginFromJSON(reader.int32());
+            message.batchSize = reader.int32();
             continue;
           }
           case 3: {
@@ -1029,7 +1027,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.status = trialStatusFromJSON(reader.int32());
+            message.origin = trialOriginFromJSON(reader.int32());
             continue;
           }
           case 4: {
@@ -1037,15 +1035,15 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.endReason = endReasonFromJSON(reader.int32());
+            message.status = trialStatusFromJSON(reader.int32());
             continue;
           }
           case 5: {
-            if (tag !== 42) {
+            if (tag !== 40) {
               break;
             }
 
-            message.startTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            message.endReason = endReasonFromJSON(reader.int32());
             continue;
           }
           case 6: {
@@ -1053,7 +1051,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.endTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            message.startTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
           case 7: {
@@ -1061,31 +1059,31 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.newest = Measurement.decode(reader, reader.uint32());
+            message.endTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
           case 8: {
-            if (tag !== 65) {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.newest = Measurement.decode(reader, reader.uint32());
+            continue;
+          }
+          case 9: {
+            if (tag !== 73) {
               break;
             }
 
             message.cost = reader.double();
             continue;
           }
-          case 9: {
-            if (tag !== 72) {
+          case 10: {
+            if (tag !== 80) {
               break;
             }
 
             message.converged = reader.bool();
-            continue;
-          }
-          case 10: {
-            if (tag !== 82) {
-              break;
-            }
-
-            message.leaseExpireTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
           case 11: {
@@ -1093,7 +1091,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.monitor = Monitor.decode(reader, reader.uint32());
+            message.leaseExpireTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
           case 12: {
@@ -1101,23 +1099,23 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.otherMonitor = Monitor.decode(reader, reader.uint32());
+            message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
           case 13: {
-            if (tag !== 104) {
+            if (tag !== 106) {
+              break;
+            }
+
+            message.otherMonitor = Monitor.decode(reader, reader.uint32());
+            continue;
+          }
+          case 14: {
+            if (tag !== 112) {
               break;
             }
 
             message.excluded = reader.bool();
-            continue;
-          }
-          case 14: {
-            if (tag !== 114) {
-              break;
-            }
-
-            message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
             continue;
           }
           case 15: {
@@ -1125,7 +1123,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.reason = reader.string();
+            message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
             continue;
           }
           case 16: {
@@ -1133,50 +1131,47 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.decisionMessage = reader.string();
+            message.reason = reader.string();
             continue;
           }
           case 17: {
-            if (tag !== 137) {
+            if (tag !== 138) {
+              break;
+            }
+
+            message.decisionMessage = reader.string();
+            continue;
+          }
+          case 18: {
+            if (tag !== 145) {
               break;
             }
 
             message.costBound = reader.double();
             continue;
           }
-          case 18: {
-            if (tag !== 144) {
+          case 19: {
+            if (tag !== 152) {
               break;
             }
 
             message.targetReached = reader.bool();
             continue;
           }
-          case 19: {
-            if (tag !== 154) {
+          case 20: {
+            if (tag !== 162) {
               break;
             }
 
             message.policyRole = { $case: "pruningGts", value: PruningGtsTrial.decode(reader, reader.uint32()) };
             continue;
           }
-          case 20: {
-            if (tag !== 160) {
+          case 21: {
+            if (tag !== 168) {
               break;
             }
 
             message.recurrence = reader.int32();
-            continue;
-          }
-          case 21: {
-            if (tag !== 170) {
-              break;
-            }
-
-            const entry21 = Trial_LabelsEntry.decode(reader, reader.uint32());
-            if (entry21.value !== undefined) {
-              message.labels[entry21.key] = entry21.value;
-            }
             continue;
           }
           case 22: {
@@ -1184,11 +1179,22 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.tokenId = reader.string();
+            const entry22 = Trial_LabelsEntry.decode(reader, reader.uint32());
+            if (entry22.value !== undefined) {
+              message.labels[entry22.key] = entry22.value;
+            }
             continue;
           }
           case 23: {
             if (tag !== 186) {
+              break;
+            }
+
+            message.tokenId = reader.string();
+            continue;
+          }
+          case 24: {
+            if (tag !== 194) {
               break;
             }
 
@@ -1213,6 +1219,7 @@ export const Trial: MessageFns<Trial> = {
   fromPartial(object: DeepPartial<Trial>): Trial {
     const message = createBaseTrial();
     message.id = (object.id !== undefined && object.id !== null) ? TrialId.fromPartial(object.id) : undefined;
+    message.batchSize = object.batchSize ?? 0;
     message.origin = object.origin ?? TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED;
     message.status = object.status ?? TrialStatus.TRIAL_STATUS_UNSPECIFIED;
     message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
