@@ -373,7 +373,7 @@ def test_warnings_are_shown(ask: Ask, trainer: Trainer) -> None:
     trainer.report(trainer.next(), 10, metric=95.0)
     shown = ask("jobs", "show", trainer.job_id)
     warnings = [line.split(maxsplit=1)[1] for line in shown.splitlines() if line.startswith("warning")]
-    assert any(warning.startswith("trial 1, result.metric: ") for warning in warnings)
+    assert any(warning.startswith("trial 1, result.measurement.metric: ") for warning in warnings)
 
 
 def test_computed_costs_are_marked(ask: Ask, trainer: Trainer) -> None:

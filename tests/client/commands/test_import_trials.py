@@ -20,8 +20,8 @@ HEADING = "trial,batch_size,epoch,time_seconds,energy_joules,metric"
 REACHED = "ended by target reached"
 SPEC = job_spec(higher_is_better=True)
 HISTORY = f"""{HEADING},end_reason,limit_watts_per_gpu,start_time
-a,16,1,10,100,0.5,,250,2026-10-01 22:00
-a,16,2,20,200,0.95,,,
+a,16,1,10,100,0.5,,,2026-10-01 22:00
+a,16,2,20,200,0.95,,250,
 b,32,3,30,150,0.93,,,
 c,64,,,,,out of memory,,
 d,8,10,90,900,0.2,,,
@@ -61,7 +61,10 @@ def test_history_is_imported(ask: Ask, trainer: Trainer, tmp_path: Path) -> None
     ends = ["TARGET_REACHED", "TARGET_REACHED", "OUT_OF_MEMORY", "MAX_EPOCHS", "ERROR"]
     assert [trial["end_reason"] for trial in trials] == [f"END_REASON_{end}" for end in ends]
     assert [trial.get("newest", {}).get("epoch", 0) for trial in trials] == [2, 3, 0, 10, 2]
-    assert (trials[0]["start_time"], trials[0]["newest"]["limit_watts_per_gpu"]) == ("2026-10-01T22:00:00Z", 250.0)
+    assert (trials[0]["start_time"], trials[0]["newest"]["power_setting"]["limit_watts_per_gpu"]) == (
+        "2026-10-01T22:00:00Z",
+        250.0,
+    )
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "cost")[1].startswith("A model costs 150 J now")
     assert row(shown, "imported trials") == ["imported trials", "1-5"]
@@ -120,8 +123,10 @@ def test_warnings_of_imported_trials(
     file = written(tmp_path, f"{HEADING}\na,16,1,10,0,0.5\n")
     assert main(["jobs", "import", trainer.job_id, file]) == 0
     (warning,) = capsys.readouterr().err.splitlines()
-    assert warning.startswith(f"wattwise jobs import: {file}:2: trial 'a': result.energy_joules: ")
-    assert row(ask("jobs", "show", trainer.job_id), "warning")[1].startswith("trial 1, result.energy_joules: ")
+    assert warning.startswith(f"wattwise jobs import: {file}:2: trial 'a': result.measurement.energy_joules: ")
+    assert row(ask("jobs", "show", trainer.job_id), "warning")[1].startswith(
+        "trial 1, result.measurement.energy_joules: "
+    )
 
 
 def test_dry_run(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:

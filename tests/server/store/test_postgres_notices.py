@@ -144,14 +144,14 @@ async def test_lost_notice_is_made_up_for(postgres_server: PostgresServer, postg
                 await until(lost.is_closed)
                 async with first.transaction("j") as tx:
                     tx.save_job(with_trials(a_job(), 2))
-                    tx.save_trial(a_trial(1, limit_watts_per_gpu=100.0))
+                    tx.save_trial(a_trial(1, excluded=True))
                 await until(lambda: sender._sending is None)
                 proxy.accept()
                 await wakes(job, trial)
                 # Notices arrive again.
                 await until(lambda: listener._connection is not lost and hears(second))
                 async with first.transaction("j") as tx:
-                    tx.save_trial(a_trial(1, limit_watts_per_gpu=200.0))
+                    tx.save_trial(a_trial(1))
                 await wakes(trial)
 
 
@@ -174,7 +174,7 @@ async def test_server_that_cannot_send_is_polled(postgres_url: str, monkeypatch:
             await refresh(second, "j")
             await wakes(trial)
             async with first.transaction("j") as tx:
-                tx.save_trial(a_trial(1, limit_watts_per_gpu=100.0))
+                tx.save_trial(a_trial(1, excluded=True))
             await wakes(trial)
             await until(lambda: hears(second))
 

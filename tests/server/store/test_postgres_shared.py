@@ -430,7 +430,7 @@ async def test_change_reaches_subscribers_of_other_servers(
             async with one.transaction("j") as tx:
                 assert tx.job is not None
                 tx.save_job(replace(tx.job, num_observations=1))
-                tx.save_trial(a_trial(1, limit_watts_per_gpu=100.0))
+                tx.save_trial(a_trial(1, excluded=True))
             await asyncio.wait_for(asyncio.gather(job.wait(), trial.wait()), 20)
 
 
