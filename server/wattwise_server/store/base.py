@@ -237,7 +237,7 @@ class JobVersion(NamedTuple):
         num_events: Its events so far: figures change with them.
         reset_after: Trials up to this number do not count.
         excluded: The numbers of its excluded trials, ascending.
-        policy: Its policy.
+        policy: Its policy, with its parameters if a person has changed it.
         default_batch_size: Its default batch size.
         pinned: The batch size that every launch gets, if there is one.
         best_known: The batch size with the least expected cost; None while unknown.

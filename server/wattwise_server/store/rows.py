@@ -285,7 +285,7 @@ def delete_job(job_id: str, key: int, now: datetime) -> list[Statement]:
 
 def insert_job(key: int, job: Job) -> list[Statement]:
     """Creates a job with its arms and power limits."""
-    spec = job.spec
+    spec = job.registered or job.spec
     once = (
         *(json.dumps(getattr(spec, name)) if name in _LISTS else getattr(spec, name) for name in _SPEC),
         *(spec.gpu.gpu_model, spec.gpu.count, spec.gpu.max_power_watts_per_gpu),

@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import ParseDict
+from google.protobuf.internal import encoder, wire_format
 from wattwise import v1
 from wattwise.commands.main import main
 from wattwise.commands.tables import policy, stage
@@ -237,9 +237,11 @@ def test_job_that_only_misses_its_target(ask: Ask, stub: v1.BatchSizeOptimizerSt
 
 
 def test_policy_of_a_newer_server() -> None:
-    """A policy that this client does not know is printed as its number, without a stage."""
-    job = ParseDict({"spec": {"policy": 99}, "available_batch_sizes": [8]}, v1.Job())
-    assert (policy(job.spec), stage(job)) == ("policy 99", "-")
+    """A policy that this client does not know is unknown, and has no stage."""
+    job = v1.Job(spec=v1.JobSpec(), available_batch_sizes=[8])
+    # A field of this number with an empty message.
+    job.spec.policy.MergeFromString(encoder.TagBytes(99, wire_format.WIRETYPE_LENGTH_DELIMITED) + b"\0")
+    assert (policy(job.spec), stage(job)) == ("unknown", "-")
 
 
 def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

@@ -100,7 +100,7 @@ def add_policy(stub: Path, name: str, number: int) -> None:
     case.CopyFrom(messages["PolicySpec"].field[0])
     case.name, case.number, case.json_name, case.type_name = name, number, name, ".wattwise.v1.GreedySpec"
     # The places of the messages in the file are only known to protoc; the program reads none of them.
-    stub.write_text(re.sub(r"\n +_globals\[.*", "", text.replace(literal, repr(file.SerializeToString()))))
+    stub.write_text(re.sub(r"\n( +)_globals\[.*", r"\n\1pass", text.replace(literal, repr(file.SerializeToString()))))
 
 
 def test_one_file_and_one_message_add_a_policy(server: Path, tmp_path: Path) -> None:

@@ -157,8 +157,9 @@ class StoreConformance(FigureTests):
             "num_events": 7,
             "num_observations": 5,
             "first_notes": "ü",
-            "registered_policy": job.spec.policy,
-            "spec": replace(job.spec, policy="pruning_gts"),
+            "registered": job.spec,
+            "spec": replace(job.spec, policy="pruning_gts", window_size=0, num_pruning_rounds=3, seed=7),
+            "set_fields": frozenset({"eta_knob", "policy", "seed"}),
             "reset_after": 3,
             "reset_time": NOW + timedelta(days=1),
             "paused": True,
@@ -200,7 +201,7 @@ class StoreConformance(FigureTests):
         assert unset == {"lease_expire_time", "heartbeat_interval"}
         async with opener() as store:
             async with store.transaction("j") as tx:
-                tx.save_job(a_job(**fields))
+                tx.save_job(replace(a_job(**fields), set_fields=job.set_fields))
             async with store.transaction("j") as tx:
                 tx.save_trial(ended)
                 tx.add_launch(ended)
