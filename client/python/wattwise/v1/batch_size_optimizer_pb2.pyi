@@ -148,21 +148,20 @@ class GetNextBatchSizeRequest(_message.Message):
     state, and never dispatch a second one. At most 200 characters.
     """
     resume: _builtins.bool
-    """True if the launch continues from a checkpoint; launch_id is then that of the launch that began the trial.
-    A trial that was preempted or lost is dispatched again and continues from its newest measurement. It becomes a
-    concurrent trial if its exploration has been given to another trial since. A trial that still runs gets a full lease:
-    make sure that only one process trains it. If the job has no trial with this launch_id, the call fails with NOT_FOUND
-    and dispatches nothing.
-    False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
+    """False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing. True if the launch
+    continues from a checkpoint; launch_id is then that of the launch that began the trial. A trial that was preempted or lost
+    is dispatched again and continues from its newest measurement. It becomes a concurrent trial if its exploration has been
+    given to another trial since. A trial that still runs gets a full lease: make sure that only one process trains it. If the
+    job has no trial with this launch_id, the call fails with NOT_FOUND and dispatches nothing.
     """
     unconnected_ranks: _builtins.int
-    """Number of processes of the launch, if they are not connected to each other, so that each asks for a trial of its own.
-    The trial then has a warning. 0 or 1: the launch has one process, or they are connected.
+    """0: the launch has one process, or its processes are connected to each other; 1 means the same. More: number of processes of
+    the launch, which are not connected, so that each asks for a trial of its own. The trial then has a warning.
     """
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """What the launch says about itself, for people who look at the trial, such as "host" or "commit"; no decision uses it.
-        At most 16 labels; keys of 1 to 63 characters, values of at most 200, without control characters. Empty: none.
+        """Empty: none. What the launch says about itself, for people who look at the trial, such as "host" or "commit"; no decision
+        uses it. At most 16 labels; keys of 1 to 63 characters, values of at most 200, without control characters.
         """
 
     def __init__(
@@ -219,7 +218,7 @@ class ReportResultRequest(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def result(self) -> _trial_pb2.TrainingResult:
-        """The sums and the metric at the end of the epoch. Required."""
+        """Required. The sums and the metric at the end of the epoch."""
 
     def __init__(
         self,
@@ -323,7 +322,7 @@ class HeartbeatRequest(_message.Message):
     TRIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
-        """The trial. Required."""
+        """Required. The trial."""
 
     def __init__(
         self,
@@ -376,7 +375,7 @@ class EndTrialRequest(_message.Message):
     """
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
-        """The trial that the trainer ran. Required."""
+        """Required. The trial that the trainer ran."""
 
     def __init__(
         self,
@@ -433,17 +432,17 @@ class ImportTrialRequest(_message.Message):
     job_id: _builtins.str
     """Required. The job."""
     launch_id: _builtins.str
-    """A UUID for the trial: the launch_id of its launch, or one that the client generates once per trial. Calls with the
-    same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the measurements after its last
-    epoch are added to that trial, and it ends as if they had been reported. Required; at most 200 characters.
+    """Required. At most 200 characters. A UUID for the trial: the launch_id of its launch, or one that the client generates once
+    per trial. Calls with the same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the
+    measurements after its last epoch are added to that trial, and it ends as if they had been reported.
     """
     batch_size: _builtins.int
-    """The batch size of the trial. Must be one of the job's, and that of the dispatched trial if there is one."""
+    """Required. The batch size of the trial. One of the job's, and that of the dispatched trial if there is one."""
     end_reason: _trial_pb2.EndReason.ValueType
-    """How the trial ended, unless its measurements decide it by reaching the target or the last epoch:
-    END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its process was killed. A reason
-    that the server does not know is recorded as END_REASON_ERROR, with a warning. Otherwise ignored.
-    END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
+    """Unspecified: the measurements decide the trial, by reaching the target or the last epoch; if they do not, it is refused.
+    How the trial ended otherwise: END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its
+    process was killed. Ignored if the measurements decide the trial. A reason that the server does not know is recorded as
+    END_REASON_ERROR, with a warning. END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
     """
     validate_only: _builtins.bool
     """True: nothing is changed, and the answer is the one that the import would get now, as `wattwise import --dry-run` shows
@@ -451,19 +450,19 @@ class ImportTrialRequest(_message.Message):
     """
     @_builtins.property
     def measurements(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Measurement]:
-        """The measurements by ascending epoch, with the same rules as in ReportResult. Those after the epoch that decides the
-        trial do not count. At most 5000. Empty: the trial ended before its first epoch did.
+        """Empty: the trial ended before its first epoch did. The measurements by ascending epoch, with the same rules as in
+        ReportResult. Those after the epoch that decides the trial do not count. At most 5000.
         """
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When the trial started. A new trial that started before the job was reset is excluded. One that started before the job
-        was registered is no delivery of the job, and was not spent under it. Unset: unknown, which counts as before the job.
+        """Unset: unknown, which counts as before the job. When the trial started. A new trial that started before the job was reset
+        is excluded. One that started before the job was registered is no delivery of the job, and was not spent under it.
         """
 
     @_builtins.property
     def monitor(self) -> _trial_pb2.Monitor:
-        """What measured the energy. Unset: unknown."""
+        """Unset: unknown. What measured the energy."""
 
     def __init__(
         self,
@@ -572,7 +571,7 @@ class AcquirePowerLimitRequest(_message.Message):
     TRIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
-        """The trial that asks. Required."""
+        """Required. The trial that asks."""
 
     def __init__(
         self,
@@ -640,14 +639,14 @@ class PowerSample(_message.Message):
     ENERGY_JOULES_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     time_seconds: _builtins.float
-    """Duration of all measured steps together, in seconds. Must be above 0."""
+    """Required. Duration of all measured steps together, in seconds. Above 0."""
     energy_joules: _builtins.float
-    """Energy of all GPUs together during that time, in joules. 0 or more. Unset: no energy was measured."""
+    """Unset: no energy was measured. Energy of all GPUs together during that time, in joules. 0 or more."""
     steps: _builtins.int
-    """Number of training steps measured. Must be at least 1."""
+    """Required. Number of training steps measured. At least 1."""
     @_builtins.property
     def power_setting(self) -> _trial_pb2.PowerSetting:
-        """The setting of all GPUs of the trial. Required, with a limit that occurs once in a profile."""
+        """Required. The setting of all GPUs of the trial; its limit is required, and occurs once in a profile."""
 
     def __init__(
         self,
@@ -677,11 +676,11 @@ class ReportPowerProfileRequest(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
-        """The trial that measured the profile; it may have ended since. Required."""
+        """Required. The trial that measured the profile; it may have ended since."""
 
     @_builtins.property
     def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___PowerSample]:
-        """One sample per power limit, in any order; at least 1, at most 1000. Empty is refused."""
+        """Required. One sample per power limit, in any order; at least 1, at most 1000."""
 
     def __init__(
         self,

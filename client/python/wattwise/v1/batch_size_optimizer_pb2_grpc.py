@@ -100,90 +100,96 @@ class BatchSizeOptimizerServicer(object):
     """
 
     def RegisterJob(self, request, context):
-        """Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
-        the same configuration, in which case nothing is written. A retry confirms what the first call created.
-        ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
-        ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
+        """Creates the job, or confirms that the job of this id was registered with the same configuration. All faults of the spec are
+        listed at once, and so are all differences. Called by trainers, at every launch. Writes the job, if it is new. A retry
+        confirms the job. Errors: INVALID_JOB_SPEC, JOB_DIFFERS, TOO_MANY_JOBS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetNextBatchSize(self, request, context):
-        """Dispatches the next trial. Despite its name, this call writes. Safe to retry.
-        FAILED_PRECONDITION if no batch size is left to try.
+        """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
+        lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
+        state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
+        NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportResult(self, request, context):
-        """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry.
+        """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
+        every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
+        trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
+        TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamResults(self, request_iterator, context):
-        """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
-        result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
-        a request, as soon as the trial has to stop in the middle of an epoch.
+        """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
+        answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
+        soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
+        what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
+        INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry.
+        """Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
+        heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
+        TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndTrial(self, request, context):
-        """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
-        Safe to retry.
+        """Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
+        training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
+        INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ImportTrial(self, request, context):
-        """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
-        of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
-        INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+        """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
+        trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
+        nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
+        validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LookupTrial(self, request, context):
-        """Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
-        an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
-        revives a lost trial. Safe to retry.
-        NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
-        ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
-        database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+        """Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
+        not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
+        retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AcquirePowerLimit(self, request, context):
-        """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
-        if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
-        trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
-        with ERROR_REASON_INVALID_REQUEST without one.
+        """Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
+        UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
+        limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
+        JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportPowerProfile(self, request, context):
-        """Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
-        profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
-        Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
-        ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
+        """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
+        for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
+        Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,52 +39,60 @@ class BatchSizeOptimizerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BatchSizeOptimizerAsyncStub: ...
     RegisterJob: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.RegisterJobRequest, _batch_size_optimizer_pb2.RegisterJobResponse]
-    """Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
-    the same configuration, in which case nothing is written. A retry confirms what the first call created.
-    ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
-    ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
+    """Creates the job, or confirms that the job of this id was registered with the same configuration. All faults of the spec are
+    listed at once, and so are all differences. Called by trainers, at every launch. Writes the job, if it is new. A retry
+    confirms the job. Errors: INVALID_JOB_SPEC, JOB_DIFFERS, TOO_MANY_JOBS.
     """
     GetNextBatchSize: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]
-    """Dispatches the next trial. Despite its name, this call writes. Safe to retry.
-    FAILED_PRECONDITION if no batch size is left to try.
+    """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
+    lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
+    state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
+    NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
     """
     ReportResult: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]
-    """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry."""
+    """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
+    every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
+    trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
+    TRIAL_NOT_FOUND, TRIAL_DELETED.
+    """
     StreamResults: _grpc.StreamStreamMultiCallable[_batch_size_optimizer_pb2.StreamResultsRequest, _batch_size_optimizer_pb2.StreamResultsResponse]
-    """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
-    result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
-    a request, as soon as the trial has to stop in the middle of an epoch.
+    """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
+    answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
+    soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
+    what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
+    INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
     """
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.HeartbeatRequest, _batch_size_optimizer_pb2.HeartbeatResponse]
-    """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry."""
+    """Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
+    heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
+    TRIAL_DELETED.
+    """
     EndTrial: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.EndTrialRequest, _batch_size_optimizer_pb2.EndTrialResponse]
-    """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
-    Safe to retry.
+    """Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
+    training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
+    INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     ImportTrial: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ImportTrialRequest, _batch_size_optimizer_pb2.ImportTrialResponse]
-    """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
-    of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
-    INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+    """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
+    trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
+    nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
+    validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
     """
     LookupTrial: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.LookupTrialRequest, _batch_size_optimizer_pb2.LookupTrialResponse]
-    """Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
-    an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
-    revives a lost trial. Safe to retry.
-    NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
-    ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
-    database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+    """Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
+    not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
+    retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     AcquirePowerLimit: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.AcquirePowerLimitRequest, _batch_size_optimizer_pb2.AcquirePowerLimitResponse]
-    """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
-    if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
-    trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
-    with ERROR_REASON_INVALID_REQUEST without one.
+    """Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
+    UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
+    limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
+    JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     ReportPowerProfile: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportPowerProfileRequest, _batch_size_optimizer_pb2.ReportPowerProfileResponse]
-    """Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
-    profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
-    Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
-    ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
+    """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
+    for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
+    Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
 
 @_typing.type_check_only
@@ -98,52 +106,60 @@ class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterJob: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.RegisterJobRequest, _batch_size_optimizer_pb2.RegisterJobResponse]  # type: ignore[assignment]
-    """Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
-    the same configuration, in which case nothing is written. A retry confirms what the first call created.
-    ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
-    ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
+    """Creates the job, or confirms that the job of this id was registered with the same configuration. All faults of the spec are
+    listed at once, and so are all differences. Called by trainers, at every launch. Writes the job, if it is new. A retry
+    confirms the job. Errors: INVALID_JOB_SPEC, JOB_DIFFERS, TOO_MANY_JOBS.
     """
     GetNextBatchSize: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]  # type: ignore[assignment]
-    """Dispatches the next trial. Despite its name, this call writes. Safe to retry.
-    FAILED_PRECONDITION if no batch size is left to try.
+    """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
+    lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
+    state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
+    NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
     """
     ReportResult: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]  # type: ignore[assignment]
-    """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry."""
+    """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
+    every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
+    trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
+    TRIAL_NOT_FOUND, TRIAL_DELETED.
+    """
     StreamResults: _aio.StreamStreamMultiCallable[_batch_size_optimizer_pb2.StreamResultsRequest, _batch_size_optimizer_pb2.StreamResultsResponse]  # type: ignore[assignment]
-    """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
-    result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
-    a request, as soon as the trial has to stop in the middle of an epoch.
+    """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
+    answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
+    soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
+    what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
+    INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
     """
     Heartbeat: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.HeartbeatRequest, _batch_size_optimizer_pb2.HeartbeatResponse]  # type: ignore[assignment]
-    """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry."""
+    """Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
+    heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
+    TRIAL_DELETED.
+    """
     EndTrial: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.EndTrialRequest, _batch_size_optimizer_pb2.EndTrialResponse]  # type: ignore[assignment]
-    """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
-    Safe to retry.
+    """Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
+    training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
+    INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     ImportTrial: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ImportTrialRequest, _batch_size_optimizer_pb2.ImportTrialResponse]  # type: ignore[assignment]
-    """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
-    of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
-    INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+    """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
+    trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
+    nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
+    validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
     """
     LookupTrial: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.LookupTrialRequest, _batch_size_optimizer_pb2.LookupTrialResponse]  # type: ignore[assignment]
-    """Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
-    an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
-    revives a lost trial. Safe to retry.
-    NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
-    ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
-    database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+    """Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
+    not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
+    retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     AcquirePowerLimit: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.AcquirePowerLimitRequest, _batch_size_optimizer_pb2.AcquirePowerLimitResponse]  # type: ignore[assignment]
-    """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
-    if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
-    trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
-    with ERROR_REASON_INVALID_REQUEST without one.
+    """Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
+    UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
+    limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
+    JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     ReportPowerProfile: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportPowerProfileRequest, _batch_size_optimizer_pb2.ReportPowerProfileResponse]  # type: ignore[assignment]
-    """Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
-    profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
-    Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
-    ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
+    """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
+    for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
+    Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
 
 class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
@@ -160,10 +176,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.RegisterJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.RegisterJobResponse, _abc.Awaitable[_batch_size_optimizer_pb2.RegisterJobResponse]]:
-        """Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
-        the same configuration, in which case nothing is written. A retry confirms what the first call created.
-        ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
-        ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
+        """Creates the job, or confirms that the job of this id was registered with the same configuration. All faults of the spec are
+        listed at once, and so are all differences. Called by trainers, at every launch. Writes the job, if it is new. A retry
+        confirms the job. Errors: INVALID_JOB_SPEC, JOB_DIFFERS, TOO_MANY_JOBS.
         """
 
     @_abc_1.abstractmethod
@@ -172,8 +187,10 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.GetNextBatchSizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.GetNextBatchSizeResponse, _abc.Awaitable[_batch_size_optimizer_pb2.GetNextBatchSizeResponse]]:
-        """Dispatches the next trial. Despite its name, this call writes. Safe to retry.
-        FAILED_PRECONDITION if no batch size is left to try.
+        """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
+        lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
+        state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
+        NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
         """
 
     @_abc_1.abstractmethod
@@ -182,7 +199,11 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.ReportResultRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.ReportResultResponse, _abc.Awaitable[_batch_size_optimizer_pb2.ReportResultResponse]]:
-        """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry."""
+        """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
+        every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
+        trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
+        TRIAL_NOT_FOUND, TRIAL_DELETED.
+        """
 
     @_abc_1.abstractmethod
     def StreamResults(
@@ -190,9 +211,11 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_batch_size_optimizer_pb2.StreamResultsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_batch_size_optimizer_pb2.StreamResultsResponse], _abc.AsyncIterator[_batch_size_optimizer_pb2.StreamResultsResponse]]:
-        """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
-        result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
-        a request, as soon as the trial has to stop in the middle of an epoch.
+        """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
+        answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
+        soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
+        what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
+        INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
         """
 
     @_abc_1.abstractmethod
@@ -201,7 +224,10 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.HeartbeatResponse, _abc.Awaitable[_batch_size_optimizer_pb2.HeartbeatResponse]]:
-        """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry."""
+        """Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
+        heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
+        TRIAL_DELETED.
+        """
 
     @_abc_1.abstractmethod
     def EndTrial(
@@ -209,8 +235,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.EndTrialRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.EndTrialResponse, _abc.Awaitable[_batch_size_optimizer_pb2.EndTrialResponse]]:
-        """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
-        Safe to retry.
+        """Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
+        training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
+        INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
 
     @_abc_1.abstractmethod
@@ -219,9 +246,10 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.ImportTrialRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.ImportTrialResponse, _abc.Awaitable[_batch_size_optimizer_pb2.ImportTrialResponse]]:
-        """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
-        of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
-        INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+        """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
+        trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
+        nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
+        validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
         """
 
     @_abc_1.abstractmethod
@@ -230,12 +258,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.LookupTrialRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.LookupTrialResponse, _abc.Awaitable[_batch_size_optimizer_pb2.LookupTrialResponse]]:
-        """Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
-        an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
-        revives a lost trial. Safe to retry.
-        NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
-        ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
-        database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+        """Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
+        not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
+        retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
 
     @_abc_1.abstractmethod
@@ -244,10 +269,10 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.AcquirePowerLimitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.AcquirePowerLimitResponse, _abc.Awaitable[_batch_size_optimizer_pb2.AcquirePowerLimitResponse]]:
-        """Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
-        if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
-        trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
-        with ERROR_REASON_INVALID_REQUEST without one.
+        """Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
+        UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
+        limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
+        JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
 
     @_abc_1.abstractmethod
@@ -256,10 +281,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.ReportPowerProfileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.ReportPowerProfileResponse, _abc.Awaitable[_batch_size_optimizer_pb2.ReportPowerProfileResponse]]:
-        """Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
-        profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
-        Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
-        ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
+        """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
+        for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
+        Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
 
 def add_BatchSizeOptimizerServicer_to_server(servicer: BatchSizeOptimizerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

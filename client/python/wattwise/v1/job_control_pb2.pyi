@@ -29,7 +29,7 @@ class DeleteJobRequest(_message.Message):
     job_id: _builtins.str
     """Required. The job."""
     allow_missing: _builtins.bool
-    """Whether a job that does not exist is no error, so that a retry succeeds. Unset: it is ERROR_REASON_JOB_NOT_FOUND."""
+    """Unset: it is ERROR_REASON_JOB_NOT_FOUND. Whether a job that does not exist is no error, so that a retry succeeds."""
     def __init__(
         self,
         *,
@@ -269,7 +269,7 @@ class SetPinnedBatchSizeRequest(_message.Message):
     job_id: _builtins.str
     """Required. The job."""
     batch_size: _builtins.int
-    """One of the job's batch sizes, which is pinned; 0 is refused. Unset: no batch size is pinned."""
+    """Unset: no batch size is pinned. One of the job's batch sizes, which is pinned; 0 is refused."""
     def __init__(
         self,
         *,
@@ -442,9 +442,9 @@ class RequestBaselineRequest(_message.Message):
     job_id: _builtins.str
     """Required. The job."""
     every: _builtins.int
-    """From now on, one launch in so many gets the default batch size, by its trial's number: 2 or more, or 0 to end that. While
-    the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected. Unset: one
-    baseline, for the next launch.
+    """Unset: one baseline, for the next launch. From now on, one launch in so many gets the default batch size, by its trial's
+    number: 2 or more, or 0 to end that. While the job is paused, a batch size is pinned or the default may not be chosen,
+    launches are not affected.
     """
     request_id: _builtins.str
     """Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request

@@ -121,10 +121,10 @@ class JobControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetBatchSizeBanned(self, request, context):
-        """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
-        batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
-        batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
-        so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+        """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
+        banned batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the
+        default batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is
+        already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
         NOT_POSSIBLE_NOW for a ban of the last available batch size.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -143,10 +143,10 @@ class JobControlServicer(object):
 
     def ReadmitBatchSize(self, request, context):
         """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
-        trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
-        too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
-        stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
-        no such batch size.
+        trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
+        fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
+        pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
+        has no such batch size.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

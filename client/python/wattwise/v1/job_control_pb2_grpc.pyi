@@ -55,10 +55,10 @@ class JobControlStub:
     which cannot count again.
     """
     SetBatchSizeBanned: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]
-    """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
-    batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
-    batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
-    so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+    """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
+    banned batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the
+    default batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is
+    already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
     NOT_POSSIBLE_NOW for a ban of the last available batch size.
     """
     SetPinnedBatchSize: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetPinnedBatchSizeRequest, _job_control_pb2.SetPinnedBatchSizeResponse]
@@ -69,10 +69,10 @@ class JobControlStub:
     """
     ReadmitBatchSize: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.ReadmitBatchSizeRequest, _job_control_pb2.ReadmitBatchSizeResponse]
     """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
-    trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
-    too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
-    stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
-    no such batch size.
+    trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
+    fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
+    pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
+    has no such batch size.
     """
     SetJobPaused: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
@@ -120,10 +120,10 @@ class JobControlAsyncStub(JobControlStub):
     which cannot count again.
     """
     SetBatchSizeBanned: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]  # type: ignore[assignment]
-    """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
-    batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
-    batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
-    so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+    """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
+    banned batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the
+    default batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is
+    already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
     NOT_POSSIBLE_NOW for a ban of the last available batch size.
     """
     SetPinnedBatchSize: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetPinnedBatchSizeRequest, _job_control_pb2.SetPinnedBatchSizeResponse]  # type: ignore[assignment]
@@ -134,10 +134,10 @@ class JobControlAsyncStub(JobControlStub):
     """
     ReadmitBatchSize: _aio.UnaryUnaryMultiCallable[_job_control_pb2.ReadmitBatchSizeRequest, _job_control_pb2.ReadmitBatchSizeResponse]  # type: ignore[assignment]
     """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
-    trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
-    too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
-    stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
-    no such batch size.
+    trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
+    fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
+    pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
+    has no such batch size.
     """
     SetJobPaused: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]  # type: ignore[assignment]
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
@@ -206,10 +206,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         request: _job_control_pb2.SetBatchSizeBannedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetBatchSizeBannedResponse, _abc.Awaitable[_job_control_pb2.SetBatchSizeBannedResponse]]:
-        """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
-        batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
-        batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
-        so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+        """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
+        banned batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the
+        default batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is
+        already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
         NOT_POSSIBLE_NOW for a ban of the last available batch size.
         """
 
@@ -232,10 +232,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.ReadmitBatchSizeResponse, _abc.Awaitable[_job_control_pb2.ReadmitBatchSizeResponse]]:
         """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
-        trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
-        too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
-        stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
-        no such batch size.
+        trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
+        fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
+        pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
+        has no such batch size.
         """
 
     @_abc_1.abstractmethod

@@ -179,11 +179,11 @@ class EarlyStopping(_message.Message):
 
         BETA_KNOB_FIELD_NUMBER: _builtins.int
         beta_knob: _builtins.float
-        """A trial is stopped when its cost exceeds this multiple of the job's lowest cost (with the policy knowledge_gradient: of
-        the least expected cost), unless its batch size is the best known one. knowledge_gradient may stop that one too, once
-        trials of the job have missed the target and starting again is expected to cost less. After two such stops in a row,
-        those in pruning rounds not counted, the bound doubles with each further one until a trial converges. Must be above 0
-        and at most 1,000,000. Unset: 2.
+        """Unset: 2. A trial is stopped when its cost exceeds this multiple of the job's lowest cost (with the policy
+        knowledge_gradient: of the least expected cost), unless its batch size is the best known one. knowledge_gradient may stop
+        that one too, once trials of the job have missed the target and starting again is expected to cost less. After two such
+        stops in a row, those in pruning rounds not counted, the bound doubles with each further one until a trial converges.
+        Must be above 0 and at most 1,000,000.
         """
         def __init__(
             self,
@@ -320,11 +320,11 @@ class KnowledgeGradientSpec(_message.Message):
     WINDOW_SIZE_FIELD_NUMBER: _builtins.int
     PRIOR_JOB_IDS_FIELD_NUMBER: _builtins.int
     window_size: _builtins.int
-    """Number of the job's newest observations that count, for jobs whose data drift. At most 1000. 0: all. Unset: 0."""
+    """0: all. Number of the job's newest observations that count, for jobs whose data drift. At most 1000. Unset: 0."""
     @_builtins.property
     def prior_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created; refused in
-        SetJobPolicy. At most 8. ResetJob and SetTrialExcluded keep what they told. Empty: none.
+        """Empty: none. Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created; refused in
+        SetJobPolicy. At most 8. ResetJob and SetTrialExcluded keep what they told.
         """
 
     def __init__(
@@ -356,21 +356,21 @@ class PruningGtsSpec(_message.Message):
     NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     num_pruning_rounds: _builtins.int
-    """Number of pruning rounds before the bandit starts. 0: none. Unset: 2."""
+    """0: none. Number of pruning rounds before the bandit starts. Unset: 2."""
     window_size: _builtins.int
-    """Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the arms'
-    newest. 0: all. Unset: 0.
+    """0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the
+    arms' newest. Unset: 0.
     """
     prior_mean: _builtins.float
-    """Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0."""
+    """Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules."""
     prior_precision: _builtins.float
-    """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
+    """0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Unset: 0."""
     num_explorations: _builtins.int
-    """Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
-    with growing pauses, so that it is not tried forever. Unset: 2.
+    """Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
+    aside with growing pauses, so that it is not tried forever.
     """
     seed: _builtins.int
-    """Seed of the bandit: the same seed and results give the same batch sizes. Unset: random."""
+    """Unset: random. Seed of the bandit: the same seed and results give the same batch sizes."""
     def __init__(
         self,
         *,
@@ -426,23 +426,23 @@ class GtsSpec(_message.Message):
     LEARN_REWARD_PRECISION_FIELD_NUMBER: _builtins.int
     REWARD_PRECISION_FIELD_NUMBER: _builtins.int
     window_size: _builtins.int
-    """Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the arms'
-    newest. 0: all. Unset: 0.
+    """0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the
+    arms' newest. Unset: 0.
     """
     prior_mean: _builtins.float
-    """Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0."""
+    """Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules."""
     prior_precision: _builtins.float
-    """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
+    """0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Unset: 0."""
     num_explorations: _builtins.int
-    """Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
-    with growing pauses, so that it is not tried forever. Unset: 2.
+    """Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
+    aside with growing pauses, so that it is not tried forever.
     """
     seed: _builtins.int
-    """Seed of the bandit: the same seed and results give the same batch sizes. Unset: random."""
+    """Unset: random. Seed of the bandit: the same seed and results give the same batch sizes."""
     learn_reward_precision: _builtins.bool
-    """Whether the reward precision of an arm is learned from its observations. Unset: true."""
+    """Unset: true. Whether the reward precision of an arm is learned from its observations."""
     reward_precision: _builtins.float
-    """With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0. Unset: 0."""
+    """Unset: 0. With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0."""
     def __init__(
         self,
         *,
@@ -513,18 +513,18 @@ class JobSpec(_message.Message):
     job_id: _builtins.str
     """Required. The id of the job, the same at every launch. Must not be empty; at most 200 characters."""
     job_id_prefix: _builtins.str
-    """What job_id must start with, such as the name of the model or the team: "mnist" for "mnist-nightly". The server's limit
-    of jobs counts the jobs whose ids start with the prefix; see ERROR_REASON_TOO_MANY_JOBS. Unset: no prefix, so that all
-    jobs of the server count. Must not be empty.
+    """Unset: no prefix, so that all jobs of the server count. What job_id must start with, such as the name of the model or the
+    team: "mnist" for "mnist-nightly". The server's limit of jobs counts the jobs whose ids start with the prefix; see
+    ERROR_REASON_TOO_MANY_JOBS. Must not be empty.
     """
     default_batch_size: _builtins.int
     """Required. The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused."""
     max_epochs: _builtins.int
-    """A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100."""
+    """Unset: 100. A trial that has not reached the target after this many epochs is stopped. Must be at least 1."""
     eta_knob: _builtins.float
-    """Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5."""
+    """Unset: 0.5. Weight of energy against time in the cost, from 0 (only time) to 1 (only energy)."""
     trial_lease_seconds: _builtins.float
-    """Seconds without a report or heartbeat after which a running trial is lost: at least 1. 0: never. Unset: 300."""
+    """0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1. Unset: 300."""
     @_builtins.property
     def batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Required. The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates."""
@@ -535,7 +535,7 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def early_stopping(self) -> Global___EarlyStopping:
-        """When a trial is stopped before it has reached the target or the last epoch. Unset: cost_bound with its defaults."""
+        """Unset: cost_bound with its defaults. When a trial is stopped before it has reached the target or the last epoch."""
 
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuGroup]:
@@ -543,8 +543,8 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def policy(self) -> Global___PolicySpec:
-        """How the next batch size is chosen. Unset: a new job gets the server's default, knowledge_gradient; a job that exists
-        keeps its policy.
+        """Unset: a new job gets the server's default, knowledge_gradient; a job that exists keeps its policy. How the next batch size
+        is chosen.
         """
 
     def __init__(

@@ -158,26 +158,26 @@ class ListJobsRequest(_message.Message):
     WITH_SUMMARIES_FIELD_NUMBER: _builtins.int
     WITH_TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """Maximum number of jobs on the page; values above 1000 mean 1000, and 0 means 50. A page of jobs with long
-    configurations may be shorter.
+    """0: 50. Maximum number of jobs on the page; values above 1000 mean 1000. A page of jobs with long configurations may be
+    shorter.
     """
     page_token: _builtins.str
-    """next_page_token of the previous page. Empty: the first page."""
+    """Empty: the first page. next_page_token of the previous page."""
     job_id_prefix: _builtins.str
-    """Lists only jobs whose id starts with this prefix. Empty: all jobs."""
+    """Empty: all jobs. Lists only jobs whose id starts with this prefix."""
     order: Global___JobOrder.ValueType
-    """The order. Unspecified: oldest first."""
+    """Unspecified: oldest first. The order."""
     contains: _builtins.str
-    """Lists only jobs whose id contains this text; lower and upper case of ASCII letters are the same. At most 200
-    characters. Empty: all jobs.
+    """Empty: all jobs. Lists only jobs whose id contains this text; lower and upper case of ASCII letters are the same. At most
+    200 characters.
     """
     with_summaries: _builtins.bool
-    """Whether every job has its summary."""
+    """False: the answer has no summaries. True: every job has its summary."""
     with_total_size: _builtins.bool
-    """Whether the answer says how many jobs match."""
+    """False: the answer does not say how many jobs match. True: it does."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___JobState.ValueType]:
-        """Lists only jobs in one of these states. Empty: all jobs. JOB_STATE_UNSPECIFIED is refused."""
+        """Empty: all jobs. Lists only jobs in one of these states. JOB_STATE_UNSPECIFIED is refused."""
 
     def __init__(
         self,
@@ -306,34 +306,34 @@ class ListTrialsRequest(_message.Message):
     job_id: _builtins.str
     """Required unless job_id_prefix is set. The job."""
     page_size: _builtins.int
-    """Maximum number of trials on the page; values above 1000 mean 1000, and 0 means 50."""
+    """0: 50. Maximum number of trials on the page; values above 1000 mean 1000."""
     page_token: _builtins.str
-    """next_page_token of the previous page. Empty: the first page."""
+    """Empty: the first page. next_page_token of the previous page."""
     batch_size: _builtins.int
-    """Lists only trials with this batch size. 0: all trials."""
+    """0: all trials. Lists only trials with this batch size."""
     newest_first: _builtins.bool
-    """Whether the newest trial comes first."""
+    """False: the oldest trial comes first. True: the newest one does."""
     from_trial_number: _builtins.int
-    """Begins with the trial of this number, or with the next one in the order if there is none. 0: from the first in the
-    order. Refused with job_id_prefix.
+    """0: from the first in the order. Begins with the trial of this number, or with the next one in the order if there is none.
+    Refused with job_id_prefix.
     """
     job_id_prefix: _builtins.str
-    """Set, also to an empty text: lists the trials of all jobs whose id starts with it, by the time of their start. job_id
-    must then be empty. Unset: lists the trials of job_id, by number.
+    """Unset: lists the trials of job_id, by number. Set, also to an empty text: lists the trials of all jobs whose id starts with
+    it, by the time of their start. job_id must then be empty.
     """
     with_total_size: _builtins.bool
-    """Whether the answer says how many trials match."""
+    """False: the answer does not say how many trials match. True: it does."""
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[_trial_pb2.TrialStatus.ValueType]:
-        """Lists only trials with one of these statuses. Empty: all trials. TRIAL_STATUS_UNSPECIFIED is refused."""
+        """Empty: all trials. Lists only trials with one of these statuses. TRIAL_STATUS_UNSPECIFIED is refused."""
 
     @_builtins.property
     def end_reasons(self) -> _containers.RepeatedScalarFieldContainer[_trial_pb2.EndReason.ValueType]:
-        """Lists only trials that ended for one of these reasons. Empty: all trials. END_REASON_UNSPECIFIED is refused."""
+        """Empty: all trials. Lists only trials that ended for one of these reasons. END_REASON_UNSPECIFIED is refused."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Lists only trials that have all these labels, with these values. At most 16. Empty: all trials."""
+        """Empty: all trials. Lists only trials that have all these labels, with these values. At most 16."""
 
     def __init__(
         self,
@@ -459,11 +459,11 @@ class ListMeasurementsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     NEWEST_FIRST_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """Maximum number of measurements on the page; values above 10000 mean 10000, and 0 means 1000. A page may be shorter."""
+    """0: 1000. Maximum number of measurements on the page; values above 10000 mean 10000. A page may be shorter."""
     page_token: _builtins.str
-    """next_page_token of the previous page. Empty: the first page."""
+    """Empty: the first page. next_page_token of the previous page."""
     newest_first: _builtins.bool
-    """Whether the newest epoch comes first. Unset: the oldest one that is kept."""
+    """Unset: the oldest one that is kept. Whether the newest epoch comes first."""
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
         """Required. The trial; a batch_size of 0 is not compared with the trial's."""
@@ -624,7 +624,7 @@ class WatchJobsRequest(_message.Message):
 
     JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
     job_id_prefix: _builtins.str
-    """Watches only jobs whose id starts with this prefix. Empty: all jobs."""
+    """Empty: all jobs. Watches only jobs whose id starts with this prefix."""
     def __init__(
         self,
         *,
@@ -680,12 +680,12 @@ class GetJobStatisticsRequest(_message.Message):
     job_id: _builtins.str
     """Required. The job."""
     num_buckets: _builtins.int
-    """How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one trial. 0: no
-    buckets.
+    """0: no buckets. How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one
+    trial.
     """
     with_excluded: _builtins.bool
-    """Whether excluded trials have buckets, too: those of a batch size in a range have one of their own. No other figure has
-    them.
+    """False: excluded trials have no buckets. True: they have buckets, too; those of a batch size in a range have one of their
+    own. No other figure has them.
     """
     def __init__(
         self,
@@ -734,7 +734,7 @@ class GetTotalsRequest(_message.Message):
 
     JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
     job_id_prefix: _builtins.str
-    """Counts only jobs whose id starts with this prefix. Empty: all jobs."""
+    """Empty: all jobs. Counts only jobs whose id starts with this prefix."""
     def __init__(
         self,
         *,
@@ -868,16 +868,16 @@ class ListEventsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     KINDS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Lists only events of this job, which may have been deleted. Empty: of all jobs."""
+    """Empty: of all jobs. Lists only events of this job, which may have been deleted."""
     job_id_prefix: _builtins.str
-    """Lists only events of jobs whose id starts with this prefix. Empty: of all jobs."""
+    """Empty: of all jobs. Lists only events of jobs whose id starts with this prefix."""
     page_size: _builtins.int
-    """Maximum number of events on the page; values above 1000 mean 1000, and 0 means 50."""
+    """0: 50. Maximum number of events on the page; values above 1000 mean 1000."""
     page_token: _builtins.str
-    """next_page_token of the previous page. Empty: the first page."""
+    """Empty: the first page. next_page_token of the previous page."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_event_pb2.EventKind.ValueType]:
-        """Lists only events of these kinds. Empty: of any kind. EVENT_KIND_UNSPECIFIED is refused."""
+        """Empty: of any kind. Lists only events of these kinds. EVENT_KIND_UNSPECIFIED is refused."""
 
     def __init__(
         self,

@@ -181,7 +181,7 @@ class JobReaderServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetTotals(self, request, context):
-        """Returns the figures of several jobs together. It has no errors of its own.
+        """Returns the figures of several jobs together. Errors: none of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -75,7 +75,7 @@ class JobReaderStub:
     INVALID_REQUEST for too many buckets.
     """
     GetTotals: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.GetTotalsRequest, _job_reader_pb2.GetTotalsResponse]
-    """Returns the figures of several jobs together. It has no errors of its own."""
+    """Returns the figures of several jobs together. Errors: none of its own."""
     PreviewNext: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.PreviewNextRequest, _job_reader_pb2.PreviewNextResponse]
     """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
     JOB_NOT_FOUND.
@@ -132,7 +132,7 @@ class JobReaderAsyncStub(JobReaderStub):
     INVALID_REQUEST for too many buckets.
     """
     GetTotals: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.GetTotalsRequest, _job_reader_pb2.GetTotalsResponse]  # type: ignore[assignment]
-    """Returns the figures of several jobs together. It has no errors of its own."""
+    """Returns the figures of several jobs together. Errors: none of its own."""
     PreviewNext: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.PreviewNextRequest, _job_reader_pb2.PreviewNextResponse]  # type: ignore[assignment]
     """Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
     JOB_NOT_FOUND.
@@ -246,7 +246,7 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.GetTotalsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.GetTotalsResponse, _abc.Awaitable[_job_reader_pb2.GetTotalsResponse]]:
-        """Returns the figures of several jobs together. It has no errors of its own."""
+        """Returns the figures of several jobs together. Errors: none of its own."""
 
     @_abc_1.abstractmethod
     def PreviewNext(

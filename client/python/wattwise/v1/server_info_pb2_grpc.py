@@ -49,7 +49,8 @@ class ServerInfoServicer(object):
     """
 
     def GetServerInfo(self, request, context):
-        """Returns what a client can know about the server and about its own token. It writes nothing and has no errors of its own.
+        """Returns what a client can know about the server and about its own token. Called by everyone with a token. Writes nothing.
+        It is safe to retry. Errors: none of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,9 @@ class ServerInfoStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ServerInfoAsyncStub: ...
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_server_info_pb2.GetServerInfoRequest, _server_info_pb2.GetServerInfoResponse]
-    """Returns what a client can know about the server and about its own token. It writes nothing and has no errors of its own."""
+    """Returns what a client can know about the server and about its own token. Called by everyone with a token. Writes nothing.
+    It is safe to retry. Errors: none of its own.
+    """
 
 @_typing.type_check_only
 class ServerInfoAsyncStub(ServerInfoStub):
@@ -46,7 +48,9 @@ class ServerInfoAsyncStub(ServerInfoStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_server_info_pb2.GetServerInfoRequest, _server_info_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """Returns what a client can know about the server and about its own token. It writes nothing and has no errors of its own."""
+    """Returns what a client can know about the server and about its own token. Called by everyone with a token. Writes nothing.
+    It is safe to retry. Errors: none of its own.
+    """
 
 class ServerInfoServicer(metaclass=_abc_1.ABCMeta):
     """Called by every client that has a token, or by everyone if the server needs none: says what the server is. No call changes
@@ -59,6 +63,8 @@ class ServerInfoServicer(metaclass=_abc_1.ABCMeta):
         request: _server_info_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_server_info_pb2.GetServerInfoResponse, _abc.Awaitable[_server_info_pb2.GetServerInfoResponse]]:
-        """Returns what a client can know about the server and about its own token. It writes nothing and has no errors of its own."""
+        """Returns what a client can know about the server and about its own token. Called by everyone with a token. Writes nothing.
+        It is safe to retry. Errors: none of its own.
+        """
 
 def add_ServerInfoServicer_to_server(servicer: ServerInfoServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

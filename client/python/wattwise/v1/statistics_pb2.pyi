@@ -142,7 +142,7 @@ class Usage(_message.Message):
     time_seconds: _builtins.float
     """Seconds. Always set."""
     energy_joules: _builtins.float
-    """Joules of all GPUs, as measured."""
+    """Joules of all GPUs, as measured; trials whose energy was not measured add nothing. Always set."""
     cost: _builtins.float
     """Cost in joules: eta * energy + (1 - eta) * max_power_watts * time; in observer mode of the computed energy and time.
     Always set.

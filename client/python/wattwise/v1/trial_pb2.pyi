@@ -343,13 +343,13 @@ class TrialId(_message.Message):
     job_id: _builtins.str
     """Required. The job of the trial."""
     launch_id: _builtins.str
-    """The launch that the trial was dispatched for or imported from, as in GetNextBatchSize and ImportTrial. It identifies the
-    trial for good: after the loss of a database, or of a job, another launch may have the number. In answers always set.
-    Required in the calls of trainers. Elsewhere, empty: any launch; the number names the trial.
+    """Required in the calls of trainers. The launch that the trial was dispatched for or imported from, as in GetNextBatchSize
+    and ImportTrial. It identifies the trial for good: after the loss of a database, or of a job, another launch may have the
+    number. In the other calls, empty: any launch; the number names the trial. In answers always set.
     """
     trial_number: _builtins.int
-    """The number of the trial within its job, from 1, for people. In answers always set. In requests, 0: any number; the
-    launch names the trial.
+    """0: any number; the launch names the trial. The number of the trial within its job, from 1, for people. In answers always
+    set.
     """
     def __init__(
         self,
@@ -553,7 +553,7 @@ class PowerSetting(_message.Message):
 
     LIMIT_WATTS_PER_GPU_FIELD_NUMBER: _builtins.int
     limit_watts_per_gpu: _builtins.float
-    """The power limit of one GPU, in watts; all GPUs of the trial have the same. Finite and above 0. Unset: unknown. A
+    """Unset: unknown. The power limit of one GPU, in watts; all GPUs of the trial have the same. Finite and above 0. A
     PowerSample and ComputedUsage require it, and the server always sets it where a setting is known.
     """
     def __init__(
@@ -585,10 +585,10 @@ class ComputedUsage(_message.Message):
     time_seconds: _builtins.float
     """Required. Seconds. Finite, above 0, and not less than reported before."""
     energy_joules: _builtins.float
-    """Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before. Unset: no energy was measured."""
+    """Unset: no energy was measured. Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before."""
     @_builtins.property
     def power_setting(self) -> Global___PowerSetting:
-        """Required, with its limit. The setting of the GPUs that they are computed for."""
+        """Required. The setting of the GPUs that they are computed for; its limit is required, too."""
 
     def __init__(
         self,
@@ -650,15 +650,15 @@ class Monitor(_message.Message):
     KINDS_FIELD_NUMBER: _builtins.int
     QUALITY_FIELD_NUMBER: _builtins.int
     quality: Global___EnergyQuality.ValueType
-    """How much of the energy was measured. Always set by the server. In requests, unset: unknown, which counts as
-    ENERGY_QUALITY_ESTIMATED and is stored as such, as is a value that the server does not know. Refused without kinds,
-    unless it is unset or ENERGY_QUALITY_MEASURED.
+    """Unspecified: unknown, which counts as ENERGY_QUALITY_ESTIMATED and is stored as such, as is a value that the server does
+    not know. How much of the energy was measured. Refused without kinds, unless it is unspecified or ENERGY_QUALITY_MEASURED.
+    Always set by the server.
     """
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl",
-        "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable characters. Empty: the
-        monitor is unknown.
+        """Empty: the monitor is unknown. The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi",
+        "amdsmi-polled", "rapl", "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable
+        characters.
         """
 
     def __init__(
@@ -693,25 +693,27 @@ class Measurement(_message.Message):
     time_seconds: _builtins.float
     """Required. Seconds of training in this trial so far. Above 0, at most 1e100, and not less than reported before."""
     energy_joules: _builtins.float
-    """Joules of all GPUs of this trial so far. 0 or more, at most 1e100, and not less than reported before; once set, it must be
-    set in all later measurements of the trial. Unset: no energy was measured, and the cost is that of the time alone.
+    """Unset: no energy was measured, and the cost is that of the time alone. Joules of all GPUs of this trial so far. 0 or more,
+    at most 1e100, and not less than reported before; once set, it must be set in all later measurements of the trial.
     """
     metric: _builtins.float
     """Required. The validation metric after the epoch; infinity is refused. NaN counts as not having reached the target."""
     @_builtins.property
     def report_time(self) -> _timestamp_pb2.Timestamp:
-        """When the server received the report, which sets it. In ImportTrial: when the epoch ended; unset: unknown."""
+        """Unset: unknown, in ImportTrial, where it is the time at which the epoch ended. ReportResult and StreamResults ignore it:
+        the server sets it to the time at which it received the report.
+        """
 
     @_builtins.property
     def computed(self) -> Global___ComputedUsage:
-        """In observer mode, time and energy at the cheapest power limit. Costs, the bound and the search use them instead of
-        time_seconds and energy_joules, which are always what was measured. Once set, it must be set in all later measurements of
-        the trial. Unset: the trial is not in observer mode.
+        """Unset: the trial is not in observer mode. In observer mode, time and energy at the cheapest power limit. Costs, the bound
+        and the search use them instead of time_seconds and energy_joules, which are always what was measured. Once set, it must be
+        set in all later measurements of the trial.
         """
 
     @_builtins.property
     def power_setting(self) -> Global___PowerSetting:
-        """The setting of the GPUs at the end of the epoch. Unset: unknown."""
+        """Unset: unknown. The setting of the GPUs at the end of the epoch."""
 
     def __init__(
         self,
@@ -762,7 +764,7 @@ class TrainingResult(_message.Message):
 
     @_builtins.property
     def monitor(self) -> Global___Monitor:
-        """The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results."""
+        """Unset: unknown, or the same as in the trial's earlier results. The monitor of the energy."""
 
     def __init__(
         self,

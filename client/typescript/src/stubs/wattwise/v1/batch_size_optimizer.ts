@@ -117,22 +117,21 @@ export interface GetNextBatchSizeRequest {
    */
   launchId: string;
   /**
-   * True if the launch continues from a checkpoint; launch_id is then that of the launch that began the trial.
-   * A trial that was preempted or lost is dispatched again and continues from its newest measurement. It becomes a
-   * concurrent trial if its exploration has been given to another trial since. A trial that still runs gets a full lease:
-   * make sure that only one process trains it. If the job has no trial with this launch_id, the call fails with NOT_FOUND
-   * and dispatches nothing.
-   * False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
+   * False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing. True if the launch
+   * continues from a checkpoint; launch_id is then that of the launch that began the trial. A trial that was preempted or lost
+   * is dispatched again and continues from its newest measurement. It becomes a concurrent trial if its exploration has been
+   * given to another trial since. A trial that still runs gets a full lease: make sure that only one process trains it. If the
+   * job has no trial with this launch_id, the call fails with NOT_FOUND and dispatches nothing.
    */
   resume: boolean;
   /**
-   * Number of processes of the launch, if they are not connected to each other, so that each asks for a trial of its own.
-   * The trial then has a warning. 0 or 1: the launch has one process, or they are connected.
+   * 0: the launch has one process, or its processes are connected to each other; 1 means the same. More: number of processes of
+   * the launch, which are not connected, so that each asks for a trial of its own. The trial then has a warning.
    */
   unconnectedRanks: number;
   /**
-   * What the launch says about itself, for people who look at the trial, such as "host" or "commit"; no decision uses it.
-   * At most 16 labels; keys of 1 to 63 characters, values of at most 200, without control characters. Empty: none.
+   * Empty: none. What the launch says about itself, for people who look at the trial, such as "host" or "commit"; no decision
+   * uses it. At most 16 labels; keys of 1 to 63 characters, values of at most 200, without control characters.
    */
   labels: { [key: string]: string };
 }
@@ -154,7 +153,7 @@ export interface GetNextBatchSizeResponse {
 
 /** Request of ReportResult. */
 export interface ReportResultRequest {
-  /** The sums and the metric at the end of the epoch. Required. */
+  /** Required. The sums and the metric at the end of the epoch. */
   result: TrainingResult | undefined;
 }
 
@@ -185,7 +184,7 @@ export interface StreamResultsResponse {
 
 /** Says that a trial is alive. Request of Heartbeat, and a message of StreamResults. */
 export interface HeartbeatRequest {
-  /** The trial. Required. */
+  /** Required. The trial. */
   trial: TrialId | undefined;
 }
 
@@ -197,7 +196,7 @@ export interface HeartbeatResponse {
 
 /** Request of EndTrial. */
 export interface EndTrialRequest {
-  /** The trial that the trainer ran. Required. */
+  /** Required. The trial that the trainer ran. */
   trial:
     | TrialId
     | undefined;
@@ -219,33 +218,33 @@ export interface ImportTrialRequest {
   /** Required. The job. */
   jobId: string;
   /**
-   * A UUID for the trial: the launch_id of its launch, or one that the client generates once per trial. Calls with the
-   * same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the measurements after its last
-   * epoch are added to that trial, and it ends as if they had been reported. Required; at most 200 characters.
+   * Required. At most 200 characters. A UUID for the trial: the launch_id of its launch, or one that the client generates once
+   * per trial. Calls with the same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the
+   * measurements after its last epoch are added to that trial, and it ends as if they had been reported.
    */
   launchId: string;
-  /** The batch size of the trial. Must be one of the job's, and that of the dispatched trial if there is one. */
+  /** Required. The batch size of the trial. One of the job's, and that of the dispatched trial if there is one. */
   batchSize: number;
   /**
-   * The measurements by ascending epoch, with the same rules as in ReportResult. Those after the epoch that decides the
-   * trial do not count. At most 5000. Empty: the trial ended before its first epoch did.
+   * Empty: the trial ended before its first epoch did. The measurements by ascending epoch, with the same rules as in
+   * ReportResult. Those after the epoch that decides the trial do not count. At most 5000.
    */
   measurements: Measurement[];
   /**
-   * How the trial ended, unless its measurements decide it by reaching the target or the last epoch:
-   * END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its process was killed. A reason
-   * that the server does not know is recorded as END_REASON_ERROR, with a warning. Otherwise ignored.
-   * END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
+   * Unspecified: the measurements decide the trial, by reaching the target or the last epoch; if they do not, it is refused.
+   * How the trial ended otherwise: END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its
+   * process was killed. Ignored if the measurements decide the trial. A reason that the server does not know is recorded as
+   * END_REASON_ERROR, with a warning. END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
    */
   endReason: EndReason;
   /**
-   * When the trial started. A new trial that started before the job was reset is excluded. One that started before the job
-   * was registered is no delivery of the job, and was not spent under it. Unset: unknown, which counts as before the job.
+   * Unset: unknown, which counts as before the job. When the trial started. A new trial that started before the job was reset
+   * is excluded. One that started before the job was registered is no delivery of the job, and was not spent under it.
    */
   startTime:
     | Date
     | undefined;
-  /** What measured the energy. Unset: unknown. */
+  /** Unset: unknown. What measured the energy. */
   monitor:
     | Monitor
     | undefined;
@@ -282,7 +281,7 @@ export interface LookupTrialResponse {
 
 /** Request of AcquirePowerLimit. */
 export interface AcquirePowerLimitRequest {
-  /** The trial that asks. Required. */
+  /** Required. The trial that asks. */
   trial: TrialId | undefined;
 }
 
@@ -307,27 +306,27 @@ export interface AcquirePowerLimitResponse {
 
 /** The measurement of some training steps at one power limit. */
 export interface PowerSample {
-  /** The setting of all GPUs of the trial. Required, with a limit that occurs once in a profile. */
+  /** Required. The setting of all GPUs of the trial; its limit is required, and occurs once in a profile. */
   powerSetting:
     | PowerSetting
     | undefined;
-  /** Duration of all measured steps together, in seconds. Must be above 0. */
+  /** Required. Duration of all measured steps together, in seconds. Above 0. */
   timeSeconds: number;
-  /** Energy of all GPUs together during that time, in joules. 0 or more. Unset: no energy was measured. */
+  /** Unset: no energy was measured. Energy of all GPUs together during that time, in joules. 0 or more. */
   energyJoules?:
     | number
     | undefined;
-  /** Number of training steps measured. Must be at least 1. */
+  /** Required. Number of training steps measured. At least 1. */
   steps: number;
 }
 
 /** Request of ReportPowerProfile. */
 export interface ReportPowerProfileRequest {
-  /** The trial that measured the profile; it may have ended since. Required. */
+  /** Required. The trial that measured the profile; it may have ended since. */
   trial:
     | TrialId
     | undefined;
-  /** One sample per power limit, in any order; at least 1, at most 1000. Empty is refused. */
+  /** Required. One sample per power limit, in any order; at least 1, at most 1000. */
   samples: PowerSample[];
 }
 
@@ -1924,10 +1923,9 @@ export const ReportPowerProfileResponse: MessageFns<ReportPowerProfileResponse> 
 export type BatchSizeOptimizerService = typeof BatchSizeOptimizerService;
 export const BatchSizeOptimizerService = {
   /**
-   * Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
-   * the same configuration, in which case nothing is written. A retry confirms what the first call created.
-   * ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
-   * ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
+   * Creates the job, or confirms that the job of this id was registered with the same configuration. All faults of the spec are
+   * listed at once, and so are all differences. Called by trainers, at every launch. Writes the job, if it is new. A retry
+   * confirms the job. Errors: INVALID_JOB_SPEC, JOB_DIFFERS, TOO_MANY_JOBS.
    */
   registerJob: {
     path: "/wattwise.v1.BatchSizeOptimizer/RegisterJob" as const,
@@ -1939,8 +1937,10 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): RegisterJobResponse => RegisterJobResponse.decode(value),
   },
   /**
-   * Dispatches the next trial. Despite its name, this call writes. Safe to retry.
-   * FAILED_PRECONDITION if no batch size is left to try.
+   * Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
+   * lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
+   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
+   * NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
    */
   getNextBatchSize: {
     path: "/wattwise.v1.BatchSizeOptimizer/GetNextBatchSize" as const,
@@ -1953,7 +1953,12 @@ export const BatchSizeOptimizerService = {
       Buffer.from(GetNextBatchSizeResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetNextBatchSizeResponse => GetNextBatchSizeResponse.decode(value),
   },
-  /** Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry. */
+  /**
+   * Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
+   * every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
+   * trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
+   * TRIAL_NOT_FOUND, TRIAL_DELETED.
+   */
   reportResult: {
     path: "/wattwise.v1.BatchSizeOptimizer/ReportResult" as const,
     requestStream: false as const,
@@ -1965,9 +1970,11 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): ReportResultResponse => ReportResultResponse.decode(value),
   },
   /**
-   * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
-   * result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
-   * a request, as soon as the trial has to stop in the middle of an epoch.
+   * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
+   * answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
+   * soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
+   * what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
+   * INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
    */
   streamResults: {
     path: "/wattwise.v1.BatchSizeOptimizer/StreamResults" as const,
@@ -1979,7 +1986,11 @@ export const BatchSizeOptimizerService = {
       Buffer.from(StreamResultsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): StreamResultsResponse => StreamResultsResponse.decode(value),
   },
-  /** Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry. */
+  /**
+   * Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
+   * heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
+   * TRIAL_DELETED.
+   */
   heartbeat: {
     path: "/wattwise.v1.BatchSizeOptimizer/Heartbeat" as const,
     requestStream: false as const,
@@ -1990,8 +2001,9 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): HeartbeatResponse => HeartbeatResponse.decode(value),
   },
   /**
-   * Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
-   * Safe to retry.
+   * Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
+   * training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
+   * INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   endTrial: {
     path: "/wattwise.v1.BatchSizeOptimizer/EndTrial" as const,
@@ -2003,9 +2015,10 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): EndTrialResponse => EndTrialResponse.decode(value),
   },
   /**
-   * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
-   * of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
-   * INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+   * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
+   * trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
+   * nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
+   * validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
    */
   importTrial: {
     path: "/wattwise.v1.BatchSizeOptimizer/ImportTrial" as const,
@@ -2017,12 +2030,9 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): ImportTrialResponse => ImportTrialResponse.decode(value),
   },
   /**
-   * Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
-   * an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
-   * revives a lost trial. Safe to retry.
-   * NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
-   * ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
-   * database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+   * Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
+   * not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
+   * retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   lookupTrial: {
     path: "/wattwise.v1.BatchSizeOptimizer/LookupTrial" as const,
@@ -2034,10 +2044,10 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): LookupTrialResponse => LookupTrialResponse.decode(value),
   },
   /**
-   * Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
-   * if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
-   * trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
-   * with ERROR_REASON_INVALID_REQUEST without one.
+   * Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
+   * UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
+   * limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
+   * JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   acquirePowerLimit: {
     path: "/wattwise.v1.BatchSizeOptimizer/AcquirePowerLimit" as const,
@@ -2051,10 +2061,9 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): AcquirePowerLimitResponse => AcquirePowerLimitResponse.decode(value),
   },
   /**
-   * Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
-   * profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
-   * Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
-   * ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
+   * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
+   * for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
+   * Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   reportPowerProfile: {
     path: "/wattwise.v1.BatchSizeOptimizer/ReportPowerProfile" as const,
@@ -2071,69 +2080,78 @@ export const BatchSizeOptimizerService = {
 
 export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
   /**
-   * Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
-   * the same configuration, in which case nothing is written. A retry confirms what the first call created.
-   * ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
-   * ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
+   * Creates the job, or confirms that the job of this id was registered with the same configuration. All faults of the spec are
+   * listed at once, and so are all differences. Called by trainers, at every launch. Writes the job, if it is new. A retry
+   * confirms the job. Errors: INVALID_JOB_SPEC, JOB_DIFFERS, TOO_MANY_JOBS.
    */
   registerJob: handleUnaryCall<RegisterJobRequest, RegisterJobResponse>;
   /**
-   * Dispatches the next trial. Despite its name, this call writes. Safe to retry.
-   * FAILED_PRECONDITION if no batch size is left to try.
+   * Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
+   * lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
+   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
+   * NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
    */
   getNextBatchSize: handleUnaryCall<GetNextBatchSizeRequest, GetNextBatchSizeResponse>;
-  /** Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry. */
+  /**
+   * Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
+   * every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
+   * trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
+   * TRIAL_NOT_FOUND, TRIAL_DELETED.
+   */
   reportResult: handleUnaryCall<ReportResultRequest, ReportResultResponse>;
   /**
-   * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
-   * result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
-   * a request, as soon as the trial has to stop in the middle of an epoch.
+   * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
+   * answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
+   * soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
+   * what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
+   * INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
    */
   streamResults: handleBidiStreamingCall<StreamResultsRequest, StreamResultsResponse>;
-  /** Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry. */
+  /**
+   * Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
+   * heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
+   * TRIAL_DELETED.
+   */
   heartbeat: handleUnaryCall<HeartbeatRequest, HeartbeatResponse>;
   /**
-   * Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
-   * Safe to retry.
+   * Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
+   * training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
+   * INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   endTrial: handleUnaryCall<EndTrialRequest, EndTrialResponse>;
   /**
-   * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
-   * of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
-   * INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+   * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
+   * trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
+   * nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
+   * validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
    */
   importTrial: handleUnaryCall<ImportTrialRequest, ImportTrialResponse>;
   /**
-   * Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
-   * an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
-   * revives a lost trial. Safe to retry.
-   * NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
-   * ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
-   * database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+   * Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
+   * not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
+   * retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   lookupTrial: handleUnaryCall<LookupTrialRequest, LookupTrialResponse>;
   /**
-   * Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
-   * if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
-   * trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
-   * with ERROR_REASON_INVALID_REQUEST without one.
+   * Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
+   * UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
+   * limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
+   * JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   acquirePowerLimit: handleUnaryCall<AcquirePowerLimitRequest, AcquirePowerLimitResponse>;
   /**
-   * Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
-   * profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
-   * Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
-   * ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
+   * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
+   * for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
+   * Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   reportPowerProfile: handleUnaryCall<ReportPowerProfileRequest, ReportPowerProfileResponse>;
 }
 
 export interface BatchSizeOptimizerClient extends Client {
   /**
-   * Called by every launch, before GetNextBatchSize. Creates the job, or confirms that the job registered under this id has
-   * the same configuration, in which case nothing is written. A retry confirms what the first call created.
-   * ERROR_REASON_INVALID_JOB_SPEC lists all faults at once, fields that the server does not know among them;
-   * ERROR_REASON_JOB_DIFFERS lists every field that differs; ERROR_REASON_TOO_MANY_JOBS: the limit of jobs is reached.
+   * Creates the job, or confirms that the job of this id was registered with the same configuration. All faults of the spec are
+   * listed at once, and so are all differences. Called by trainers, at every launch. Writes the job, if it is new. A retry
+   * confirms the job. Errors: INVALID_JOB_SPEC, JOB_DIFFERS, TOO_MANY_JOBS.
    */
   registerJob(
     request: RegisterJobRequest,
@@ -2151,8 +2169,10 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: RegisterJobResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Dispatches the next trial. Despite its name, this call writes. Safe to retry.
-   * FAILED_PRECONDITION if no batch size is left to try.
+   * Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
+   * lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
+   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
+   * NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
    */
   getNextBatchSize(
     request: GetNextBatchSizeRequest,
@@ -2169,7 +2189,12 @@ export interface BatchSizeOptimizerClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetNextBatchSizeResponse) => void,
   ): ClientUnaryCall;
-  /** Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry. */
+  /**
+   * Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
+   * every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
+   * trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
+   * TRIAL_NOT_FOUND, TRIAL_DELETED.
+   */
   reportResult(
     request: ReportResultRequest,
     callback: (error: ServiceError | null, response: ReportResultResponse) => void,
@@ -2186,9 +2211,11 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: ReportResultResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
-   * result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
-   * a request, as soon as the trial has to stop in the middle of an epoch.
+   * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
+   * answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
+   * soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
+   * what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
+   * INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
    */
   streamResults(): ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
   streamResults(options: Partial<CallOptions>): ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
@@ -2196,7 +2223,11 @@ export interface BatchSizeOptimizerClient extends Client {
     metadata: Metadata,
     options?: Partial<CallOptions>,
   ): ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
-  /** Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry. */
+  /**
+   * Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
+   * heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
+   * TRIAL_DELETED.
+   */
   heartbeat(
     request: HeartbeatRequest,
     callback: (error: ServiceError | null, response: HeartbeatResponse) => void,
@@ -2213,8 +2244,9 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: HeartbeatResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
-   * Safe to retry.
+   * Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
+   * training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
+   * INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   endTrial(
     request: EndTrialRequest,
@@ -2232,9 +2264,10 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: EndTrialResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
-   * of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
-   * INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+   * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
+   * trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
+   * nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
+   * validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
    */
   importTrial(
     request: ImportTrialRequest,
@@ -2252,12 +2285,9 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: ImportTrialResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Returns the trial of a launch. Called by trainers and launchers that do not know what the server has of a launch: after
-   * an outage, before a job is registered again, or to resume from a checkpoint. Read-only: it neither renews a lease nor
-   * revives a lost trial. Safe to retry.
-   * NOT_FOUND says why there is no trial: ERROR_REASON_TRIAL_DELETED if it was deleted with its job,
-   * ERROR_REASON_JOB_NOT_FOUND and ERROR_REASON_TRIAL_NOT_FOUND if the server never had it or has lost it with its
-   * database. ERROR_REASON_INVALID_REQUEST if an id is empty.
+   * Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
+   * not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
+   * retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   lookupTrial(
     request: LookupTrialRequest,
@@ -2275,10 +2305,10 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: LookupTrialResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Says what a trial does about the power limit of its batch size. Called by trainers that set power limits. Writes only
-   * if no limit is known and no other trial is profiling: the trial then becomes the one that profiles. Safe to retry: the
-   * trial keeps that role. Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and
-   * with ERROR_REASON_INVALID_REQUEST without one.
+   * Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
+   * UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
+   * limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
+   * JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   acquirePowerLimit(
     request: AcquirePowerLimitRequest,
@@ -2296,10 +2326,9 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: AcquirePowerLimitResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Reports what a trial measured at several power limits. Called by the trial that profiles, also after its end. Stores the
-   * profile, and returns the cheapest limit that any trial of the job has reported for this batch size. Safe to retry.
-   * Fails with ERROR_REASON_JOB_NOT_FOUND or ERROR_REASON_TRIAL_NOT_FOUND for an unknown trial, and with
-   * ERROR_REASON_INVALID_REQUEST, which lists all faults at once and stores nothing.
+   * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
+   * for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
+   * Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   reportPowerProfile(
     request: ReportPowerProfileRequest,

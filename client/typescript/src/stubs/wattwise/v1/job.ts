@@ -230,11 +230,11 @@ export interface EarlyStopping {
 /** The rule that limits the cost of a trial. */
 export interface EarlyStopping_CostBound {
   /**
-   * A trial is stopped when its cost exceeds this multiple of the job's lowest cost (with the policy knowledge_gradient: of
-   * the least expected cost), unless its batch size is the best known one. knowledge_gradient may stop that one too, once
-   * trials of the job have missed the target and starting again is expected to cost less. After two such stops in a row,
-   * those in pruning rounds not counted, the bound doubles with each further one until a trial converges. Must be above 0
-   * and at most 1,000,000. Unset: 2.
+   * Unset: 2. A trial is stopped when its cost exceeds this multiple of the job's lowest cost (with the policy
+   * knowledge_gradient: of the least expected cost), unless its batch size is the best known one. knowledge_gradient may stop
+   * that one too, once trials of the job have missed the target and starting again is expected to cost less. After two such
+   * stops in a row, those in pruning rounds not counted, the bound doubles with each further one until a trial converges.
+   * Must be above 0 and at most 1,000,000.
    */
   betaKnob?: number | undefined;
 }
@@ -280,82 +280,82 @@ export interface PolicySpec {
  * of what the trial teaches, is least.
  */
 export interface KnowledgeGradientSpec {
-  /** Number of the job's newest observations that count, for jobs whose data drift. At most 1000. 0: all. Unset: 0. */
+  /** 0: all. Number of the job's newest observations that count, for jobs whose data drift. At most 1000. Unset: 0. */
   windowSize?:
     | number
     | undefined;
   /**
-   * Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created; refused in
-   * SetJobPolicy. At most 8. ResetJob and SetTrialExcluded keep what they told. Empty: none.
+   * Empty: none. Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created; refused in
+   * SetJobPolicy. At most 8. ResetJob and SetTrialExcluded keep what they told.
    */
   priorJobIds: string[];
 }
 
 /** The policy pruning_gts: pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors. */
 export interface PruningGtsSpec {
-  /** Number of pruning rounds before the bandit starts. 0: none. Unset: 2. */
+  /** 0: none. Number of pruning rounds before the bandit starts. Unset: 2. */
   numPruningRounds?:
     | number
     | undefined;
   /**
-   * Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the arms'
-   * newest. 0: all. Unset: 0.
+   * 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the
+   * arms' newest. Unset: 0.
    */
   windowSize?:
     | number
     | undefined;
-  /** Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0. */
+  /** Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules. */
   priorMean?:
     | number
     | undefined;
-  /** Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0. */
+  /** 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Unset: 0. */
   priorPrecision?:
     | number
     | undefined;
   /**
-   * Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
-   * with growing pauses, so that it is not tried forever. Unset: 2.
+   * Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
+   * aside with growing pauses, so that it is not tried forever.
    */
   numExplorations?:
     | number
     | undefined;
-  /** Seed of the bandit: the same seed and results give the same batch sizes. Unset: random. */
+  /** Unset: random. Seed of the bandit: the same seed and results give the same batch sizes. */
   seed?: bigint | undefined;
 }
 
 /** The policy gts: Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size. */
 export interface GtsSpec {
   /**
-   * Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the arms'
-   * newest. 0: all. Unset: 0.
+   * 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the
+   * arms' newest. Unset: 0.
    */
   windowSize?:
     | number
     | undefined;
-  /** Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0. */
+  /** Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules. */
   priorMean?:
     | number
     | undefined;
-  /** Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0. */
+  /** 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Unset: 0. */
   priorPrecision?:
     | number
     | undefined;
   /**
-   * Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
-   * with growing pauses, so that it is not tried forever. Unset: 2.
+   * Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
+   * aside with growing pauses, so that it is not tried forever.
    */
   numExplorations?:
     | number
     | undefined;
-  /** Seed of the bandit: the same seed and results give the same batch sizes. Unset: random. */
+  /** Unset: random. Seed of the bandit: the same seed and results give the same batch sizes. */
   seed?:
     | bigint
     | undefined;
-  /** Whether the reward precision of an arm is learned from its observations. Unset: true. */
+  /** Unset: true. Whether the reward precision of an arm is learned from its observations. */
   learnRewardPrecision?:
     | boolean
     | undefined;
-  /** With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0. Unset: 0. */
+  /** Unset: 0. With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0. */
   rewardPrecision?: number | undefined;
 }
 
@@ -369,9 +369,9 @@ export interface JobSpec {
   /** Required. The id of the job, the same at every launch. Must not be empty; at most 200 characters. */
   jobId: string;
   /**
-   * What job_id must start with, such as the name of the model or the team: "mnist" for "mnist-nightly". The server's limit
-   * of jobs counts the jobs whose ids start with the prefix; see ERROR_REASON_TOO_MANY_JOBS. Unset: no prefix, so that all
-   * jobs of the server count. Must not be empty.
+   * Unset: no prefix, so that all jobs of the server count. What job_id must start with, such as the name of the model or the
+   * team: "mnist" for "mnist-nightly". The server's limit of jobs counts the jobs whose ids start with the prefix; see
+   * ERROR_REASON_TOO_MANY_JOBS. Must not be empty.
    */
   jobIdPrefix?:
     | string
@@ -384,27 +384,27 @@ export interface JobSpec {
   target:
     | Target
     | undefined;
-  /** A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100. */
+  /** Unset: 100. A trial that has not reached the target after this many epochs is stopped. Must be at least 1. */
   maxEpochs?:
     | number
     | undefined;
-  /** Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5. */
+  /** Unset: 0.5. Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). */
   etaKnob?:
     | number
     | undefined;
-  /** When a trial is stopped before it has reached the target or the last epoch. Unset: cost_bound with its defaults. */
+  /** Unset: cost_bound with its defaults. When a trial is stopped before it has reached the target or the last epoch. */
   earlyStopping:
     | EarlyStopping
     | undefined;
   /** Required. The GPUs of every trial. Exactly one group; several are refused. */
   gpus: GpuGroup[];
-  /** Seconds without a report or heartbeat after which a running trial is lost: at least 1. 0: never. Unset: 300. */
+  /** 0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1. Unset: 300. */
   trialLeaseSeconds?:
     | number
     | undefined;
   /**
-   * How the next batch size is chosen. Unset: a new job gets the server's default, knowledge_gradient; a job that exists
-   * keeps its policy.
+   * Unset: a new job gets the server's default, knowledge_gradient; a job that exists keeps its policy. How the next batch size
+   * is chosen.
    */
   policy: PolicySpec | undefined;
 }

@@ -25,7 +25,7 @@ import { Trial, TrialId } from "./trial.js";
 export interface DeleteJobRequest {
   /** Required. The job. */
   jobId: string;
-  /** Whether a job that does not exist is no error, so that a retry succeeds. Unset: it is ERROR_REASON_JOB_NOT_FOUND. */
+  /** Unset: it is ERROR_REASON_JOB_NOT_FOUND. Whether a job that does not exist is no error, so that a retry succeeds. */
   allowMissing: boolean;
 }
 
@@ -108,7 +108,7 @@ export interface SetBatchSizeBannedResponse {
 export interface SetPinnedBatchSizeRequest {
   /** Required. The job. */
   jobId: string;
-  /** One of the job's batch sizes, which is pinned; 0 is refused. Unset: no batch size is pinned. */
+  /** Unset: no batch size is pinned. One of the job's batch sizes, which is pinned; 0 is refused. */
   batchSize?: number | undefined;
 }
 
@@ -163,9 +163,9 @@ export interface RequestBaselineRequest {
   /** Required. The job. */
   jobId: string;
   /**
-   * From now on, one launch in so many gets the default batch size, by its trial's number: 2 or more, or 0 to end that. While
-   * the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected. Unset: one
-   * baseline, for the next launch.
+   * Unset: one baseline, for the next launch. From now on, one launch in so many gets the default batch size, by its trial's
+   * number: 2 or more, or 0 to end that. While the job is paused, a batch size is pinned or the default may not be chosen,
+   * launches are not affected.
    */
   every?:
     | number
@@ -1525,10 +1525,10 @@ export const JobControlService = {
     responseDeserialize: (value: Buffer): SetTrialExcludedResponse => SetTrialExcludedResponse.decode(value),
   },
   /**
-   * Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
-   * batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
-   * batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
-   * so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+   * Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
+   * banned batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the
+   * default batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is
+   * already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
    * NOT_POSSIBLE_NOW for a ban of the last available batch size.
    */
   setBatchSizeBanned: {
@@ -1561,10 +1561,10 @@ export const JobControlService = {
   },
   /**
    * Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
-   * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
-   * too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
-   * stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
-   * no such batch size.
+   * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
+   * fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
+   * pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
+   * has no such batch size.
    */
   readmitBatchSize: {
     path: "/wattwise.v1.JobControl/ReadmitBatchSize" as const,
@@ -1651,10 +1651,10 @@ export interface JobControlServer extends UntypedServiceImplementation {
    */
   setTrialExcluded: handleUnaryCall<SetTrialExcludedRequest, SetTrialExcludedResponse>;
   /**
-   * Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
-   * batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
-   * batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
-   * so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+   * Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
+   * banned batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the
+   * default batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is
+   * already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
    * NOT_POSSIBLE_NOW for a ban of the last available batch size.
    */
   setBatchSizeBanned: handleUnaryCall<SetBatchSizeBannedRequest, SetBatchSizeBannedResponse>;
@@ -1667,10 +1667,10 @@ export interface JobControlServer extends UntypedServiceImplementation {
   setPinnedBatchSize: handleUnaryCall<SetPinnedBatchSizeRequest, SetPinnedBatchSizeResponse>;
   /**
    * Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
-   * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
-   * too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
-   * stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
-   * no such batch size.
+   * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
+   * fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
+   * pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
+   * has no such batch size.
    */
   readmitBatchSize: handleUnaryCall<ReadmitBatchSizeRequest, ReadmitBatchSizeResponse>;
   /**
@@ -1761,10 +1761,10 @@ export interface JobControlClient extends Client {
     callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a banned
-   * batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the default
-   * batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is already
-   * so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
+   * Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
+   * banned batch size, and its failures, its memory and its pruning stay as they are. Trials that run go on. A ban of the
+   * default batch size withdraws a baseline that RequestBaseline has requested. A retry, like any call that asks for what is
+   * already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such batch size or `banned` is unset;
    * NOT_POSSIBLE_NOW for a ban of the last available batch size.
    */
   setBatchSizeBanned(
@@ -1805,10 +1805,10 @@ export interface JobControlClient extends Client {
   ): ClientUnaryCall;
   /**
    * Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
-   * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones fit,
-   * too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a pin
-   * stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has
-   * no such batch size.
+   * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
+   * fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
+   * pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
+   * has no such batch size.
    */
   readmitBatchSize(
     request: ReadmitBatchSizeRequest,

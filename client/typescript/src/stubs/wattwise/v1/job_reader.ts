@@ -178,26 +178,26 @@ export interface GetJobResponse {
 /** Request of ListJobs. */
 export interface ListJobsRequest {
   /**
-   * Maximum number of jobs on the page; values above 1000 mean 1000, and 0 means 50. A page of jobs with long
-   * configurations may be shorter.
+   * 0: 50. Maximum number of jobs on the page; values above 1000 mean 1000. A page of jobs with long configurations may be
+   * shorter.
    */
   pageSize: number;
-  /** next_page_token of the previous page. Empty: the first page. */
+  /** Empty: the first page. next_page_token of the previous page. */
   pageToken: string;
-  /** Lists only jobs whose id starts with this prefix. Empty: all jobs. */
+  /** Empty: all jobs. Lists only jobs whose id starts with this prefix. */
   jobIdPrefix: string;
-  /** The order. Unspecified: oldest first. */
+  /** Unspecified: oldest first. The order. */
   order: JobOrder;
-  /** Lists only jobs in one of these states. Empty: all jobs. JOB_STATE_UNSPECIFIED is refused. */
+  /** Empty: all jobs. Lists only jobs in one of these states. JOB_STATE_UNSPECIFIED is refused. */
   states: JobState[];
   /**
-   * Lists only jobs whose id contains this text; lower and upper case of ASCII letters are the same. At most 200
-   * characters. Empty: all jobs.
+   * Empty: all jobs. Lists only jobs whose id contains this text; lower and upper case of ASCII letters are the same. At most
+   * 200 characters.
    */
   contains: string;
-  /** Whether every job has its summary. */
+  /** False: the answer has no summaries. True: every job has its summary. */
   withSummaries: boolean;
-  /** Whether the answer says how many jobs match. */
+  /** False: the answer does not say how many jobs match. True: it does. */
   withTotalSize: boolean;
 }
 
@@ -229,33 +229,33 @@ export interface ListJobsResponse {
 export interface ListTrialsRequest {
   /** Required unless job_id_prefix is set. The job. */
   jobId: string;
-  /** Maximum number of trials on the page; values above 1000 mean 1000, and 0 means 50. */
+  /** 0: 50. Maximum number of trials on the page; values above 1000 mean 1000. */
   pageSize: number;
-  /** next_page_token of the previous page. Empty: the first page. */
+  /** Empty: the first page. next_page_token of the previous page. */
   pageToken: string;
-  /** Lists only trials with one of these statuses. Empty: all trials. TRIAL_STATUS_UNSPECIFIED is refused. */
+  /** Empty: all trials. Lists only trials with one of these statuses. TRIAL_STATUS_UNSPECIFIED is refused. */
   statuses: TrialStatus[];
-  /** Lists only trials with this batch size. 0: all trials. */
+  /** 0: all trials. Lists only trials with this batch size. */
   batchSize: number;
-  /** Whether the newest trial comes first. */
+  /** False: the oldest trial comes first. True: the newest one does. */
   newestFirst: boolean;
   /**
-   * Begins with the trial of this number, or with the next one in the order if there is none. 0: from the first in the
-   * order. Refused with job_id_prefix.
+   * 0: from the first in the order. Begins with the trial of this number, or with the next one in the order if there is none.
+   * Refused with job_id_prefix.
    */
   fromTrialNumber: number;
-  /** Lists only trials that ended for one of these reasons. Empty: all trials. END_REASON_UNSPECIFIED is refused. */
+  /** Empty: all trials. Lists only trials that ended for one of these reasons. END_REASON_UNSPECIFIED is refused. */
   endReasons: EndReason[];
   /**
-   * Set, also to an empty text: lists the trials of all jobs whose id starts with it, by the time of their start. job_id
-   * must then be empty. Unset: lists the trials of job_id, by number.
+   * Unset: lists the trials of job_id, by number. Set, also to an empty text: lists the trials of all jobs whose id starts with
+   * it, by the time of their start. job_id must then be empty.
    */
   jobIdPrefix?:
     | string
     | undefined;
-  /** Whether the answer says how many trials match. */
+  /** False: the answer does not say how many trials match. True: it does. */
   withTotalSize: boolean;
-  /** Lists only trials that have all these labels, with these values. At most 16. Empty: all trials. */
+  /** Empty: all trials. Lists only trials that have all these labels, with these values. At most 16. */
   labels: { [key: string]: string };
 }
 
@@ -296,11 +296,11 @@ export interface ListMeasurementsRequest {
   trial:
     | TrialId
     | undefined;
-  /** Maximum number of measurements on the page; values above 10000 mean 10000, and 0 means 1000. A page may be shorter. */
+  /** 0: 1000. Maximum number of measurements on the page; values above 10000 mean 10000. A page may be shorter. */
   pageSize: number;
-  /** next_page_token of the previous page. Empty: the first page. */
+  /** Empty: the first page. next_page_token of the previous page. */
   pageToken: string;
-  /** Whether the newest epoch comes first. Unset: the oldest one that is kept. */
+  /** Unset: the oldest one that is kept. Whether the newest epoch comes first. */
   newestFirst: boolean;
 }
 
@@ -351,7 +351,7 @@ export interface WatchTrialsResponse {
 
 /** Request of WatchJobs. */
 export interface WatchJobsRequest {
-  /** Watches only jobs whose id starts with this prefix. Empty: all jobs. */
+  /** Empty: all jobs. Watches only jobs whose id starts with this prefix. */
   jobIdPrefix: string;
 }
 
@@ -371,13 +371,13 @@ export interface GetJobStatisticsRequest {
   /** Required. The job. */
   jobId: string;
   /**
-   * How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one trial. 0: no
-   * buckets.
+   * 0: no buckets. How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one
+   * trial.
    */
   numBuckets: number;
   /**
-   * Whether excluded trials have buckets, too: those of a batch size in a range have one of their own. No other figure has
-   * them.
+   * False: excluded trials have no buckets. True: they have buckets, too; those of a batch size in a range have one of their
+   * own. No other figure has them.
    */
   withExcluded: boolean;
 }
@@ -390,7 +390,7 @@ export interface GetJobStatisticsResponse {
 
 /** Request of GetTotals. */
 export interface GetTotalsRequest {
-  /** Counts only jobs whose id starts with this prefix. Empty: all jobs. */
+  /** Empty: all jobs. Counts only jobs whose id starts with this prefix. */
   jobIdPrefix: string;
 }
 
@@ -428,15 +428,15 @@ export interface PreviewedChoice {
 
 /** Request of ListEvents. */
 export interface ListEventsRequest {
-  /** Lists only events of this job, which may have been deleted. Empty: of all jobs. */
+  /** Empty: of all jobs. Lists only events of this job, which may have been deleted. */
   jobId: string;
-  /** Lists only events of jobs whose id starts with this prefix. Empty: of all jobs. */
+  /** Empty: of all jobs. Lists only events of jobs whose id starts with this prefix. */
   jobIdPrefix: string;
-  /** Maximum number of events on the page; values above 1000 mean 1000, and 0 means 50. */
+  /** 0: 50. Maximum number of events on the page; values above 1000 mean 1000. */
   pageSize: number;
-  /** next_page_token of the previous page. Empty: the first page. */
+  /** Empty: the first page. next_page_token of the previous page. */
   pageToken: string;
-  /** Lists only events of these kinds. Empty: of any kind. EVENT_KIND_UNSPECIFIED is refused. */
+  /** Empty: of any kind. Lists only events of these kinds. EVENT_KIND_UNSPECIFIED is refused. */
   kinds: EventKind[];
 }
 
@@ -2670,7 +2670,7 @@ export const JobReaderService = {
       Buffer.from(GetJobStatisticsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetJobStatisticsResponse => GetJobStatisticsResponse.decode(value),
   },
-  /** Returns the figures of several jobs together. It has no errors of its own. */
+  /** Returns the figures of several jobs together. Errors: none of its own. */
   getTotals: {
     path: "/wattwise.v1.JobReader/GetTotals" as const,
     requestStream: false as const,
@@ -2755,7 +2755,7 @@ export interface JobReaderServer extends UntypedServiceImplementation {
    * INVALID_REQUEST for too many buckets.
    */
   getJobStatistics: handleUnaryCall<GetJobStatisticsRequest, GetJobStatisticsResponse>;
-  /** Returns the figures of several jobs together. It has no errors of its own. */
+  /** Returns the figures of several jobs together. Errors: none of its own. */
   getTotals: handleUnaryCall<GetTotalsRequest, GetTotalsResponse>;
   /**
    * Returns what the next launch of a job would get, and how likely each batch size is. Nothing is dispatched. Errors:
@@ -2915,7 +2915,7 @@ export interface JobReaderClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetJobStatisticsResponse) => void,
   ): ClientUnaryCall;
-  /** Returns the figures of several jobs together. It has no errors of its own. */
+  /** Returns the figures of several jobs together. Errors: none of its own. */
   getTotals(
     request: GetTotalsRequest,
     callback: (error: ServiceError | null, response: GetTotalsResponse) => void,

@@ -273,7 +273,10 @@ export const GetServerInfoResponse: MessageFns<GetServerInfoResponse> = {
  */
 export type ServerInfoService = typeof ServerInfoService;
 export const ServerInfoService = {
-  /** Returns what a client can know about the server and about its own token. It writes nothing and has no errors of its own. */
+  /**
+   * Returns what a client can know about the server and about its own token. Called by everyone with a token. Writes nothing.
+   * It is safe to retry. Errors: none of its own.
+   */
   getServerInfo: {
     path: "/wattwise.v1.ServerInfo/GetServerInfo" as const,
     requestStream: false as const,
@@ -287,12 +290,18 @@ export const ServerInfoService = {
 } as const;
 
 export interface ServerInfoServer extends UntypedServiceImplementation {
-  /** Returns what a client can know about the server and about its own token. It writes nothing and has no errors of its own. */
+  /**
+   * Returns what a client can know about the server and about its own token. Called by everyone with a token. Writes nothing.
+   * It is safe to retry. Errors: none of its own.
+   */
   getServerInfo: handleUnaryCall<GetServerInfoRequest, GetServerInfoResponse>;
 }
 
 export interface ServerInfoClient extends Client {
-  /** Returns what a client can know about the server and about its own token. It writes nothing and has no errors of its own. */
+  /**
+   * Returns what a client can know about the server and about its own token. Called by everyone with a token. Writes nothing.
+   * It is safe to retry. Errors: none of its own.
+   */
   getServerInfo(
     request: GetServerInfoRequest,
     callback: (error: ServiceError | null, response: GetServerInfoResponse) => void,

@@ -133,7 +133,7 @@ export interface Usage {
   timeSeconds?:
     | number
     | undefined;
-  /** Joules of all GPUs, as measured. */
+  /** Joules of all GPUs, as measured; trials whose energy was not measured add nothing. Always set. */
   energyJoules?:
     | number
     | undefined;

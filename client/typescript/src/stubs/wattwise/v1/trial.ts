@@ -477,14 +477,14 @@ export interface TrialId {
   /** Required. The job of the trial. */
   jobId: string;
   /**
-   * The launch that the trial was dispatched for or imported from, as in GetNextBatchSize and ImportTrial. It identifies the
-   * trial for good: after the loss of a database, or of a job, another launch may have the number. In answers always set.
-   * Required in the calls of trainers. Elsewhere, empty: any launch; the number names the trial.
+   * Required in the calls of trainers. The launch that the trial was dispatched for or imported from, as in GetNextBatchSize
+   * and ImportTrial. It identifies the trial for good: after the loss of a database, or of a job, another launch may have the
+   * number. In the other calls, empty: any launch; the number names the trial. In answers always set.
    */
   launchId: string;
   /**
-   * The number of the trial within its job, from 1, for people. In answers always set. In requests, 0: any number; the
-   * launch names the trial.
+   * 0: any number; the launch names the trial. The number of the trial within its job, from 1, for people. In answers always
+   * set.
    */
   trialNumber: number;
 }
@@ -592,7 +592,7 @@ export interface Trial_LabelsEntry {
 /** How the GPUs of a trial are set to use less power. Later versions may have other settings beside the limit. */
 export interface PowerSetting {
   /**
-   * The power limit of one GPU, in watts; all GPUs of the trial have the same. Finite and above 0. Unset: unknown. A
+   * Unset: unknown. The power limit of one GPU, in watts; all GPUs of the trial have the same. Finite and above 0. A
    * PowerSample and ComputedUsage require it, and the server always sets it where a setting is known.
    */
   limitWattsPerGpu?: number | undefined;
@@ -605,11 +605,11 @@ export interface PowerSetting {
 export interface ComputedUsage {
   /** Required. Seconds. Finite, above 0, and not less than reported before. */
   timeSeconds: number;
-  /** Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before. Unset: no energy was measured. */
+  /** Unset: no energy was measured. Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before. */
   energyJoules?:
     | number
     | undefined;
-  /** Required, with its limit. The setting of the GPUs that they are computed for. */
+  /** Required. The setting of the GPUs that they are computed for; its limit is required, too. */
   powerSetting: PowerSetting | undefined;
 }
 
@@ -628,15 +628,15 @@ export interface TrialWarning {
 /** What measures energy. */
 export interface Monitor {
   /**
-   * The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl",
-   * "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable characters. Empty: the
-   * monitor is unknown.
+   * Empty: the monitor is unknown. The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi",
+   * "amdsmi-polled", "rapl", "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable
+   * characters.
    */
   kinds: string[];
   /**
-   * How much of the energy was measured. Always set by the server. In requests, unset: unknown, which counts as
-   * ENERGY_QUALITY_ESTIMATED and is stored as such, as is a value that the server does not know. Refused without kinds,
-   * unless it is unset or ENERGY_QUALITY_MEASURED.
+   * Unspecified: unknown, which counts as ENERGY_QUALITY_ESTIMATED and is stored as such, as is a value that the server does
+   * not know. How much of the energy was measured. Refused without kinds, unless it is unspecified or ENERGY_QUALITY_MEASURED.
+   * Always set by the server.
    */
   quality: EnergyQuality;
 }
@@ -650,8 +650,8 @@ export interface Measurement {
     | number
     | undefined;
   /**
-   * Joules of all GPUs of this trial so far. 0 or more, at most 1e100, and not less than reported before; once set, it must be
-   * set in all later measurements of the trial. Unset: no energy was measured, and the cost is that of the time alone.
+   * Unset: no energy was measured, and the cost is that of the time alone. Joules of all GPUs of this trial so far. 0 or more,
+   * at most 1e100, and not less than reported before; once set, it must be set in all later measurements of the trial.
    */
   energyJoules?:
     | number
@@ -660,19 +660,22 @@ export interface Measurement {
   metric?:
     | number
     | undefined;
-  /** When the server received the report, which sets it. In ImportTrial: when the epoch ended; unset: unknown. */
+  /**
+   * Unset: unknown, in ImportTrial, where it is the time at which the epoch ended. ReportResult and StreamResults ignore it:
+   * the server sets it to the time at which it received the report.
+   */
   reportTime:
     | Date
     | undefined;
   /**
-   * In observer mode, time and energy at the cheapest power limit. Costs, the bound and the search use them instead of
-   * time_seconds and energy_joules, which are always what was measured. Once set, it must be set in all later measurements of
-   * the trial. Unset: the trial is not in observer mode.
+   * Unset: the trial is not in observer mode. In observer mode, time and energy at the cheapest power limit. Costs, the bound
+   * and the search use them instead of time_seconds and energy_joules, which are always what was measured. Once set, it must be
+   * set in all later measurements of the trial.
    */
   computed:
     | ComputedUsage
     | undefined;
-  /** The setting of the GPUs at the end of the epoch. Unset: unknown. */
+  /** Unset: unknown. The setting of the GPUs at the end of the epoch. */
   powerSetting: PowerSetting | undefined;
 }
 
@@ -686,7 +689,7 @@ export interface TrainingResult {
   measurement:
     | Measurement
     | undefined;
-  /** The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results. */
+  /** Unset: unknown, or the same as in the trial's earlier results. The monitor of the energy. */
   monitor: Monitor | undefined;
 }
 
