@@ -107,7 +107,7 @@ def test_optional_fields_of_answers() -> None:
 
 
 def test_calls() -> None:
-    """The comments of a call and its service say who calls it, what a retry does, and which error reasons it returns."""
+    """The comments of a call and its service say who calls it, what a retry does, and which errors it returns."""
     contract = read_contract()
     declared = set(_REASON.findall((PROTOS / "error_reason.proto").read_text()))
     for name, (service, comment) in contract.calls.items():
