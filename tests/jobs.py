@@ -67,6 +67,7 @@ def to_message(fields: Mapping[str, Any]) -> v1.JobSpec:
     for name, value in values.items():
         if isinstance(value, Mapping) or name == "gpus":
             message.ClearField(name)  # type: ignore[arg-type]
+        if isinstance(value, Mapping) or (name == "gpus" and any(isinstance(each, Mapping) for each in value)):
             ParseDict({name: _json(value)}, message)
         else:
             message.MergeFrom(v1.JobSpec(**{name: value}))

@@ -74,6 +74,7 @@ class Site:
             "batch_sizes": (8, 16, 32, 64, 128),
             "default_batch_size": 32,
             "target_metric": 0.9,
+            "higher_is_better": True,
             "max_epochs": 5,
             "eta_knob": 1.0,
             "seed": 1,
@@ -306,7 +307,15 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
         site = Site(tmp_path / "w.db")
         async with site.opened():
             await site.optimizer.register(
-                {"job_id": "p", "job_id_prefix": "p", "batch_sizes": (8, 16), "default_batch_size": 8, "gpu": _GPU}
+                {
+                    "job_id": "p",
+                    "job_id_prefix": "p",
+                    "batch_sizes": (8, 16),
+                    "default_batch_size": 8,
+                    "target_metric": 0.5,
+                    "higher_is_better": True,
+                    "gpu": _GPU,
+                }
             )
             trial, _ = await site.optimizer.next_trial("p", new_id())
             await site.optimizer.report(Report(trial.key, 3, 1.0, 1.0, 0.9))
