@@ -188,7 +188,7 @@ def test_changed_job(grpc_addr: str) -> None:
     job_id = bso.trial.id.job_id
     with pytest.raises(JobDiffersError) as caught:
         resumed(grpc_addr, state, job_id=job_id, target_metric=0.8)
-    assert "target_metric" in caught.value.metadata
+    assert [each.field for each in caught.value.violations] == ["job.target_metric"]
     assert trial_of(grpc_addr, bso).end_reason == v1.END_REASON_PREEMPTED
     resumed(grpc_addr, state, job_id=job_id).close()
 
