@@ -35,6 +35,7 @@ FLAT_MEGABYTES = 8.0
 CLIENT = """
 import sys
 import time
+import uuid
 import grpc
 from wattwise import v1
 
@@ -52,7 +53,8 @@ def heartbeats(trial):
 
 streams = []
 for _ in range(int(number)):
-    trial = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=new_id())).trial
+    request = v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=uuid.uuid4().hex)
+    trial = stub.GetNextBatchSize(request).trial
     streams.append(stub.StreamResults(heartbeats(trial)))
     next(streams[-1])
 print("open", flush=True)

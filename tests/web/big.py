@@ -41,7 +41,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 def _copy_jobs(connection: sqlite3.Connection, table: str) -> None:
     """Repeats the rows of the first job for all others."""
-    changed = {"job_key": "n.value", "job_id": "printf('big-%04d', n.value - 1)", "launch_id": "NULL"}
+    changed = {"job_key": "n.value", "job_id": "printf('big-%04d', n.value - 1)"}
     columns = _columns(connection, table)
     values = ", ".join(changed.get(column, column) for column in columns)
     connection.execute(
@@ -55,7 +55,7 @@ def _lengthen(connection: sqlite3.Connection, more: int) -> None:
     changed = {
         "trial_number": f"trial_number + n.value * {_EACH}",
         "observation": f"observation + n.value * {_EACH}",
-        "launch_id": "NULL",
+        "launch_id": "launch_id || '-' || n.value",
         "cost": "cost * (1 + (n.value % 11) * 0.01)",
     }
     columns = _columns(connection, "trials")

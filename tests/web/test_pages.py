@@ -505,16 +505,16 @@ def test_trials_as_files(web: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("/job?id=none", 404), ("/job", 404), ("/job/trials.csv?id=none", 404), ("/none", 404),
-        ("/trial?job=resnet-nightly&number=9999", 404), ("/trial?job=resnet-nightly&number=-1", 404),
-        ("/trial?job=resnet-nightly&number=99999999999999999999", 404), ("/static/../app.py", 404),
+        ("/job?id=none", 404), ("/job", 400), ("/job/trials.csv?id=none", 404), ("/none", 404),
+        ("/trial?job=resnet-nightly&number=9999", 404), ("/trial?job=resnet-nightly&number=-1", 400),
+        ("/trial?job=resnet-nightly&number=99999999999999999999", 400), ("/static/../app.py", 404),
         ("/job/trials?id=resnet-nightly&from=x&batch=9e9&result=%00&label=%00", 200), ("/job/trials?id=none", 404),
-        ("/compare", 404), ("/compare?a=none", 404), ("/compare?a=resnet-nightly&b=%00", 200),
+        ("/compare", 400), ("/compare?a=none", 404), ("/compare?a=resnet-nightly&b=%00", 200),
         ("/?after=nonsense", 303), ("/?q=%00", 200),
     ],
 )  # fmt: skip
 def test_wrong_addresses_have_an_answer(web: httpx.Client, path: str, status: int) -> None:
-    """What is not there is 404, and what a parameter may not be is ignored."""
+    """What is not there is 404, a job or trial that is not named is 400, and other invalid parameters are ignored."""
     assert web.get(path).status_code == status
 
 

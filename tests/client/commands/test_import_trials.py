@@ -113,7 +113,7 @@ def test_other_batch_size_of_a_known_name(
     file = written(tmp_path, f"{HEADING}\na,32,2,10,100,0.95\nb,16,2,10,130,0.95\n")
     assert main(["jobs", "import", trainer.job_id, file]) == 1
     assert f"{file}:2: trial 'a'" in capsys.readouterr().err
-    assert [trial["id"]["batch_size"] for trial in trials_of(ask, trainer)] == [16, 16]
+    assert [trial["batch_size"] for trial in trials_of(ask, trainer)] == [16, 16]
 
 
 def test_warnings_of_imported_trials(
@@ -145,7 +145,7 @@ def test_dry_run(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
     assert f"{trainer.job_id}: 4 trials would be created, 1 known; nothing was imported" in answer
     answers = json.loads(ask("jobs", "import", trainer.job_id, file, "--dry-run", "--json"))
     assert [each["created"] for each in answers] == [True, False, True, True, True]
-    assert [trial["id"]["batch_size"] for trial in trials_of(ask, trainer)] == [32]
+    assert [trial["batch_size"] for trial in trials_of(ask, trainer)] == [32]
 
 
 def test_dry_run_foresees_conflicts_and_warnings(

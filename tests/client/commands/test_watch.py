@@ -98,7 +98,7 @@ def test_json(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
         delete(grpc_server, trainer.job_id)
         assert json.loads(process.stdout.read().splitlines()[-1]) == {"deleted": trainer.job_id}
     assert sorted(sorted(each) for each in found) == [["details", "job"], ["trial"]]
-    assert next(each["trial"]["id"]["batch_size"] for each in found if "trial" in each) == 16
+    assert next(each["trial"]["batch_size"] for each in found if "trial" in each) == 16
 
 
 def test_server_that_goes_away(server: LiveServer) -> None:

@@ -129,7 +129,7 @@ def test_refused_call_is_logged_with_the_id_that_its_client_sees(watched: Watche
     lines = watched.events("call refused")
     assert [line["call_id"] for line in lines] == ids
     for line in lines:
-        assert (line["job"], line["trial"], line["batch_size"]) == ("nobody", 3, 8)
+        assert (line["job"], line["trial"]) == ("nobody", 3)
         assert (line["method"], line["code"], line["reason"]) == ("Heartbeat", "NOT_FOUND", "JOB_NOT_FOUND")
         assert line["message"] == own.message
         assert line["level"] == "info"

@@ -48,7 +48,7 @@ MINE, OTHERS = "team-a-nightly", "team-b-nightly"
 
 def trial(job_id: str) -> v1.TrialId:
     """The first trial of a job."""
-    return v1.TrialId(job_id=job_id, launch_id="l", trial_number=1)
+    return v1.TrialId(job_id=job_id, launch_id="looked up", trial_number=1)
 
 
 def result(job_id: str) -> v1.TrainingResult:
@@ -177,7 +177,7 @@ def two_teams(folder: Path) -> Iterator[Guarded]:
         for job_id in (MINE, OTHERS):
             server.call(f"{TRAINERS}RegisterJob", registration(job_id), "admin")
             server.call(
-                f"{TRAINERS}GetNextBatchSize", v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=new_id()), "admin"
+                f"{TRAINERS}GetNextBatchSize", v1.GetNextBatchSizeRequest(job_id=job_id, launch_id="looked up"), "admin"
             )
         yield server
     finally:
@@ -325,7 +325,7 @@ def test_own_jobs_are_within_reach(guarded: Guarded) -> None:
     for job_id, token in (("team-a-1", "operator"), ("team-a-2", "team admin"), ("team-b-1", "admin")):
         guarded.call(f"{TRAINERS}RegisterJob", registration(job_id), token)
         guarded.call(
-            f"{TRAINERS}GetNextBatchSize", v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=new_id()), token
+            f"{TRAINERS}GetNextBatchSize", v1.GetNextBatchSizeRequest(job_id=job_id, launch_id="looked up"), token
         )
         for method in OF_PEOPLE:
             assert guarded.call(method, REQUESTS[method](job_id), token), method

@@ -182,7 +182,7 @@ async def test_measurements_are_deleted_in_small_commits(tmp_path: Path) -> None
     lengths = dict.fromkeys(range(1, 1201), 3) | {700: 1700}
     with closing(sqlite3.connect(site.file, isolation_level=None)) as connection:
         columns = ", ".join(row[1] for row in connection.execute("PRAGMA table_info(trials)"))
-        chosen = columns.replace("trial_number", "?1").replace("launch_id", "NULL")
+        chosen = columns.replace("trial_number", "?1").replace("launch_id", "launch_id || ?1")
         connection.execute("BEGIN")
         for number, length in lengths.items():
             if number > 1:
