@@ -119,7 +119,7 @@ def reason(name: str, *, retryable: bool = False, **more: str) -> error_details_
 def _trials() -> Iterable[Behaviour]:
     method, identity = "GetNextBatchSize", "trial.id"
     for size in (48, 0, -32, 2**31 - 1, -(2**31)):
-        yield changed(f"a trial with batch size {size}", method, setting(identity, batch_size=size))
+        yield changed(f"a trial with batch size {size}", method, setting("trial", batch_size=size))
     yield changed("the trial of another job", method, setting(identity, job_id="another"))
     yield changed("the trial of another launch", method, setting(identity, launch_id="another"))
     for number in (0, -1):

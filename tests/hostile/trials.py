@@ -75,18 +75,9 @@ def faults(done: Run, behaviour: Behaviour) -> Iterator[str]:
     if done.megabytes > _MEGABYTES:
         yield f"took {done.megabytes:.0f} MB"
     for method, request in done.requests:
-        size = _batch_size(method, request)
-        if size is not None and size not in _BATCH_SIZES:
-            yield f"sent {method} for batch size {size}"
+        if method == "ImportTrial" and request.batch_size not in _BATCH_SIZES:
+            yield f"imported a trial with batch size {request.batch_size}"
             return
-
-
-def _batch_size(method: str, request: Any) -> int | None:
-    if method == "ReportResult" or (method == "StreamResults" and request.HasField("result")):
-        request = request.result.trial
-    elif method != "ImportTrial":
-        return None
-    return int(request.batch_size)
 
 
 def peak(pid: int) -> float:

@@ -42,7 +42,7 @@ def test_target_reached_at_once(server: LiveServer) -> None:
     trial = trainer.next()
     decision = trainer.report(trial, 10.0, metric=0.95)
     (warning,) = decision.warnings
-    assert (warning.reason, warning.field) == (v1.WARNING_REASON_TARGET_REACHED_AT_ONCE, "job.target_metric")
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_TARGET_REACHED_AT_ONCE, "job.target.value")
     assert warning.trial_number == 1
     assert "0.9 with 0.95" in warning.message
     assert "higher_is_better=false if a lower metric is better" in warning.message
@@ -118,7 +118,7 @@ def test_target_in_percent(server: LiveServer, metrics: Sequence[float], at: int
         warnings = trainer.report(trial, 10.0 * epoch, metric=metric, epoch=epoch).warnings
         found = [(warning.reason, warning.field) for warning in warnings]
         expected = at is not None and epoch >= at
-        assert found == [(v1.WARNING_REASON_METRIC_OUT_OF_RANGE, "job.target_metric")] * expected
+        assert found == [(v1.WARNING_REASON_METRIC_OUT_OF_RANGE, "job.target.value")] * expected
 
 
 def test_target_in_percent_of_trials_with_one_report(server: LiveServer) -> None:
@@ -174,7 +174,7 @@ def test_metric_moves_away(server: LiveServer, higher: bool, metrics: Sequence[f
     assert reasons(decision.warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY] * away
     if away:
         (warning,) = job_of(server, trainer).warnings
-        assert warning.field == "job.higher_is_better"
+        assert warning.field == "job.target.direction"
         assert f"from {metrics[0]:g} to {metrics[-1]:g}" in warning.message
         assert f"higher_is_better={'false' if higher else 'true'}" in warning.message
 
