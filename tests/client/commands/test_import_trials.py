@@ -170,7 +170,7 @@ def test_dry_run_of_one_epoch_trials(trainer: Trainer, tmp_path: Path, capsys: p
     file = written(tmp_path, f"{HEADING}\na,16,1,10,100,0.95\nb,16,1,10,100,0.95\n")
     assert main(["jobs", "import", trainer.job_id, file, "--dry-run"]) == 0
     (warning,) = capsys.readouterr().err.splitlines()
-    assert f"{file}:2: trial 'a': job.target_metric: " in warning
+    assert f"{file}:2: trial 'a': job.target.value: " in warning
 
 
 def test_unknown_start_is_shown_as_such(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
