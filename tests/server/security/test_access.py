@@ -364,7 +364,7 @@ def test_page_token_is_for_its_caller(guarded: Guarded) -> None:
 @pytest.mark.parametrize(("job_id", "reached"), [("team-a-x", True), ("team-ab", False), ("team", False)])
 def test_registered_ids_are_within_the_prefix(guarded: Guarded, job_id: str, reached: bool) -> None:
     """A job may be registered if its id starts with the token's prefix."""
-    request = v1.RegisterJobRequest(job=job_spec(job_id=job_id))
+    request = v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix="team"))
     if reached:
         answer = v1.RegisterJobResponse.FromString(guarded.call(f"{TRAINERS}RegisterJob", request, "trainer")[0])
         assert answer.job.spec.job_id == job_id
