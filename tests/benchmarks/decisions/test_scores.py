@@ -104,7 +104,7 @@ def test_a_failing_policy_is_named() -> None:
         def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - the protocol's
             raise ValueError(f"not {spec.policy}")
 
-    with pytest.raises(ReplayError, match=r"^mine \(policy/mine\.py\) failed in register: ValueError: not GTS$"):
+    with pytest.raises(ReplayError, match=r"^mine \(policy/mine\.py\) failed in register: ValueError: not gts$"):
         score(Case("made", recurrences=1), workload(1), Contender("mine", Failing), (0,))
 
 

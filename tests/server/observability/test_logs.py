@@ -190,7 +190,7 @@ def test_human_lines_quote_special_characters(server: LiveServer) -> None:
     lines = server.log.read_text().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\dT\S+Z (INFO|WARNING) ", line) for line in lines)
     assert 'job="test-a=b" policy' in lines[-3]
-    assert 'job="test-a b\\" job=other\\\\" policy=PRUNING_GTS' in lines[-2]
+    assert 'job="test-a b\\" job=other\\\\" policy=pruning_gts' in lines[-2]
     assert 'job="test-\\n2026 ERROR forged"' in lines[-1]
 
 

@@ -39,7 +39,7 @@ def test_huge_numbers_are_refused_or_counted(grpc_stub: Stub, grpc_channel: grpc
     """Costs and betas whose squares or products would be infinite are refused; the largest allowed are counted."""
     with refused() as refusal:
         Trainer(grpc_stub, beta_knob=1.7e308)
-    assert list(refusal.faults) == ["job.beta_knob"]
+    assert list(refusal.faults) == ["job.early_stopping.cost_bound.beta_knob"]
     job = Trainer(
         grpc_stub, num_pruning_rounds=0, batch_sizes=[16], default_batch_size=16, beta_knob=1e6, window_size=3
     )
