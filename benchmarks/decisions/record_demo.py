@@ -86,7 +86,7 @@ target_metric = {_JOB.target_metric}
 higher_is_better = {str(_JOB.higher_is_better).lower()}
 default_batch_size = {DEFAULT}
 max_epochs = {_JOB.max_epochs}
-max_power_watts_per_gpu = {ESTIMATED_WATTS:g}
+max_power_watts = {ESTIMATED_WATTS:g}
 """
 
 
