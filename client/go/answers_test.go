@@ -18,7 +18,8 @@ func TestTextsOfTrialsAndDecisions(t *testing.T) {
 		return many
 	}
 	trial := &v1.Trial{
-		Id:              &v1.TrialId{JobId: "job", BatchSize: 16, TrialNumber: 1},
+		Id:              &v1.TrialId{JobId: "job", LaunchId: "l", TrialNumber: 1},
+		BatchSize:       16,
 		Reason:          hostile,
 		DecisionMessage: hostile,
 		Warnings:        warnings(),

@@ -12,9 +12,9 @@ const HOSTILE = "\u001b[2J";
 const warnings = Array.from({ length: 1000 }, () => ({ field: HOSTILE, message: HOSTILE }));
 
 test("the texts of trials and decisions have no control characters, and few warnings are kept", () => {
-  const id = { jobId: "job", batchSize: 16, trialNumber: 1 };
+  const id = { jobId: "job", launchId: "l", trialNumber: 1 };
   const texts = { reason: HOSTILE, decisionMessage: HOSTILE, warnings };
-  const trial = checkedTrial("GetNextBatchSize", Trial.fromPartial({ id, ...texts }), { jobId: "job" });
+  const trial = checkedTrial("GetNextBatchSize", Trial.fromPartial({ id, batchSize: 16, ...texts }), { jobId: "job" });
   const decision = checkedDecision(Decision.fromPartial({ message: HOSTILE, warnings }));
   for (const found of [trial.warnings, decision.warnings]) {
     assert.equal(found.length, MOST_WARNINGS);
