@@ -685,7 +685,7 @@ class JobFigures(NamedTuple):
         lost: What ended trials spent beyond what models take with the defaults, of the same jobs; that of a job that
             explores is at most 0.
         verdicts: The number of jobs by what their data say about the cost.
-        num_needing_attention: Jobs that somebody should look at.
+        num_needing_attention: Jobs that need attention.
         last_time: When a trial was last dispatched, has reported or has ended, if that was asked for.
     """
 

@@ -125,7 +125,7 @@ _COUNTS = (
     _Family(
         "jobs_needing_attention",
         "needs_attention",
-        "Whether somebody should look at a job; the number of such ones of {}.",
+        "Whether a job needs attention; the number of such jobs of {}.",
         lambda each: _number(each.num_needing_attention),
     ),
     _Family(

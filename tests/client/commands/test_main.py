@@ -197,7 +197,7 @@ def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """Of a job without pruning neither a stage nor the role of a trial is printed; its policy is."""
+    """A job without pruning shows its policy, but no stage and no role of a trial."""
     trainer = Trainer(stub, policy=None)
     trial = trainer.next()
     trainer.report(trial, 500, metric=0.1, time=10.0)

@@ -36,7 +36,7 @@ class _JobOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobOrder.Val
     JOB_ORDER_LAST_ACTIVITY: _JobOrder.ValueType  # 2
     """Newest activity of a trial first."""
     JOB_ORDER_ATTENTION: _JobOrder.ValueType  # 3
-    """Jobs that somebody should look at first, in themselves by their newest activity."""
+    """Jobs that need attention come first; jobs with equal need are sorted by their newest activity."""
     JOB_ORDER_ID: _JobOrder.ValueType  # 4
     """By id, in the order of Unicode code points."""
 
@@ -50,7 +50,7 @@ JOB_ORDER_NEWEST: JobOrder.ValueType  # 1
 JOB_ORDER_LAST_ACTIVITY: JobOrder.ValueType  # 2
 """Newest activity of a trial first."""
 JOB_ORDER_ATTENTION: JobOrder.ValueType  # 3
-"""Jobs that somebody should look at first, in themselves by their newest activity."""
+"""Jobs that need attention come first; jobs with equal need are sorted by their newest activity."""
 JOB_ORDER_ID: JobOrder.ValueType  # 4
 """By id, in the order of Unicode code points."""
 Global___JobOrder: _TypeAlias = JobOrder  # noqa: Y015
@@ -72,7 +72,7 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     JOB_STATE_HELD: _JobState.ValueType  # 4
     """A person has paused its search, or pinned a batch size."""
     JOB_STATE_ATTENTION: _JobState.ValueType  # 5
-    """Somebody should look at it; see JobSummary.needs_attention."""
+    """The job needs attention; see JobSummary.needs_attention."""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
     """What a list of jobs can be limited to. A job may be in several of these states."""
@@ -88,7 +88,7 @@ JOB_STATE_NEW: JobState.ValueType  # 3
 JOB_STATE_HELD: JobState.ValueType  # 4
 """A person has paused its search, or pinned a batch size."""
 JOB_STATE_ATTENTION: JobState.ValueType  # 5
-"""Somebody should look at it; see JobSummary.needs_attention."""
+"""The job needs attention; see JobSummary.needs_attention."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 @_typing.final

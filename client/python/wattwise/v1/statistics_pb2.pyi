@@ -306,7 +306,7 @@ class SavingsEstimate(_message.Message):
     at_least: _builtins.float
     """The lower bound of what was saved; there is no upper one. Unset: there is no claim."""
     confidence: _builtins.float
-    """The probability with which the lower bound holds, such as 0.95, however often somebody looks at it. Always set."""
+    """Probability that the lower bound holds after every trial, such as 0.95: reading it repeatedly does not lower it. Always set."""
     lost: _builtins.float
     """What ended trials spent beyond the deliveries times `with_default`: with SAVINGS_VERDICT_LOSS what was lost. Negative:
     they spent less, which overstates what was saved. Unset: there is no claim.
@@ -513,7 +513,7 @@ class JobSummary(_message.Message):
     num_deliveries: _builtins.int
     """Number of trials that delivered a model, compared or not."""
     needs_attention: _builtins.bool
-    """Whether somebody should look at it: no batch size is left to try, each that may be chosen has missed the target and
+    """Whether the job needs attention: no batch size is left to try, each that may be chosen has missed the target and
     none has ever reached it, there are warnings, or its newest three or more trials have failed.
     """
     @_builtins.property
@@ -883,7 +883,7 @@ class Totals(_message.Message):
     num_jobs_with_savings: _builtins.int
     """Number of jobs with a claim."""
     num_jobs_needing_attention: _builtins.int
-    """Number of jobs that somebody should look at."""
+    """Number of jobs that need attention."""
     @_builtins.property
     def spent(self) -> Global___Usage:
         """What all trials took. Always set."""

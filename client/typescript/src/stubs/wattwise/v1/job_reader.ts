@@ -46,7 +46,7 @@ export enum JobOrder {
   JOB_ORDER_NEWEST = "JOB_ORDER_NEWEST",
   /** JOB_ORDER_LAST_ACTIVITY - Newest activity of a trial first. */
   JOB_ORDER_LAST_ACTIVITY = "JOB_ORDER_LAST_ACTIVITY",
-  /** JOB_ORDER_ATTENTION - Jobs that somebody should look at first, in themselves by their newest activity. */
+  /** JOB_ORDER_ATTENTION - Jobs that need attention come first; jobs with equal need are sorted by their newest activity. */
   JOB_ORDER_ATTENTION = "JOB_ORDER_ATTENTION",
   /** JOB_ORDER_ID - By id, in the order of Unicode code points. */
   JOB_ORDER_ID = "JOB_ORDER_ID",
@@ -107,7 +107,7 @@ export enum JobState {
   JOB_STATE_NEW = "JOB_STATE_NEW",
   /** JOB_STATE_HELD - A person has paused its search, or pinned a batch size. */
   JOB_STATE_HELD = "JOB_STATE_HELD",
-  /** JOB_STATE_ATTENTION - Somebody should look at it; see JobSummary.needs_attention. */
+  /** JOB_STATE_ATTENTION - The job needs attention; see JobSummary.needs_attention. */
   JOB_STATE_ATTENTION = "JOB_STATE_ATTENTION",
   UNRECOGNIZED = "UNRECOGNIZED",
 }

@@ -212,7 +212,7 @@ export interface SavingsEstimate {
   atLeast?:
     | number
     | undefined;
-  /** The probability with which the lower bound holds, such as 0.95, however often somebody looks at it. Always set. */
+  /** Probability that the lower bound holds after every trial, such as 0.95: reading it repeatedly does not lower it. Always set. */
   confidence: number;
   /**
    * What ended trials spent beyond the deliveries times `with_default`: with SAVINGS_VERDICT_LOSS what was lost. Negative:
@@ -334,7 +334,7 @@ export interface JobSummary {
     | Savings
     | undefined;
   /**
-   * Whether somebody should look at it: no batch size is left to try, each that may be chosen has missed the target and
+   * Whether the job needs attention: no batch size is left to try, each that may be chosen has missed the target and
    * none has ever reached it, there are warnings, or its newest three or more trials have failed.
    */
   needsAttention: boolean;
@@ -489,7 +489,7 @@ export interface Totals {
     | undefined;
   /** Number of jobs with a claim. */
   numJobsWithSavings: number;
-  /** Number of jobs that somebody should look at. */
+  /** Number of jobs that need attention. */
   numJobsNeedingAttention: number;
   /**
    * What the jobs saved together, by the rule of a single job: of each quantity, the sums over those jobs with a claim about
