@@ -513,7 +513,7 @@ class Job:
         num_events: Events of its trials and batch sizes so far, which are numbered in their order.
         first_notes: The notes of its search before the first trial, if they depend on other jobs; otherwise empty.
         registered: What it was registered with, if a person has changed its policy since; otherwise None.
-        set_fields: The optional fields that were set when it was registered, of the policy too.
+        set_fields: The optional fields, of the policy too, that were registered with another value than their default.
         reset_after: Trials up to this number do not count, because a person has reset the search.
         reset_time: When that was last; None: never.
         paused: Whether launches get the best known batch size.

@@ -94,6 +94,8 @@ def test_fields_that_a_caller_may_send() -> None:
         if field.owner in messages and field.label != "oneof" and not field.comment.startswith(MARKS)
     ]
     assert not unmarked
+    optional = [field for field in contract.fields if field.owner in messages and field.label == "optional"]
+    assert not [field for field in optional if not field.comment.startswith(("Required", "Output only.", "Unset:"))]
 
 
 def test_optional_fields_of_answers() -> None:

@@ -67,8 +67,9 @@ def resolve(draft: JobDraft, policies: Mapping[str, Policy] = POLICIES, unknown_
 
 
 def set_fields(draft: JobDraft) -> frozenset[str]:
-    """The optional fields that a client set."""
-    return frozenset(draft.keys() & (DEFAULTS.keys() | {"job_id_prefix"}))
+    """The optional fields that a client set to another value than the default of today."""
+    optional = draft.keys() & (DEFAULTS.keys() | {"job_id_prefix"})
+    return frozenset(name for name in optional if draft[name] != DEFAULTS.get(name))
 
 
 def with_policy(job: Job, draft: JobDraft) -> JobSpec:
@@ -99,8 +100,8 @@ def with_policy(job: Job, draft: JobDraft) -> JobSpec:
 def check_identical(job: Job, draft: JobDraft, requested: JobSpec) -> None:
     """Compares a job's configuration with that of another registration.
 
-    A field that is not set now matches if it was not set when the job was registered, whatever the defaults are now, or
-    if its default is the registered value. If a person has changed the job's policy, the earlier one and the one in
+    A field that is not set now matches if the registered value was the default when the job was registered, or is the
+    default now. If a person has changed the job's policy, the earlier one and the one in
     force are both confirmed.
 
     Raises:
@@ -159,7 +160,7 @@ def _policy_differences(registered: JobSpec, job: Job, draft: JobDraft, requeste
 
 
 def _is_default(name: str, job: Job, draft: JobDraft) -> bool:
-    """Whether a field was left to the server, now and when the job was registered."""
+    """Whether a field is left to the server, and the registered value was the default at the time."""
     return name in DEFAULTS and name not in draft and name not in job.set_fields
 
 

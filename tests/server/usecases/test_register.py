@@ -119,26 +119,31 @@ PATHS = {
 
 
 def test_defaults_may_change(server: LiveServer) -> None:
-    """After a change of defaults a job is confirmed by the launches that registered it, and only they keep its values.
+    """After a change of defaults, a job keeps its values and is confirmed by the same launches as before.
 
-    A field that was set keeps its value, and so does one that was not: the job's configuration never changes.
+    A launch that leaves a field unset is also confirmed if the job has the default of today.
     """
     unset = job_spec(**UNSET)
-    was_set = job_spec(**SET)
+    was_set, ahead = job_spec(**SET), job_spec(**CHANGED)
     kept = register(server.trainer, unset).job.spec
-    register(server.trainer, was_set)
+    for spec in (was_set, ahead):
+        register(server.trainer, spec)
+    assert not register(server.trainer, job_spec(**UNSET, job_id=was_set.job_id)).created
     server.stop()
     with later_defaults(server):
         confirmed = register(server.trainer, unset)
         assert (confirmed.created, confirmed.job.spec) == (False, kept)
         # To set what the job has is the same; to set the new defaults is another job.
         assert not register(server.trainer, job_spec(job_id=unset.job_id, **SET)).created
-        for fields, job_id in ((CHANGED, unset.job_id), (CHANGED, was_set.job_id), (UNSET, was_set.job_id)):
+        for job_id in (unset.job_id, was_set.job_id):
             with refused() as refusal:
-                register(server.trainer, job_spec(**fields, job_id=job_id))
+                register(server.trainer, job_spec(**CHANGED, job_id=job_id))
             assert refusal.reason == "ERROR_REASON_JOB_DIFFERS"
             assert refusal.faults == PATHS
-        assert not register(server.trainer, was_set).created
+        for spec in (was_set, ahead):
+            assert not register(server.trainer, spec).created
+            confirmed = register(server.trainer, job_spec(**UNSET, job_id=spec.job_id))
+            assert (confirmed.created, confirmed.job.spec.max_epochs) == (False, spec.max_epochs)
         new = register(server.trainer, job_spec(**UNSET)).job.spec
         assert (new.max_epochs, new.eta_knob, new.policy.pruning_gts.window_size) == (50, 0.25, 7)
 

@@ -320,7 +320,7 @@ class KnowledgeGradientSpec(_message.Message):
     WINDOW_SIZE_FIELD_NUMBER: _builtins.int
     PRIOR_JOB_IDS_FIELD_NUMBER: _builtins.int
     window_size: _builtins.int
-    """0: all. Number of the job's newest observations that count, for jobs whose data drift. At most 1000. Unset: 0."""
+    """Unset: 0. 0: all. Number of the job's newest observations that count, for jobs whose data drift. At most 1000."""
     @_builtins.property
     def prior_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Empty: none. Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created; refused in
@@ -356,15 +356,15 @@ class PruningGtsSpec(_message.Message):
     NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     num_pruning_rounds: _builtins.int
-    """0: none. Number of pruning rounds before the bandit starts. Unset: 2."""
+    """Unset: 2. 0: none. Number of pruning rounds before the bandit starts."""
     window_size: _builtins.int
-    """0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the
-    arms' newest. Unset: 0.
+    """Unset: 0. 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one
+    of the arms' newest.
     """
     prior_mean: _builtins.float
     """Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules."""
     prior_precision: _builtins.float
-    """0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Unset: 0."""
+    """Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules²."""
     num_explorations: _builtins.int
     """Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
     aside with growing pauses, so that it is not tried forever.
@@ -426,13 +426,13 @@ class GtsSpec(_message.Message):
     LEARN_REWARD_PRECISION_FIELD_NUMBER: _builtins.int
     REWARD_PRECISION_FIELD_NUMBER: _builtins.int
     window_size: _builtins.int
-    """0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the
-    arms' newest. Unset: 0.
+    """Unset: 0. 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one
+    of the arms' newest.
     """
     prior_mean: _builtins.float
     """Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules."""
     prior_precision: _builtins.float
-    """0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Unset: 0."""
+    """Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules²."""
     num_explorations: _builtins.int
     """Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
     aside with growing pauses, so that it is not tried forever.
@@ -492,8 +492,8 @@ Global___GtsSpec: _TypeAlias = GtsSpec  # noqa: Y015
 @_typing.final
 class JobSpec(_message.Message):
     """The configuration of a recurring training job. All registrations under one id must agree: a field that is set must equal
-    the registered value; a field that is unset matches if it was unset when the job was registered, or if the registered
-    value equals the server's default. In requests, fields that the server does not know are refused, also in the messages
+    the registered value; a field that is unset matches if the registered value was the server's default when the job was
+    registered, or is the default now. In requests, fields that the server does not know are refused, also in the messages
     inside.
     """
 
@@ -524,7 +524,7 @@ class JobSpec(_message.Message):
     eta_knob: _builtins.float
     """Unset: 0.5. Weight of energy against time in the cost, from 0 (only time) to 1 (only energy)."""
     trial_lease_seconds: _builtins.float
-    """0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1. Unset: 300."""
+    """Unset: 300. 0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1."""
     @_builtins.property
     def batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Required. The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates."""

@@ -306,7 +306,9 @@ class SavingsEstimate(_message.Message):
     at_least: _builtins.float
     """The lower bound of what was saved; there is no upper one. Unset: there is no claim."""
     confidence: _builtins.float
-    """Probability that the lower bound holds after every trial, such as 0.95: reading it repeatedly does not lower it. Always set."""
+    """Probability that the lower bound holds after every trial, such as 0.95: reading it repeatedly does not lower it. Always
+    set.
+    """
     lost: _builtins.float
     """What ended trials spent beyond the deliveries times `with_default`: with SAVINGS_VERDICT_LOSS what was lost. Negative:
     they spent less, which overstates what was saved. Unset: there is no claim.

@@ -30,7 +30,7 @@ CREATE TABLE jobs (
     seed bigint,                                -- NULL: entropy
     learn_reward_precision boolean NOT NULL,
     reward_precision double precision NOT NULL,
-    set_fields text NOT NULL,                   -- JSON: the optional fields that were set
+    set_fields text NOT NULL,                   -- JSON: fields registered with another value than their default
     -- The search.
     stage text NOT NULL,
     pruning_round bigint NOT NULL,

@@ -26,7 +26,7 @@ CREATE TABLE jobs (
     seed INTEGER,                           -- NULL: entropy
     learn_reward_precision INTEGER NOT NULL,
     reward_precision REAL NOT NULL,
-    set_fields TEXT NOT NULL,               -- JSON: the optional fields that were set
+    set_fields TEXT NOT NULL,               -- JSON: fields registered with another value than their default
     -- The search.
     stage TEXT NOT NULL,
     pruning_round INTEGER NOT NULL,

@@ -280,7 +280,7 @@ export interface PolicySpec {
  * of what the trial teaches, is least.
  */
 export interface KnowledgeGradientSpec {
-  /** 0: all. Number of the job's newest observations that count, for jobs whose data drift. At most 1000. Unset: 0. */
+  /** Unset: 0. 0: all. Number of the job's newest observations that count, for jobs whose data drift. At most 1000. */
   windowSize?:
     | number
     | undefined;
@@ -293,13 +293,13 @@ export interface KnowledgeGradientSpec {
 
 /** The policy pruning_gts: pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors. */
 export interface PruningGtsSpec {
-  /** 0: none. Number of pruning rounds before the bandit starts. Unset: 2. */
+  /** Unset: 2. 0: none. Number of pruning rounds before the bandit starts. */
   numPruningRounds?:
     | number
     | undefined;
   /**
-   * 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the
-   * arms' newest. Unset: 0.
+   * Unset: 0. 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one
+   * of the arms' newest.
    */
   windowSize?:
     | number
@@ -308,7 +308,7 @@ export interface PruningGtsSpec {
   priorMean?:
     | number
     | undefined;
-  /** 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Unset: 0. */
+  /** Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². */
   priorPrecision?:
     | number
     | undefined;
@@ -326,8 +326,8 @@ export interface PruningGtsSpec {
 /** The policy gts: Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size. */
 export interface GtsSpec {
   /**
-   * 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one of the
-   * arms' newest. Unset: 0.
+   * Unset: 0. 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one
+   * of the arms' newest.
    */
   windowSize?:
     | number
@@ -336,7 +336,7 @@ export interface GtsSpec {
   priorMean?:
     | number
     | undefined;
-  /** 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Unset: 0. */
+  /** Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². */
   priorPrecision?:
     | number
     | undefined;
@@ -361,8 +361,8 @@ export interface GtsSpec {
 
 /**
  * The configuration of a recurring training job. All registrations under one id must agree: a field that is set must equal
- * the registered value; a field that is unset matches if it was unset when the job was registered, or if the registered
- * value equals the server's default. In requests, fields that the server does not know are refused, also in the messages
+ * the registered value; a field that is unset matches if the registered value was the server's default when the job was
+ * registered, or is the default now. In requests, fields that the server does not know are refused, also in the messages
  * inside.
  */
 export interface JobSpec {
@@ -398,7 +398,7 @@ export interface JobSpec {
     | undefined;
   /** Required. The GPUs of every trial. Exactly one group; several are refused. */
   gpus: GpuGroup[];
-  /** 0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1. Unset: 300. */
+  /** Unset: 300. 0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1. */
   trialLeaseSeconds?:
     | number
     | undefined;

@@ -212,7 +212,10 @@ export interface SavingsEstimate {
   atLeast?:
     | number
     | undefined;
-  /** Probability that the lower bound holds after every trial, such as 0.95: reading it repeatedly does not lower it. Always set. */
+  /**
+   * Probability that the lower bound holds after every trial, such as 0.95: reading it repeatedly does not lower it. Always
+   * set.
+   */
   confidence: number;
   /**
    * What ended trials spent beyond the deliveries times `with_default`: with SAVINGS_VERDICT_LOSS what was lost. Negative:
