@@ -62,7 +62,9 @@ def to_message(fields: Mapping[str, Any]) -> v1.JobSpec:
     parameters = {name: values.pop(name) for names in POLICIES.values() for name in names if name in values}
     if isinstance(policy := values.get("policy", "knowledge_gradient" if parameters else None), str):
         parameters = {name: value for name, value in parameters.items() if name in POLICIES[policy]}
-        values["policy"] = policy_message(policy, **({"seed": 1} if "seed" in POLICIES[policy] else {}) | parameters)
+        values["policy"] = policy_message(
+            policy, **({"seed": 1} if "seed" in POLICIES[policy] and "seed" not in fields else {}) | parameters
+        )
     # Messages of a table replace the defaults.
     for name, value in values.items():
         if isinstance(value, Mapping) or name == "gpus":

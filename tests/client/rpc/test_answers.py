@@ -46,7 +46,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "ReportPowerProfile": lambda client: client.report_power_profile(TRIAL, [SAMPLE]),
     "GetJob": lambda client: client.get_job("test-answers"),
     "GetTrial": lambda client: client.get_trial(TRIAL),
-    "ListMeasurements": lambda client: list(client.list_measurements(TRIAL)),
+    "LookupTrial": lambda client: client.lookup_trial("test-answers", "l"),
     "SetJobPaused": lambda client: client.set_job_paused("test-answers", paused=True),
     "WatchJob": lambda client: next(client.watch_job("test-answers")),
 }

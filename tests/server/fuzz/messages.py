@@ -97,7 +97,6 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.RegisterJobRequest(job=BASE_SPEC),
         v1.RegisterJobRequest(job=VICTIM_SPEC),
         v1.GetNextBatchSizeRequest(job_id=BASE, launch_id="r"),
-        v1.LookupTrialRequest(job_id=BASE, launch_id="r"),
         v1.ReportResultRequest(result=result),
         v1.StreamResultsRequest(result=result),
         v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial)),

@@ -357,10 +357,10 @@ def test_numbers_whose_sums_would_not_be_finite_are_refused(priced: LiveServer) 
         measured = v1.TrainingResult(
             trial=trial.id, measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.5, epoch=1)
         )
-        setattr(measured, field, 1.5e100)
+        setattr(measured.measurement, field, 1.5e100)
         with refused() as refusal:
             priced.trainer.ReportResult(v1.ReportResultRequest(result=measured))
-        assert list(refusal.faults) == [f"result.{field}"]
+        assert list(refusal.faults) == [f"result.measurement.{field}"]
 
 
 def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:
@@ -563,10 +563,10 @@ def test_watch_of_trials_has_every_epoch(server: LiveServer) -> None:
     first = job.next()
     with closing_call(server.admin.WatchTrials(v1.WatchTrialsRequest(job_id=job.job_id))) as answers:
         (shown,) = next(answers).trials
-        assert (shown.id, shown.last_epoch) == (first.id, 0)
+        assert (shown.id, shown.HasField("newest")) == (first.id, False)
         job.report(first, 5.0, metric=0.1)
         (shown,) = next(answers).trials
-        assert (shown.id, shown.last_epoch, shown.last_metric) == (first.id, 1, 0.1)
+        assert (shown.id, shown.newest.epoch, shown.newest.metric) == (first.id, 1, 0.1)
         job.report(first, 10.0, epoch=2)
         (shown,) = next(answers).trials
         assert (shown.status, shown.end_reason) == (v1.TRIAL_STATUS_DECIDED, v1.END_REASON_TARGET_REACHED)
