@@ -105,6 +105,31 @@ def test_other_trial_of_a_known_name(
     assert [trial["newest"]["energy_joules"] for trial in trials_of(ask, trainer)] == [100, 130]
 
 
+@pytest.mark.parametrize("reason", ["completed", "stopped early", "error"])
+def test_known_trial_that_has_gained_epochs(
+    ask: Ask, trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str], reason: str
+) -> None:
+    """A trial that no measurement has decided is in conflict if its file has further epochs, which nothing takes."""
+    lines = f"{HEADING},end_reason\na,16,1,10,100,0.5,{reason}\n"
+    ask("jobs", "import", trainer.job_id, written(tmp_path, lines))
+    file = written(tmp_path, f"{lines}a,16,2,20,200,0.6,{reason}\n")
+    assert main(["jobs", "import", trainer.job_id, file]) == 1
+    printed = capsys.readouterr()
+    assert f"{file}:2: trial 'a'" in printed.err
+    assert printed.out.endswith("0 trials created, 0 known before, 1 in conflict with known ones\n")
+    assert [trial["newest"]["epoch"] for trial in trials_of(ask, trainer)] == [1]
+
+
+@pytest.mark.parametrize("reason", ["preempted", "lost"])
+def test_interrupted_trial_gains_epochs(ask: Ask, trainer: Trainer, tmp_path: Path, reason: str) -> None:
+    """A known trial that was interrupted takes the further epochs of its file."""
+    lines = f"{HEADING},end_reason\na,16,1,10,100,0.5,{reason}\n"
+    ask("jobs", "import", trainer.job_id, written(tmp_path, lines))
+    answer = ask("jobs", "import", trainer.job_id, written(tmp_path, f"{lines}a,16,2,20,200,0.6,{reason}\n"))
+    assert answer.endswith("0 trials created, 1 known before\n")
+    assert [trial["newest"]["epoch"] for trial in trials_of(ask, trainer)] == [2]
+
+
 def test_other_batch_size_of_a_known_name(
     ask: Ask, trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,8 +19,11 @@ from wattwise.commands.trials_file import FileTrial, TrialsFileError, read
 from wattwise.errors import InvalidRequestError, WattwiseError
 from wattwise.rpc.client import Client
 from wattwise.streams import FAILED, MISUSED
+from wattwise.training.resume import ended_by_trainer
 
 _MOST_FAULTS = 100
+_UNDECIDED_ENDS = (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_PREEMPTED, v1.END_REASON_LOST)
+"""Ends of trials that no measurement has decided, besides those by which a trainer ends a trial for good."""
 FORMAT = """The file has a line of column names, then one for each epoch of a trial, or only one for its last epoch:
 
   trial,batch_size,epoch,time_seconds,energy_joules,metric
@@ -161,11 +164,16 @@ def _differs(trial: FileTrial, known: v1.Trial) -> bool:
     if not known.newest.epoch:
         return bool(epochs)
     sent, stored = epochs.get(known.newest.epoch), known.newest
-    if sent is None or (known.status == v1.TRIAL_STATUS_FAILED and max(epochs) > known.newest.epoch):
+    if sent is None or (_ended_undecided(known) and max(epochs) > known.newest.epoch):
         return True
     same_metric = sent.metric == stored.metric or (math.isnan(sent.metric) and math.isnan(stored.metric))
     same_sums = (sent.time_seconds, energy_of(sent)) == (stored.time_seconds, energy_of(stored))
     return not (same_sums and same_metric)
+
+
+def _ended_undecided(known: v1.Trial) -> bool:
+    """Whether no measurement has decided a known trial: its newest is the last one that it was imported with."""
+    return ended_by_trainer(known) or known.end_reason in _UNDECIDED_ENDS
 
 
 def _difference(args: argparse.Namespace, known: v1.Trial) -> str:

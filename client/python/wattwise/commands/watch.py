@@ -466,8 +466,8 @@ def _target(row: JobTrial) -> float | None:
 
 
 def _report_age(row: JobTrial) -> str:
-    trial = row.trial
-    return age(seconds_since(trial.newest.report_time)) if trial.HasField("newest") else ""
+    newest = row.trial.newest
+    return age(seconds_since(newest.report_time)) if newest.HasField("report_time") else ""
 
 
 _BY_NAME = {column.name: column for column in TRIAL_COLUMNS}

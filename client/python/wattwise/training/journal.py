@@ -37,7 +37,7 @@ from wattwise.files import (
 )
 from wattwise.rpc.address import check_address
 from wattwise.rpc.client import new_id
-from wattwise.training.resume import carry_on
+from wattwise.training.resume import carry_on, ended_by_trainer
 from wattwise.training.rules import own_decision
 from wattwise.variables import control_fault
 
@@ -180,8 +180,8 @@ class TrialRecord:
         """The record of a trial that the server has resumed, or was asked to: it carries on what the server knows."""
         if self.base is None:
             return self
-        if trial.status == v1.TRIAL_STATUS_FAILED:
-            # Its trainer has ended it, and nothing can be added to it.
+        if ended_by_trainer(trial):
+            # Nothing can be added to it.
             return replace(self, launch_id=self.spare_id, base=None, spare_id="")
         results = []
         for result, at in self.results:

@@ -14,6 +14,8 @@ _VERSION = 1
 _LATEST = 253_402_300_799 * 10**9
 """The end of the year 9999, in which the times of protobuf end."""
 
+_ENDED_BY_TRAINER = (v1.END_REASON_COMPLETED, v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY)
+
 _NEW_TRIAL = "start without the checkpoint (omit load_state_dict()) to get a new trial"
 
 
@@ -132,7 +134,7 @@ class SavedTrial(NamedTuple):
         """
         if SavedTrial.of(trial, self.launch_id, self.progress) != self:
             raise self.gone()
-        if trial.status == v1.TRIAL_STATUS_FAILED:
+        if ended_by_trainer(trial):
             raise self.ended(trial.end_reason)
 
     def ended(self, reason: v1.EndReason.ValueType) -> ResumeError:
@@ -169,6 +171,13 @@ class SavedTrial(NamedTuple):
             max(saved.time_seconds, newest.time_seconds),
             max(saved.energy_joules, newest.energy_joules),
         )
+
+
+def ended_by_trainer(trial: v1.Trial) -> bool:
+    """Whether its trainer ended the trial for good and without a decision, so that it cannot continue."""
+    if trial.end_reason in v1.EndReason.values():
+        return trial.end_reason in _ENDED_BY_TRAINER
+    return trial.status == v1.TRIAL_STATUS_FAILED
 
 
 def check_is_state(state: object) -> None:

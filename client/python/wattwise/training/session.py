@@ -27,7 +27,7 @@ from wattwise.spec import enum_constant
 from wattwise.training.delivery import REFUSALS, deliver_record
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
-from wattwise.training.resume import Progress, carry_on, largest
+from wattwise.training.resume import Progress, carry_on, ended_by_trainer, largest
 from wattwise.training.stream import ResultStream
 from wattwise.training.trial import StartedTrial
 
@@ -284,7 +284,7 @@ class Session:
         launch_id = self._journal.record.launch_id
         answer = self._client.get_next_batch_size(self._trial.job_id, launch_id=launch_id, resume=True, timeout=timeout)
         self._resumes, trial = False, answer.trial
-        if trial.status == v1.TRIAL_STATUS_FAILED:
+        if ended_by_trainer(trial):
             log.warning(
                 "trial %d of job %r of the checkpoint was ended by its trainer (%s) before: what is trained now is "
                 "delivered at its end, as another trial",
