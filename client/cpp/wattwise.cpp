@@ -441,6 +441,13 @@ v1::Job Client::request_baseline(const std::string& job_id) {
   return call(&v1::JobControl::Stub::RequestBaseline, request).job();
 }
 
+v1::Job Client::set_baseline_every(const std::string& job_id, int every) {
+  v1::SetBaselineEveryRequest request;
+  request.set_job_id(job_id);
+  request.set_every(every);
+  return call(&v1::JobControl::Stub::SetBaselineEvery, request).job();
+}
+
 v1::Job Client::set_job_policy(const std::string& job_id, const v1::PolicySpec& policy) {
   v1::SetJobPolicyRequest request;
   request.set_job_id(job_id);

@@ -127,6 +127,8 @@ class Client {
   v1::Job set_job_paused(const std::string& job_id, bool paused);
   // Requests that the job's next launch gets the default batch size, to compare with.
   v1::Job request_baseline(const std::string& job_id);
+  // Gives one launch in so many the default batch size from now on, 2 or more; 0 ends that.
+  v1::Job set_baseline_every(const std::string& job_id, int every);
   // Changes the job's policy; the search is rebuilt from the job's trials.
   v1::Job set_job_policy(const std::string& job_id, const v1::PolicySpec& policy);
 

@@ -60,6 +60,14 @@ func (c *Client) RequestBaseline(ctx context.Context, jobID string) (*v1.Job, er
 	})
 }
 
+// SetBaselineEvery gives one launch in so many the default batch size from now on, 2 or more; 0 ends that.
+func (c *Client) SetBaselineEvery(ctx context.Context, jobID string, every int) (*v1.Job, error) {
+	number := int32(every)
+	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
+		return c.Control.SetBaselineEvery(ctx, &v1.SetBaselineEveryRequest{JobId: jobID, Every: &number})
+	})
+}
+
 // SetJobPolicy changes the job's policy and its parameters; the search is rebuilt from the job's trials.
 func (c *Client) SetJobPolicy(ctx context.Context, jobID string, policy *v1.PolicySpec) (*v1.Job, error) {
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {

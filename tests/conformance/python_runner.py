@@ -49,6 +49,7 @@ class ThroughClient:
             "ReadmitBatchSize": lambda r: client.readmit_batch_size(r.job_id, r.batch_size),
             "SetJobPaused": lambda r: client.set_job_paused(r.job_id, paused=r.paused),
             "RequestBaseline": lambda r: client.request_baseline(r.job_id),
+            "SetBaselineEvery": lambda r: client.set_baseline_every(r.job_id, r.every),
             "SetJobPolicy": lambda r: client.set_job_policy(r.job_id, r.policy),
         }
 

@@ -45,6 +45,7 @@ _ARGUMENTS = {
     "pin": {"batch_size", "job_id"},
     "readmit": {"batch_size", "job_id"},
     "pause": {"paused", "job_id"},
+    "baseline_every": {"every", "job_id"},
     "set_policy": {"policy", "job_id"},
     **{step: {"job_id"} for step in ("reset", "baseline")},
     **{step: {"trial"} for step in ("heartbeat", "get", "open", "expect", "close")},
@@ -260,6 +261,9 @@ class Replay:
         return await self._job_after(
             "RequestBaseline", v1.RequestBaselineRequest(**self._on_job(args), request_id=new_id())
         )
+
+    async def _do_baseline_every(self, args: Mapping[str, Any]) -> Message:
+        return await self._job_after("SetBaselineEvery", v1.SetBaselineEveryRequest(**self._on_job(args)))
 
     async def _do_set_policy(self, args: Mapping[str, Any]) -> Message:
         return await self._job_after("SetJobPolicy", v1.SetJobPolicyRequest(**self._on_job(args)))

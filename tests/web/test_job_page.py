@@ -132,7 +132,7 @@ def held(grpc_server: LiveServer) -> Trainer:
     ban(grpc_server, "held", 64)
     pin(grpc_server, "held", 32)
     grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", request_id=new_id()))
-    grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id="held", every=10, request_id=new_id()))
+    grpc_server.admin.SetBaselineEvery(v1.SetBaselineEveryRequest(job_id="held", every=10))
     return trainer
 
 

@@ -59,6 +59,11 @@ Answer Steps::baseline(const YAML::Node& args) {
   return answer(client_.request_baseline(for_job<v1::RequestBaselineRequest>(args).job_id()));
 }
 
+Answer Steps::baseline_every(const YAML::Node& args) {
+  const auto request = for_job<v1::SetBaselineEveryRequest>(args);
+  return answer(client_.set_baseline_every(request.job_id(), request.every()));
+}
+
 Answer Steps::set_policy(const YAML::Node& args) {
   const auto request = for_job<v1::SetJobPolicyRequest>(args);
   return answer(client_.set_job_policy(request.job_id(), request.policy()));

@@ -58,6 +58,7 @@ const std::map<std::string, Steps::Step>& Steps::table() {
       {"close", &Steps::close},       {"import", &Steps::import_trial},   {"reset", &Steps::reset},
       {"exclude", &Steps::exclude},   {"ban", &Steps::ban}, {"pin", &Steps::pin}, {"readmit", &Steps::readmit},
       {"pause", &Steps::pause},       {"baseline", &Steps::baseline},     {"set_policy", &Steps::set_policy},
+      {"baseline_every", &Steps::baseline_every},
       {"lookup", &Steps::lookup},
       {"details", &Steps::get_details},
   };

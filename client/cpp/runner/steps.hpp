@@ -66,6 +66,7 @@ class Steps {
   Answer readmit(const YAML::Node& args);
   Answer pause(const YAML::Node& args);
   Answer baseline(const YAML::Node& args);
+  Answer baseline_every(const YAML::Node& args);
   Answer set_policy(const YAML::Node& args);
   // A request about a job, by default the scenario's, with the fields that the table names.
   template <class Request>

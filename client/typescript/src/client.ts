@@ -408,6 +408,12 @@ export class Client implements TrialCalls {
     return present(answer.job, "job");
   }
 
+  /** Gives one launch in so many the default batch size from now on, 2 or more; 0 ends that. */
+  async setBaselineEvery(jobId: string, every: number, options?: CallOptions): Promise<Job> {
+    const answer = await this.#call(CONTROL, (stub) => stub.setBaselineEvery, { jobId, every }, options);
+    return present(answer.job, "job");
+  }
+
   /** Changes the job's policy and its parameters; the search is rebuilt from the job's trials. */
   async setJobPolicy(jobId: string, policy: PolicySpec, options?: CallOptions): Promise<Job> {
     const answer = await this.#call(CONTROL, (stub) => stub.setJobPolicy, { jobId, policy }, options);

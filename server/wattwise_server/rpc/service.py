@@ -320,12 +320,17 @@ class JobControlService(v1.JobControlServicer):
 
     async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
         """Requests a trial of the default batch size."""
-        request_id = convert.request_id(request)
-        if request.HasField("every"):
-            job = await self._control.schedule_baselines(request.job_id, request_id, request.every)
-        else:
-            job = await self._control.request_baseline(request.job_id, request_id)
+        job = await self._control.request_baseline(request.job_id, convert.request_id(request))
         return v1.RequestBaselineResponse(job=convert.job(job), details=convert.job_details(job))
+
+    async def SetBaselineEvery(
+        self, request: v1.SetBaselineEveryRequest, context: Context
+    ) -> v1.SetBaselineEveryResponse:
+        """Sets how many launches one baseline comes in."""
+        if not request.HasField("every"):
+            raise InvalidRequestError(Violation("every", "is unset; use 2 or more, or 0 for no more baselines"))
+        job = await self._control.set_baseline_every(request.job_id, request.every)
+        return v1.SetBaselineEveryResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:
         """Changes a policy."""

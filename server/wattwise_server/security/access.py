@@ -150,6 +150,7 @@ ACCESS: Mapping[str, Access] = {
             "ReadmitBatchSize": _job,
             "SetJobPaused": _job,
             "RequestBaseline": _job,
+            "SetBaselineEvery": _job,
             "SetJobPolicy": _job,
         },
     ),

@@ -26,7 +26,7 @@ from wattwise_server.usecases.trial_warnings import with_warnings_of_imports, wi
 class Control:
     """Every method may raise `StorageUnavailableError`, and `JobNotFoundError` if there is no such job.
 
-    One that asks for what is already so saves nothing.
+    One that asks for what is already so changes nothing, and saves at most the id of its request.
     """
 
     def __init__(self, store: Store, clock: Clock, observer: Observer = NO_OBSERVERS) -> None:
@@ -148,6 +148,8 @@ class Control:
     async def request_baseline(self, job_id: str, request_id: str) -> Job:
         """Requests a trial of the default batch size, unless this is the request that asked for one last.
 
+        The id is saved also if one waits already: a late retry must not request another one.
+
         Raises:
             NotPossibleNowError: the default batch size may not be chosen.
         """
@@ -161,16 +163,15 @@ class Control:
                 first = jobs_command(action, job_id, default)
                 why = f"the default batch size {default} may not be chosen; use {first} first"
                 raise NotPossibleNowError(job_id, why)
-            if job.baseline_requested:
+            waits, job = job.baseline_requested, replace(job, baseline_requested=True, baseline_request_id=request_id)
+            if waits:
+                tx.save_job(job)
                 return job
-            job = replace(job, baseline_requested=True, baseline_request_id=request_id)
             return self._save(tx, job, "baseline requested", default)
 
     @retried
-    async def schedule_baselines(self, job_id: str, request_id: str, every: int) -> Job:
+    async def set_baseline_every(self, job_id: str, every: int) -> Job:
         """Gives one launch in `every` the default batch size from now on; 0 ends that.
-
-        The request that was the last to ask for baselines changes nothing.
 
         Raises:
             InvalidRequestError: `every` is 1 or negative.
@@ -179,9 +180,8 @@ class Control:
             raise InvalidRequestError(Violation("every", f"is {every}; use 2 or more, or 0 for no more baselines"))
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-            if job.baseline_every == every or job.baseline_request_id == request_id:
+            if job.baseline_every == every:
                 return job
-            job = replace(job, baseline_request_id=request_id)
             change = "baselines scheduled" if every else "baselines ended"
             return self._save(tx, replace(job, baseline_every=every), change, job.spec.default_batch_size)
 

@@ -139,6 +139,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.ReadmitBatchSizeRequest(job_id=BASE, batch_size=8),
         v1.SetJobPausedRequest(job_id=BASE, paused=True),
         v1.RequestBaselineRequest(job_id=BASE, request_id=new_id()),
+        v1.SetBaselineEveryRequest(job_id=BASE, every=3),
         v1.SetJobPolicyRequest(job_id=BASE, policy=policy_message("gts")),
         v1.ResetJobRequest(job_id=VICTIM, request_id=new_id()),
         v1.DeleteJobRequest(job_id=VICTIM),

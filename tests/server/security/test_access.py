@@ -97,6 +97,7 @@ OF_CONTROLS: dict[str, Request] = {
     "SetPinnedBatchSize": lambda job_id: v1.SetPinnedBatchSizeRequest(job_id=job_id),
     "ReadmitBatchSize": lambda job_id: v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=16),
     "SetJobPaused": lambda job_id: v1.SetJobPausedRequest(job_id=job_id, paused=False),
+    "SetBaselineEvery": lambda job_id: v1.SetBaselineEveryRequest(job_id=job_id, every=0),
     "RequestBaseline": lambda job_id: v1.RequestBaselineRequest(job_id=job_id, request_id=new_id()),
     "SetJobPolicy": lambda job_id: v1.SetJobPolicyRequest(job_id=job_id, policy=policy_message("gts")),
     "ResetJob": lambda job_id: v1.ResetJobRequest(job_id=job_id, request_id=new_id()),

@@ -340,12 +340,38 @@ def test_late_retries_change_nothing(server: LiveServer) -> None:
     assert server.admin.ResetJob(reset).job.reset_after == 2
 
 
+def test_late_retry_of_a_baseline_that_waited_already(server: LiveServer) -> None:
+    """The id of a request that found a baseline waiting is remembered too: its retry requests no second one."""
+    job = Trainer(server.trainer)
+    first, second = (v1.RequestBaselineRequest(job_id=job.job_id, request_id=name) for name in ("first", "second"))
+    assert server.admin.RequestBaseline(first).job.baseline_requested
+    assert server.admin.RequestBaseline(second).job.baseline_requested
+    job.run(40.0)
+    server.kill()
+    server.start()
+    assert not server.admin.RequestBaseline(second).job.baseline_requested
+
+
+def test_request_of_a_baseline_and_its_schedule_are_independent(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub
+) -> None:
+    """A schedule withdraws no baseline, and after it the retry of a request is still recognized."""
+    job = Trainer(grpc_stub)
+    request = v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id())
+    admin.RequestBaseline(request)
+    assert admin.SetBaselineEvery(v1.SetBaselineEveryRequest(job_id=job.job_id, every=50)).job.baseline_requested
+    job.run(40.0)
+    shown = admin.RequestBaseline(request).job
+    assert (shown.baseline_every, shown.baseline_requested) == (50, False)
+
+
 @pytest.mark.parametrize(
     ("call", "field"),
     [
         (lambda admin, job_id: admin.ResetJob(v1.ResetJobRequest(job_id=job_id)), "request_id"),
         (lambda admin, job_id: admin.ResetJob(v1.ResetJobRequest(job_id=job_id, request_id="x" * 201)), "request_id"),
         (lambda admin, job_id: admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job_id)), "request_id"),
+        (lambda admin, job_id: admin.SetBaselineEvery(v1.SetBaselineEveryRequest(job_id=job_id)), "every"),
         (lambda admin, job_id: admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job_id)), "paused"),
         (lambda admin, job_id: admin.SetTrialExcluded(
             v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id=job_id, trial_number=1))), "excluded"),
@@ -378,8 +404,8 @@ def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: Pe
     """One launch in three gets the default, whatever the policy chooses, until that is ended; a pin comes first."""
     job = Trainer(grpc_stub)
     spend(job, 10.0)
-    every = v1.RequestBaselineRequest(job_id=job.job_id, every=3, request_id=new_id())
-    shown = admin.RequestBaseline(every).job
+    every = v1.SetBaselineEveryRequest(job_id=job.job_id, every=3)
+    shown = admin.SetBaselineEvery(every).job
     assert (shown.baseline_every, shown.baseline_requested) == (3, False)
     pin(admin, job, 8)
     sizes = [spend(job, 5.0).batch_size for _ in range(2)]
@@ -391,13 +417,13 @@ def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: Pe
     assert {trial.batch_size for trial in trials if trial.id.trial_number in requested} == {16}
     events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=[v1.EVENT_KIND_BASELINE_REQUESTED])).events
     assert [event.message for event in events] == ["baselines scheduled: batch size 16: one launch in 3"]
-    every.every, every.request_id = 0, new_id()
-    assert admin.RequestBaseline(every).job.baseline_every == 0
+    every.every = 0
+    assert admin.SetBaselineEvery(every).job.baseline_every == 0
     assert spend(job, 5.0).origin != v1.TRIAL_ORIGIN_REQUESTED
     for wrong in (1, -3):
         every.every = wrong
         with refused() as refusal:
-            admin.RequestBaseline(every)
+            admin.SetBaselineEvery(every)
         assert list(refusal.faults) == ["every"]
 
 
@@ -506,6 +532,7 @@ def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStu
         lambda admin: admin.ReadmitBatchSize(v1.ReadmitBatchSizeRequest(job_id="unknown", batch_size=8)),
         lambda admin: admin.SetJobPaused(v1.SetJobPausedRequest(job_id="unknown", paused=True)),
         lambda admin: admin.RequestBaseline(v1.RequestBaselineRequest(job_id="unknown", request_id=new_id())),
+        lambda admin: admin.SetBaselineEvery(v1.SetBaselineEveryRequest(job_id="unknown", every=2)),
         lambda admin: admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id="unknown", policy=policy_message("gts"))),
     ],
 )
@@ -581,8 +608,8 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
         ("paused", None, None): lambda: control.set_paused("j", paused=True),
         ("resumed", None, None): lambda: control.set_paused("j", paused=False),
         ("baseline requested", 16, None): lambda: control.request_baseline("j", new_id()),
-        ("baselines scheduled", 16, None): lambda: control.schedule_baselines("j", new_id(), 20),
-        ("baselines ended", 16, None): lambda: control.schedule_baselines("j", new_id(), 0),
+        ("baselines scheduled", 16, None): lambda: control.set_baseline_every("j", 20),
+        ("baselines ended", 16, None): lambda: control.set_baseline_every("j", 0),
         ("policy changed", None, None): lambda: control.set_policy("j", {"policy": "gts"}),
         ("trial excluded", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=True),
         ("trial included", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=False),

@@ -97,6 +97,14 @@ func (s *steps) baseline(ctx context.Context, args fields) (proto.Message, error
 	return s.client.RequestBaseline(ctx, request.JobId)
 }
 
+func (s *steps) baselineEvery(ctx context.Context, args fields) (proto.Message, error) {
+	request := &v1.SetBaselineEveryRequest{}
+	if err := s.fillForJob(request, args); err != nil {
+		return nil, err
+	}
+	return s.client.SetBaselineEvery(ctx, request.JobId, int(request.GetEvery()))
+}
+
 func (s *steps) setPolicy(ctx context.Context, args fields) (proto.Message, error) {
 	request := &v1.SetJobPolicyRequest{}
 	if err := s.fillForJob(request, args); err != nil {

@@ -44,16 +44,17 @@ var stepsByName = map[string]step{
 	"expect":    (*steps).expect,
 	"close":     (*steps).close,
 
-	"lookup":     (*steps).lookup,
-	"import":     (*steps).importTrial,
-	"reset":      (*steps).reset,
-	"exclude":    (*steps).exclude,
-	"ban":        (*steps).ban,
-	"pin":        (*steps).pin,
-	"readmit":    (*steps).readmit,
-	"pause":      (*steps).pause,
-	"baseline":   (*steps).baseline,
-	"set_policy": (*steps).setPolicy,
+	"lookup":         (*steps).lookup,
+	"import":         (*steps).importTrial,
+	"reset":          (*steps).reset,
+	"exclude":        (*steps).exclude,
+	"ban":            (*steps).ban,
+	"pin":            (*steps).pin,
+	"readmit":        (*steps).readmit,
+	"pause":          (*steps).pause,
+	"baseline":       (*steps).baseline,
+	"baseline_every": (*steps).baselineEvery,
+	"set_policy":     (*steps).setPolicy,
 }
 
 // newSteps has the job of a scenario. The suffix makes the job's id unique.

@@ -129,6 +129,7 @@ _Answer: TypeAlias = (
     | _BatchSizeAnswer
     | v1.SetJobPausedResponse
     | v1.RequestBaselineResponse
+    | v1.SetBaselineEveryResponse
     | v1.SetJobPolicyResponse
 )
 """An answer with a job and its details."""
@@ -260,7 +261,7 @@ def _baseline(client: Client, args: argparse.Namespace) -> int:
 
 def _schedule(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id).job.baseline_every
-    answer = client.request_baseline(args.job_id, every=args.every)
+    answer = client.set_baseline_every(args.job_id, args.every)
     job = answer.job
     default = job.spec.default_batch_size
     schedule = f"one launch in {job.baseline_every} of {args.job_id} is a baseline"

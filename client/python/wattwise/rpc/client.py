@@ -36,6 +36,7 @@ OfJob = TypeVar(
     v1.SetPinnedBatchSizeResponse,
     v1.SetJobPausedResponse,
     v1.RequestBaselineResponse,
+    v1.SetBaselineEveryResponse,
     v1.SetJobPolicyResponse,
 )
 Listing = TypeVar("Listing", v1.ListJobsRequest, v1.ListTrialsRequest, v1.ListMeasurementsRequest, v1.ListEventsRequest)
@@ -622,7 +623,6 @@ class Client:
         self,
         job_id: str,
         *,
-        every: int | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> v1.RequestBaselineResponse:
@@ -630,16 +630,32 @@ class Client:
 
         Args:
             job_id: the job.
-            every: instead of the next launch, one launch in so many from now on; 0 ends that.
             request_id: the id of the request: the same id again changes nothing; None generates one for this call.
             timeout: seconds; None is the client's.
 
         Raises:
-            InvalidRequestError: if `every` is 1 or negative, or the default batch size may not be chosen.
+            JobNotFoundError: if the job is not registered.
+            NotPossibleNowError: if the default batch size may not be chosen.
+        """
+        request = v1.RequestBaselineRequest(job_id=job_id, request_id=request_id or new_id())
+        return self._about(lambda link: link.control.RequestBaseline, request, timeout)
+
+    def set_baseline_every(
+        self, job_id: str, every: int, *, timeout: float | None = None
+    ) -> v1.SetBaselineEveryResponse:
+        """Gives one launch in so many the default batch size from now on, to compare with, or ends that.
+
+        Args:
+            job_id: the job.
+            every: 2 or more; 0 ends it.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            InvalidRequestError: if `every` is 1 or negative.
             JobNotFoundError: if the job is not registered.
         """
-        request = v1.RequestBaselineRequest(job_id=job_id, every=every, request_id=request_id or new_id())
-        return self._about(lambda link: link.control.RequestBaseline, request, timeout)
+        request = v1.SetBaselineEveryRequest(job_id=job_id, every=every)
+        return self._about(lambda link: link.control.SetBaselineEvery, request, timeout)
 
     def set_job_policy(
         self, job_id: str, policy: v1.PolicySpec, *, timeout: float | None = None

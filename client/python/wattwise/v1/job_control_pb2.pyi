@@ -437,15 +437,9 @@ class RequestBaselineRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
-    EVERY_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Required. The job."""
-    every: _builtins.int
-    """Unset: one baseline, for the next launch. From now on, one launch in so many gets the default batch size, by its trial's
-    number: 2 or more, or 0 to end that. While the job is paused, a batch size is pinned or the default may not be chosen,
-    launches are not affected.
-    """
     request_id: _builtins.str
     """Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request
     of a baseline again changes nothing, so that a late retry requests no second one. At most 200 characters.
@@ -454,16 +448,13 @@ class RequestBaselineRequest(_message.Message):
         self,
         *,
         job_id: _builtins.str = ...,
-        every: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every", "job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__every: _TypeAlias = _typing.Literal["every"]  # noqa: Y015
-    _WhichOneofArgType__every: _TypeAlias = _typing.Literal["_every", b"_every"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__every) -> _WhichOneofReturnType__every | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RequestBaselineRequest: _TypeAlias = RequestBaselineRequest  # noqa: Y015
 
@@ -496,6 +487,66 @@ class RequestBaselineResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RequestBaselineResponse: _TypeAlias = RequestBaselineResponse  # noqa: Y015
+
+@_typing.final
+class SetBaselineEveryRequest(_message.Message):
+    """Request of SetBaselineEvery."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Required. The job."""
+    every: _builtins.int
+    """Required. One launch in so many gets the default batch size, by its trial's number: 2 or more. 0: no launch does. Unset is
+    refused. While the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected.
+    """
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        every: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__every: _TypeAlias = _typing.Literal["every"]  # noqa: Y015
+    _WhichOneofArgType__every: _TypeAlias = _typing.Literal["_every", b"_every"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__every) -> _WhichOneofReturnType__every | None: ...
+
+Global___SetBaselineEveryRequest: _TypeAlias = SetBaselineEveryRequest  # noqa: Y015
+
+@_typing.final
+class SetBaselineEveryResponse(_message.Message):
+    """Response of SetBaselineEvery."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
+        """The job's current state. Always set."""
+
+    @_builtins.property
+    def details(self) -> _job_pb2.JobDetails:
+        """What the job knows about its batch sizes. Always set."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.Job | None = ...,
+        details: _job_pb2.JobDetails | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetBaselineEveryResponse: _TypeAlias = SetBaselineEveryResponse  # noqa: Y015
 
 @_typing.final
 class SetJobPolicyRequest(_message.Message):

@@ -77,6 +77,11 @@ class JobControlStub(object):
                 request_serializer=wattwise_dot_v1_dot_job__control__pb2.RequestBaselineRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_job__control__pb2.RequestBaselineResponse.FromString,
                 _registered_method=True)
+        self.SetBaselineEvery = channel.unary_unary(
+                '/wattwise.v1.JobControl/SetBaselineEvery',
+                request_serializer=wattwise_dot_v1_dot_job__control__pb2.SetBaselineEveryRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetBaselineEveryResponse.FromString,
+                _registered_method=True)
         self.SetJobPolicy = channel.unary_unary(
                 '/wattwise.v1.JobControl/SetJobPolicy',
                 request_serializer=wattwise_dot_v1_dot_job__control__pb2.SetJobPolicyRequest.SerializeToString,
@@ -165,8 +170,18 @@ class JobControlServicer(object):
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
         a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
         that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-        JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
-        batch size is banned, pruned or out of memory.
+        JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
+        of memory.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetBaselineEvery(self, request, context):
+        """Gives one launch in so many the default batch size from now on, to compare with, or ends that. Called by people and tools.
+        Writes this number alone: a baseline that RequestBaseline has requested is not withdrawn. The trials have no cost bound. A
+        retry, like any call that asks for what is already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `every`
+        is unset, 1 or negative.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,6 +239,11 @@ def add_JobControlServicer_to_server(servicer, server):
                     servicer.RequestBaseline,
                     request_deserializer=wattwise_dot_v1_dot_job__control__pb2.RequestBaselineRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_job__control__pb2.RequestBaselineResponse.SerializeToString,
+            ),
+            'SetBaselineEvery': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetBaselineEvery,
+                    request_deserializer=wattwise_dot_v1_dot_job__control__pb2.SetBaselineEveryRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__control__pb2.SetBaselineEveryResponse.SerializeToString,
             ),
             'SetJobPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SetJobPolicy,
@@ -450,6 +470,33 @@ class JobControl(object):
             '/wattwise.v1.JobControl/RequestBaseline',
             wattwise_dot_v1_dot_job__control__pb2.RequestBaselineRequest.SerializeToString,
             wattwise_dot_v1_dot_job__control__pb2.RequestBaselineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetBaselineEvery(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobControl/SetBaselineEvery',
+            wattwise_dot_v1_dot_job__control__pb2.SetBaselineEveryRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__control__pb2.SetBaselineEveryResponse.FromString,
             options,
             channel_credentials,
             insecure,

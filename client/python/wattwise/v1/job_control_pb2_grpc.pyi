@@ -83,8 +83,14 @@ class JobControlStub:
     """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
     a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
     that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-    JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
-    batch size is banned, pruned or out of memory.
+    JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
+    of memory.
+    """
+    SetBaselineEvery: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetBaselineEveryRequest, _job_control_pb2.SetBaselineEveryResponse]
+    """Gives one launch in so many the default batch size from now on, to compare with, or ends that. Called by people and tools.
+    Writes this number alone: a baseline that RequestBaseline has requested is not withdrawn. The trials have no cost bound. A
+    retry, like any call that asks for what is already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `every`
+    is unset, 1 or negative.
     """
     SetJobPolicy: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]
     """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
@@ -148,8 +154,14 @@ class JobControlAsyncStub(JobControlStub):
     """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
     a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
     that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-    JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
-    batch size is banned, pruned or out of memory.
+    JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
+    of memory.
+    """
+    SetBaselineEvery: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetBaselineEveryRequest, _job_control_pb2.SetBaselineEveryResponse]  # type: ignore[assignment]
+    """Gives one launch in so many the default batch size from now on, to compare with, or ends that. Called by people and tools.
+    Writes this number alone: a baseline that RequestBaseline has requested is not withdrawn. The trials have no cost bound. A
+    retry, like any call that asks for what is already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `every`
+    is unset, 1 or negative.
     """
     SetJobPolicy: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]  # type: ignore[assignment]
     """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
@@ -258,8 +270,20 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
         a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
         that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-        JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
-        batch size is banned, pruned or out of memory.
+        JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
+        of memory.
+        """
+
+    @_abc_1.abstractmethod
+    def SetBaselineEvery(
+        self,
+        request: _job_control_pb2.SetBaselineEveryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_control_pb2.SetBaselineEveryResponse, _abc.Awaitable[_job_control_pb2.SetBaselineEveryResponse]]:
+        """Gives one launch in so many the default batch size from now on, to compare with, or ends that. Called by people and tools.
+        Writes this number alone: a baseline that RequestBaseline has requested is not withdrawn. The trials have no cost bound. A
+        retry, like any call that asks for what is already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `every`
+        is unset, 1 or negative.
         """
 
     @_abc_1.abstractmethod

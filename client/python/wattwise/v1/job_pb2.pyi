@@ -957,7 +957,7 @@ class Job(_message.Message):
     may not be chosen or its last three or more trials failed, the nearest one. 0: no batch size is left to try.
     """
     baseline_every: _builtins.int
-    """One launch in so many gets the default batch size, because RequestBaseline has asked for it. 0: none."""
+    """One launch in so many gets the default batch size, because SetBaselineEvery has asked for it. 0: none."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""

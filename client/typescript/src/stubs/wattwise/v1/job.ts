@@ -631,7 +631,7 @@ export interface Job {
    * may not be chosen or its last three or more trials failed, the nearest one. 0: no batch size is left to try.
    */
   batchSizeInUse: number;
-  /** One launch in so many gets the default batch size, because RequestBaseline has asked for it. 0: none. */
+  /** One launch in so many gets the default batch size, because SetBaselineEvery has asked for it. 0: none. */
   baselineEvery: number;
 }
 

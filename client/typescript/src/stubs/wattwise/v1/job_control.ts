@@ -163,14 +163,6 @@ export interface RequestBaselineRequest {
   /** Required. The job. */
   jobId: string;
   /**
-   * Unset: one baseline, for the next launch. From now on, one launch in so many gets the default batch size, by its trial's
-   * number: 2 or more, or 0 to end that. While the job is paused, a batch size is pinned or the default may not be chosen,
-   * launches are not affected.
-   */
-  every?:
-    | number
-    | undefined;
-  /**
    * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request
    * of a baseline again changes nothing, so that a late retry requests no second one. At most 200 characters.
    */
@@ -179,6 +171,27 @@ export interface RequestBaselineRequest {
 
 /** Response of RequestBaseline. */
 export interface RequestBaselineResponse {
+  /** The job's current state. Always set. */
+  job:
+    | Job
+    | undefined;
+  /** What the job knows about its batch sizes. Always set. */
+  details: JobDetails | undefined;
+}
+
+/** Request of SetBaselineEvery. */
+export interface SetBaselineEveryRequest {
+  /** Required. The job. */
+  jobId: string;
+  /**
+   * Required. One launch in so many gets the default batch size, by its trial's number: 2 or more. 0: no launch does. Unset is
+   * refused. While the job is paused, a batch size is pinned or the default may not be chosen, launches are not affected.
+   */
+  every?: number | undefined;
+}
+
+/** Response of SetBaselineEvery. */
+export interface SetBaselineEveryResponse {
   /** The job's current state. Always set. */
   job:
     | Job
@@ -1185,7 +1198,7 @@ export const SetJobPausedResponse: MessageFns<SetJobPausedResponse> = {
 };
 
 function createBaseRequestBaselineRequest(): RequestBaselineRequest {
-  return { jobId: "", every: undefined, requestId: "" };
+  return { jobId: "", requestId: "" };
 }
 
 export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
@@ -1193,11 +1206,8 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
     }
-    if (message.every !== undefined) {
-      writer.uint32(16).int32(message.every);
-    }
     if (message.requestId !== "") {
-      writer.uint32(26).string(message.requestId);
+      writer.uint32(18).string(message.requestId);
     }
     return writer;
   },
@@ -1224,15 +1234,7 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
             continue;
           }
           case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.every = reader.int32();
-            continue;
-          }
-          case 3: {
-            if (tag !== 26) {
+            if (tag !== 18) {
               break;
             }
 
@@ -1257,7 +1259,6 @@ export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
   fromPartial(object: DeepPartial<RequestBaselineRequest>): RequestBaselineRequest {
     const message = createBaseRequestBaselineRequest();
     message.jobId = object.jobId ?? "";
-    message.every = object.every ?? undefined;
     message.requestId = object.requestId ?? "";
     return message;
   },
@@ -1324,6 +1325,142 @@ export const RequestBaselineResponse: MessageFns<RequestBaselineResponse> = {
   },
   fromPartial(object: DeepPartial<RequestBaselineResponse>): RequestBaselineResponse {
     const message = createBaseRequestBaselineResponse();
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    message.details = (object.details !== undefined && object.details !== null)
+      ? JobDetails.fromPartial(object.details)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseSetBaselineEveryRequest(): SetBaselineEveryRequest {
+  return { jobId: "", every: undefined };
+}
+
+export const SetBaselineEveryRequest: MessageFns<SetBaselineEveryRequest> = {
+  encode(message: SetBaselineEveryRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.every !== undefined) {
+      writer.uint32(16).int32(message.every);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetBaselineEveryRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetBaselineEveryRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.every = reader.int32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetBaselineEveryRequest>): SetBaselineEveryRequest {
+    return SetBaselineEveryRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetBaselineEveryRequest>): SetBaselineEveryRequest {
+    const message = createBaseSetBaselineEveryRequest();
+    message.jobId = object.jobId ?? "";
+    message.every = object.every ?? undefined;
+    return message;
+  },
+};
+
+function createBaseSetBaselineEveryResponse(): SetBaselineEveryResponse {
+  return { job: undefined, details: undefined };
+}
+
+export const SetBaselineEveryResponse: MessageFns<SetBaselineEveryResponse> = {
+  encode(message: SetBaselineEveryResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    if (message.details !== undefined) {
+      JobDetails.encode(message.details, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetBaselineEveryResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetBaselineEveryResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.details = JobDetails.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetBaselineEveryResponse>): SetBaselineEveryResponse {
+    return SetBaselineEveryResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetBaselineEveryResponse>): SetBaselineEveryResponse {
+    const message = createBaseSetBaselineEveryResponse();
     message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
     message.details = (object.details !== undefined && object.details !== null)
       ? JobDetails.fromPartial(object.details)
@@ -1596,8 +1733,8 @@ export const JobControlService = {
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
    * a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
    * that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
-   * batch size is banned, pruned or out of memory.
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
+   * of memory.
    */
   requestBaseline: {
     path: "/wattwise.v1.JobControl/RequestBaseline" as const,
@@ -1609,6 +1746,23 @@ export const JobControlService = {
     responseSerialize: (value: RequestBaselineResponse): Buffer =>
       Buffer.from(RequestBaselineResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): RequestBaselineResponse => RequestBaselineResponse.decode(value),
+  },
+  /**
+   * Gives one launch in so many the default batch size from now on, to compare with, or ends that. Called by people and tools.
+   * Writes this number alone: a baseline that RequestBaseline has requested is not withdrawn. The trials have no cost bound. A
+   * retry, like any call that asks for what is already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `every`
+   * is unset, 1 or negative.
+   */
+  setBaselineEvery: {
+    path: "/wattwise.v1.JobControl/SetBaselineEvery" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: SetBaselineEveryRequest): Buffer =>
+      Buffer.from(SetBaselineEveryRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SetBaselineEveryRequest => SetBaselineEveryRequest.decode(value),
+    responseSerialize: (value: SetBaselineEveryResponse): Buffer =>
+      Buffer.from(SetBaselineEveryResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SetBaselineEveryResponse => SetBaselineEveryResponse.decode(value),
   },
   /**
    * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
@@ -1683,10 +1837,17 @@ export interface JobControlServer extends UntypedServiceImplementation {
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
    * a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
    * that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
-   * batch size is banned, pruned or out of memory.
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
+   * of memory.
    */
   requestBaseline: handleUnaryCall<RequestBaselineRequest, RequestBaselineResponse>;
+  /**
+   * Gives one launch in so many the default batch size from now on, to compare with, or ends that. Called by people and tools.
+   * Writes this number alone: a baseline that RequestBaseline has requested is not withdrawn. The trials have no cost bound. A
+   * retry, like any call that asks for what is already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `every`
+   * is unset, 1 or negative.
+   */
+  setBaselineEvery: handleUnaryCall<SetBaselineEveryRequest, SetBaselineEveryResponse>;
   /**
    * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
    * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
@@ -1849,8 +2010,8 @@ export interface JobControlClient extends Client {
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
    * a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
    * that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id, and if `every` is 1 or negative; NOT_POSSIBLE_NOW while the default
-   * batch size is banned, pruned or out of memory.
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
+   * of memory.
    */
   requestBaseline(
     request: RequestBaselineRequest,
@@ -1866,6 +2027,27 @@ export interface JobControlClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: RequestBaselineResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Gives one launch in so many the default batch size from now on, to compare with, or ends that. Called by people and tools.
+   * Writes this number alone: a baseline that RequestBaseline has requested is not withdrawn. The trials have no cost bound. A
+   * retry, like any call that asks for what is already so, changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `every`
+   * is unset, 1 or negative.
+   */
+  setBaselineEvery(
+    request: SetBaselineEveryRequest,
+    callback: (error: ServiceError | null, response: SetBaselineEveryResponse) => void,
+  ): ClientUnaryCall;
+  setBaselineEvery(
+    request: SetBaselineEveryRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: SetBaselineEveryResponse) => void,
+  ): ClientUnaryCall;
+  setBaselineEvery(
+    request: SetBaselineEveryRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: SetBaselineEveryResponse) => void,
   ): ClientUnaryCall;
   /**
    * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
