@@ -545,10 +545,10 @@ class CachedTransaction:
         return await self.store.queries.metric_span(self.key, number)
 
     async def trial_of_launch(self, launch_id: str) -> Trial | None:
-        """The trial that this request dispatched."""
+        """The trial of this launch."""
         cached, queries = self.cached, self.store.queries
         if known := cached.launches.get(launch_id):
-            return cached.running[known]
+            return self.changed.get(known, cached.running[known])
         if self.job is None or not self.job.num_trials:
             return None
         if cached.checksums is not None and _checksum(launch_id) not in cached.checksums:
@@ -557,7 +557,8 @@ class CachedTransaction:
         if cached.checksums is None and cached.asked and self.job.num_trials <= _MOST_CHECKSUMS:
             cached.checksums = array("I", map(_checksum, await queries.launch_ids(self.key)))
         cached.asked = True
-        return await queries.trial_of_launch(self.job_id, self.key, launch_id)
+        found = await queries.trial_of_launch(self.job_id, self.key, launch_id)
+        return self.changed.get(found.number, found) if found else None
 
     async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
         """Whether a launch was deleted with its job."""

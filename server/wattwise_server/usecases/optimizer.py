@@ -231,7 +231,7 @@ class Optimizer:
         tx.add_launch(trial)
         self._publisher.publish(tx, TrialDispatched(trial, choice.reason))
         _, trial = self._lifecycle.warn(tx, job, trial, of_unconnected_ranks(trial, unconnected_ranks))
-        return trial._replace(heartbeat_interval=job.spec.heartbeat_interval), choice.reason
+        return with_current_cost(job, trial), choice.reason
 
     @retried
     async def report(self, report: Report) -> Decision:
@@ -271,7 +271,7 @@ class Optimizer:
                 job, _ = self._lifecycle.revive(tx, job, trial)
                 # The bound may have fallen below its cost while it was lost.
                 await self._lifecycle.stop_over_bound(tx, job)
-                job, trial = await find_trial(tx, key)
+                job, trial = await find_trial(tx, trial.key)
             if trial.running:
                 tx.renew_lease(trial.renew(trial.last, job.spec.lease_expiry(self._clock())))
             decision = decision_for(job, trial)

@@ -234,6 +234,21 @@ class StoreConformance(FigureTests):
                         found = [await tx.trial_of_launch(f"request {each}") for each in range(number + 2)]
                         assert [trial and trial.number for trial in found] == [None, *range(1, number + 1), None]
 
+    @pytest.mark.parametrize("status", [TrialStatus.RUNNING, TrialStatus.INTERRUPTED])
+    async def test_trial_of_launch_has_the_changes_of_its_transaction(
+        self, opener: Opener, status: TrialStatus
+    ) -> None:
+        """A trial that a transaction has changed is found by its launch as it was saved, running or ended before."""
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(with_trials(a_job(), 1))
+                tx.save_trial(a_trial(1, status=status, launch_id="request 1"))
+            async with store.transaction("j") as tx:
+                for now in (TrialStatus.FAILED, TrialStatus.RUNNING):
+                    changed = a_trial(1, status=now, launch_id="request 1")
+                    tx.save_trial(changed)
+                    assert await tx.trial_of_launch("request 1") == changed == await tx.trial(1)
+
     async def test_events_are_numbered_and_tell_every_state(self, opener: Opener) -> None:
         """Dispatches and ends come from the trials, the rest from the events, in their order and with every number."""
         first = Measurement(2, 1.5, 0.1 + 0.2, math.nan, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5))

@@ -124,6 +124,22 @@ def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
     assert job.next().batch_size == 8
 
 
+async def test_heartbeat_by_launch_alone_revives(tmp_path: Path) -> None:
+    """A heartbeat that names a lost trial by its launch alone revives it, and its trainer goes on."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    trial, _ = await site.optimizer.next_trial("j", "launch")
+    site.now += timedelta(hours=2)
+    await site.optimizer.expire_leases()
+    assert (await site.optimizer.lookup("j", "launch")).lost
+    decision = await site.optimizer.heartbeat(TrialKey("j", "launch"))
+    assert (decision.stop_train, decision.end_reason) == (False, None)
+    again = await site.optimizer.lookup("j", "launch")
+    assert (again.number, again.lease_expire_time) == (trial.number, site.now + timedelta(hours=1))
+    await site.close()
+
+
 def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(server: LiveServer) -> None:
     """A lost trial that is revived late continues beside the exploration, without moving the walk."""
     job = Trainer(server.trainer, trial_lease_seconds=2)

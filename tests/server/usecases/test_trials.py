@@ -96,6 +96,15 @@ def test_launch_without_a_launch_id_gets_one(grpc_stub: Stub) -> None:
     assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
 
 
+def test_first_answer_is_that_of_a_retry(grpc_stub: Stub) -> None:
+    """The answer to a new launch has the trial as a retry gets it, its bound included."""
+    job = Trainer(grpc_stub)
+    job.run(10.0)
+    second = job.next("second")
+    assert second.HasField("cost_bound")
+    assert second == job.next("second")
+
+
 def test_launch_ids_belong_to_their_job(grpc_stub: Stub) -> None:
     """The same launch id in two jobs is two requests."""
     first, second = Trainer(grpc_stub), Trainer(grpc_stub)
