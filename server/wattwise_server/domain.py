@@ -947,8 +947,8 @@ class HistoryEntry(NamedTuple):
         kind: What.
         job_id: The job, which may have been deleted since.
         message: One sentence.
-        trial_number: The trial that it is about; 0 if none.
-        batch_size: The batch size that it is about; 0 if none.
+        trial_number: The trial that it is about, if any.
+        batch_size: The batch size that it is about, if any.
         token_id: Id of the token of the call that caused it; empty if no call did, or without tokens.
     """
 
@@ -956,8 +956,8 @@ class HistoryEntry(NamedTuple):
     kind: HistoryKind
     job_id: str
     message: str
-    trial_number: int = 0
-    batch_size: int = 0
+    trial_number: int | None = None
+    batch_size: int | None = None
     token_id: str = ""
 
 

@@ -56,7 +56,7 @@ def by_people(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics)
             else (f"The next launch gets the default batch size, {spec.default_batch_size}")
         )
         found.append(Held("baseline", f"{when}."))
-    if job.baseline_every:
+    if job.HasField("baseline_every"):
         waits = baseline_waits(job, details)
         what = f"One launch in {job.baseline_every} gets the default batch size, {spec.default_batch_size}"
         text = f"{what}, but not {waits}." if waits else f"{what}."
@@ -69,7 +69,7 @@ def by_people(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics)
         verb = "does" if statistics.num_excluded == 1 else "do"
         text = f"{amounts.plural(statistics.num_excluded, 'trial')} {verb} not count."
         found.append(Held("excluded", text, f"wattwise jobs include-trial {job_id} N"))
-    if job.reset_after:
+    if job.HasField("reset_after"):
         found.append(Held("reset", f"Trials up to {job.reset_after} do not count: the search began again after them."))
     return found
 
@@ -112,9 +112,9 @@ def job_facts(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
 
 
 def _used(job: v1.Job) -> str:
-    size = job.batch_size_in_use
-    if not size:
+    if not job.HasField("batch_size_in_use"):
         return "none: no batch size is left to try"
+    size = job.batch_size_in_use
     notes = [
         *(["pinned"] if job.HasField("pinned_batch_size") else []),
         *(["the default"] if size == job.spec.default_batch_size else []),
@@ -138,7 +138,7 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
         with_default = amounts.cost(cost.with_default) if cost.HasField("with_default") else dash
         columns.append(
             {
-                "used now": str(job.batch_size_in_use or dash),
+                "used now": str(job.batch_size_in_use) if job.HasField("batch_size_in_use") else dash,
                 "default": str(spec.default_batch_size),
                 "cost of a model now": now,
                 "cost of a model with the default": with_default,

@@ -23,7 +23,7 @@ from wattwise.commands.answer import (
 )
 from wattwise.commands.humanize import energy_of, percent
 from wattwise.commands.savings import by_batch_size
-from wattwise.commands.tables import JobTrial, job_state, listed_state, uncounted
+from wattwise.commands.tables import JobTrial, batch_size_in_use, job_state, listed_state, uncounted
 from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
 from wattwise.rpc.answers import Pages, naming
@@ -558,7 +558,7 @@ def _job_row(row: v1.JobListing, factors: v1.Factors) -> Values:
     return {
         "id": job.spec.job_id,
         "badge": amounts.job_badge(listed_state(row)),
-        "used": job.batch_size_in_use,
+        "used": batch_size_in_use(job),
         "default": job.spec.default_batch_size,
         "now": text(saving.in_use) if saving.HasField("in_use") else amounts.unknown(),
         "change": "" if job.batch_size_in_use == job.spec.default_batch_size else change_now(found, saving),
@@ -633,7 +633,7 @@ def _event_row(event: v1.Event) -> Values:
         "time": amounts.moment(event.time),
         "kind": amounts.event_kind(event.kind),
         "job": event.job_id,
-        "trial": event.trial_number,
+        "trial": event.trial_number if event.HasField("trial_number") else None,
         "message": event.message,
         "token": event.token_id,
     }

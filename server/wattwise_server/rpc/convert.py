@@ -804,19 +804,19 @@ def _job(known: Job, available: Sequence[int], failing_sizes: Collection[int]) -
         paused=known.paused,
         pinned_batch_size=known.pinned,
         baseline_requested=known.baseline_requested,
-        baseline_every=known.baseline_every,
+        baseline_every=known.baseline_every or None,
         best_known_batch_size=search.best_known,
         best_known_cost=search.best_known_cost,
         batch_size_in_use=known.pinned or search.best_known or _nearest(usual, known.spec.default_batch_size),
         warnings=map(_warning, known.warnings),
-        reset_after=known.reset_after,
+        reset_after=known.reset_after or None,
         reset_time=timestamp(known.reset_time),
     )
 
 
-def _nearest(batch_sizes: Sequence[int], default: int) -> int:
-    """The batch size that is nearest to the default, the smaller of two; 0 if there is none."""
-    return min(batch_sizes, key=lambda size: (abs(size - default), size), default=0)
+def _nearest(batch_sizes: Sequence[int], default: int) -> int | None:
+    """The batch size that is nearest to the default, the smaller of two; None if there is none."""
+    return min(batch_sizes, key=lambda size: (abs(size - default), size), default=None)
 
 
 def _spec(spec: JobSpec) -> v1.JobSpec:

@@ -94,19 +94,19 @@ def caller_token() -> str:
     return call.token_id if call is not None else ""
 
 
-def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
+def _history_of(event: Event) -> tuple[HistoryKind, str, str, int | None, int | None] | None:
     """The kind, job, sentence, trial and batch size of an event in the history; None if it has no place there."""
-    found = None
+    found: tuple[HistoryKind, str, str, int | None, int | None] | None = None
     match event:
         case JobRegistered(job):
             sizes = ", ".join(map(str, job.spec.batch_sizes))
             message = f"registered with the batch sizes {sizes}, by default {job.spec.default_batch_size}"
-            found = HistoryKind.JOB_REGISTERED, job.spec.job_id, message, 0, 0
+            found = HistoryKind.JOB_REGISTERED, job.spec.job_id, message, None, None
         case JobDeleted(job, stopped):
             message = f"deleted with its {job.num_trials} trials; running ones that were stopped: {stopped}"
-            found = HistoryKind.JOB_DELETED, job.spec.job_id, message, 0, 0
+            found = HistoryKind.JOB_DELETED, job.spec.job_id, message, None, None
         case JobChanged(job, change, batch_size, number):
-            found = _CHANGES[change], job.spec.job_id, _changed(event), number or 0, batch_size or 0
+            found = _CHANGES[change], job.spec.job_id, _changed(event), number, batch_size
         case TrialEnded(trial) if trial.end_reason in _FAILED:
             found = _of(trial, HistoryKind.TRIAL_FAILED, f"{_FAILED[trial.end_reason]}{_place(trial)}")
         case TrialRevived(trial):
@@ -124,10 +124,10 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
             found = _of(trial, HistoryKind.POWER_PROFILED, what)
         case BatchSizeStatusChanged(job, batch_size, status, reason):
             message = f"batch size {batch_size} is now {status.lower().replace('_', ' ')}: {reason}"
-            found = HistoryKind.BATCH_SIZE_STATUS_CHANGED, job.spec.job_id, message, 0, batch_size
+            found = HistoryKind.BATCH_SIZE_STATUS_CHANGED, job.spec.job_id, message, None, batch_size
         case BestKnownChanged(job, batch_size, cost):
             message = f"batch size {batch_size} now has the least expected cost, {with_unit(cost)} per model"
-            found = HistoryKind.BEST_KNOWN_CHANGED, job.spec.job_id, message, 0, batch_size
+            found = HistoryKind.BEST_KNOWN_CHANGED, job.spec.job_id, message, None, batch_size
         case ChangeDetected(job, change):
             place = change.detected_by, change.batch_size
             found = HistoryKind.CHANGE_DETECTED, job.spec.job_id, change.sentence, *place
@@ -136,7 +136,7 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int, int] | None:
 
 def _of(
     trial: Trial, kind: HistoryKind, message: str, *, subject: bool = True
-) -> tuple[HistoryKind, str, str, int, int]:
+) -> tuple[HistoryKind, str, str, int | None, int | None]:
     said = f"trial {trial.number}, batch size {trial.batch_size}, {message}" if subject else message
     return kind, trial.job_id, said, trial.number, trial.batch_size
 

@@ -575,10 +575,12 @@ class FigureTests:
         assert days[1].usage.cost == days[0].usage.cost / 2 > 0
 
     async def test_history_outlives_its_job(self, opener: Opener) -> None:
-        """Entries are listed newest first, by job, prefix and kind; old ones are forgotten."""
+        """Entries, some about no trial, are listed newest first, by job, prefix and kind; old ones are forgotten."""
         kinds = [HistoryKind.JOB_REGISTERED, HistoryKind.TRIAL_FAILED, HistoryKind.JOB_DELETED]
         entries = [
-            HistoryEntry(minutes(number), kind, job_id, f"said {number}", number, 8, "5f0c2a9be1d4")
+            HistoryEntry(
+                minutes(number), kind, job_id, f"said {number}", number or None, 8 if number else None, "5f0c2a9be1d4"
+            )
             for job_id in ("a", "ab")
             for number, kind in enumerate(kinds)
         ]

@@ -79,6 +79,14 @@ def test_only_failing_batch_sizes_stay_in_use(grpc_stub: Stub, admin: PeopleStub
     assert listed.job.batch_size_in_use == 16
 
 
+def test_no_batch_size_is_in_use_if_none_is_left(grpc_stub: Stub, admin: PeopleStub) -> None:
+    """The field is unset rather than 0 once every batch size is out of memory."""
+    trainer = Trainer(grpc_stub, batch_sizes=[16])
+    trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
+    job = admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
+    assert (list(job.available_batch_sizes), job.HasField("batch_size_in_use")) == ([], False)
+
+
 def test_prefix_is_taken_literally(grpc_stub: Stub, admin: PeopleStub) -> None:
     """SQL's wildcards have no special meaning in a prefix."""
     Trainer(grpc_stub, job_id_prefix="a", job_id="a%b")

@@ -114,13 +114,21 @@ def test_reset_is_on_the_wire(grpc_stub: v1.BatchSizeOptimizerStub, admin: Peopl
     job = Trainer(grpc_stub)
     spend(job, 10.0)
     before = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
-    assert (before.reset_after, before.HasField("reset_time")) == (0, False)
+    assert not before.HasField("reset_after")
+    assert not before.HasField("reset_time")
     for number in (1, 2):
         after = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id())).job
         assert after.reset_after == number
         assert after.reset_time.ToDatetime() > before.create_time.ToDatetime()
         assert admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == after
         spend(job, 10.0)
+
+
+def test_reset_of_a_new_job_is_after_no_trial(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
+    """A reset before the first trial has a time, and no number of a last trial."""
+    request = v1.ResetJobRequest(job_id=Trainer(grpc_stub).job_id, request_id=new_id())
+    job = admin.ResetJob(request).job
+    assert (job.HasField("reset_time"), job.HasField("reset_after")) == (True, False)
 
 
 def test_readmitted_batch_size_says_what_is_known_of_memory(
@@ -418,7 +426,7 @@ def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: Pe
     events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=[v1.EVENT_KIND_BASELINE_REQUESTED])).events
     assert [event.message for event in events] == ["baselines scheduled: batch size 16: one launch in 3"]
     every.every = 0
-    assert admin.SetBaselineEvery(every).job.baseline_every == 0
+    assert not admin.SetBaselineEvery(every).job.HasField("baseline_every")
     assert spend(job, 5.0).origin != v1.TRIAL_ORIGIN_REQUESTED
     for wrong in (1, -3):
         every.every = wrong

@@ -535,6 +535,9 @@ def test_events_tell_what_happened_to_a_job(server: LiveServer) -> None:
     failed = by_kind["TRIAL_FAILED"]
     assert (failed.trial_number, failed.batch_size) == (crashed.id.trial_number, crashed.batch_size)
     assert "ran out of memory" in failed.message
+    about = {kind: (each.HasField("trial_number"), each.HasField("batch_size")) for kind, each in by_kind.items()}
+    assert about["JOB_REGISTERED"] == about["JOB_PAUSED"] == about["JOB_DELETED"] == (False, False)
+    assert (about["TRIAL_FAILED"], about["BEST_KNOWN_CHANGED"]) == ((True, True), (False, True))
     changed = [each.batch_size for each in found if each.kind == v1.EVENT_KIND_BATCH_SIZE_STATUS_CHANGED]
     assert changed == [8, 16, 32, 64]
     assert by_kind["BEST_KNOWN_CHANGED"].batch_size == 16

@@ -219,7 +219,7 @@ def _since(job: v1.Job, savings: v1.Savings) -> str:
     """The time or trial from which deliveries count, to follow a noun; empty if all do."""
     if since := since_trial(savings):
         return since
-    return f" since the reset after trial {job.reset_after}" if job.reset_after else ""
+    return f" since the reset after trial {job.reset_after}" if job.HasField("reset_after") else ""
 
 
 def _more_or_less(change: float) -> str:
@@ -312,7 +312,7 @@ def _request(job: v1.Job, details: v1.JobDetails) -> str:
     job_id, default = shlex.quote(job.spec.job_id), job.spec.default_batch_size
     command = f"wattwise jobs baseline {job_id}"
     requested = f"`{command}` requests one, `{command} --every 20` one in 20 launches"
-    if job.baseline_every:
+    if job.HasField("baseline_every"):
         requested = f"one launch in {job.baseline_every} is one"
     elif job.baseline_requested:
         requested = "one is requested already"

@@ -183,7 +183,7 @@ def _reset(client: Client, args: argparse.Namespace) -> int:
     answer = client.reset_job(args.job_id)
     job = answer.job
     trials = "earlier trial" if job.reset_after == 1 else "earlier trials"
-    without = f"without its {job.reset_after} {trials}" if job.reset_after else "and it had no trials yet"
+    without = f"without its {job.reset_after} {trials}" if job.HasField("reset_after") else "and it had no trials yet"
     return _answer(args, answer, f"Reset {args.job_id}: its search begins again, {without}.{_withdrawn(before, job)}")
 
 
@@ -268,7 +268,7 @@ def _schedule(client: Client, args: argparse.Namespace) -> int:
     if before == job.baseline_every:
         now = f"Already {schedule}" if before else f"{args.job_id} has no scheduled baselines"
         text = f"{now}: nothing has changed."
-    elif job.baseline_every:
+    elif job.HasField("baseline_every"):
         waits = baseline_waits(job, answer.details)
         text = f"From now on, {schedule}, with its default batch size {default}"
         text += f", but not {waits}." if waits else "."

@@ -99,8 +99,8 @@ EVENT_COLUMNS: Sequence[Column[v1.Event]] = (
     ),
     Column("job", lambda event: event.job_id, priority=1),
     Column("kind", kind_name, priority=2),
-    numbers("trial", lambda event: event.trial_number or None, priority=3),
-    numbers("batch size", lambda event: event.batch_size or None, priority=4),
+    numbers("trial", lambda event: event.trial_number if event.HasField("trial_number") else None, priority=3),
+    numbers("batch size", lambda event: event.batch_size if event.HasField("batch_size") else None, priority=4),
     Column("token", lambda event: event.token_id, priority=6),
     Column("message", lambda event: event.message, priority=5),
 )

@@ -203,7 +203,7 @@ def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
         Column("estimate", _Amount.estimate, right=True, priority=4),
         Column("spent", lambda row: row.of("spent"), right=True, priority=5),
     ]
-    if savings.batch_size_in_use:
+    if savings.HasField("batch_size_in_use"):
         columns[1:1] = [
             Column("a model now", lambda row: row.of("in_use"), right=True, priority=2),
             Column("with the default", lambda row: row.of("with_default"), right=True, priority=3),

@@ -364,13 +364,13 @@ def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
         yield "paused", "once nothing is pinned" if pinned else "nothing is tried"
     if sizes_banned := banned(details):
         yield "banned", sizes(sizes_banned)
-    if job.reset_after:
+    if job.HasField("reset_after"):
         when = f"{moment(job.reset_time)}, " if job.HasField("reset_time") else ""
         yield "reset", f"{when}after trial {job.reset_after}: {_numbered(job.reset_after)} not count"
     if job.baseline_requested:
         waits = baseline_waits(job, details)
         yield "baseline", f"requested: batch size {spec.default_batch_size}, {f'waits {waits}' if waits else 'next'}"
-    if job.baseline_every:
+    if job.HasField("baseline_every"):
         waits = baseline_waits(job, details)
         often = f"one launch in {job.baseline_every} gets batch size {spec.default_batch_size}"
         yield "baselines", f"{often}, but not {waits}" if waits else often
@@ -497,7 +497,7 @@ def _state(job: v1.Job, *, failing: bool, running: bool) -> str:
 
 def batch_size_in_use(job: v1.Job) -> int | None:
     """What a launch gets unless something is tried; None if no batch size is left."""
-    return job.batch_size_in_use or None
+    return job.batch_size_in_use if job.HasField("batch_size_in_use") else None
 
 
 def _best_known_cost(job: v1.Job) -> float | None:

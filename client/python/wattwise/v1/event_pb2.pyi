@@ -11,10 +11,10 @@ import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import TypeAlias as _TypeAlias, Never as _Never
+if sys.version_info >= (3, 10):
+    from typing import TypeAlias as _TypeAlias
 else:
-    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
+    from typing_extensions import TypeAlias as _TypeAlias
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -146,9 +146,9 @@ class Event(_message.Message):
     job_id: _builtins.str
     """The job. Always set."""
     trial_number: _builtins.int
-    """The trial that it is about. 0: none."""
+    """The trial that it is about. Unset: none."""
     batch_size: _builtins.int
-    """The batch size that it is about. 0: none."""
+    """The batch size that it is about. Unset: none."""
     message: _builtins.str
     """One sentence. Never empty."""
     token_id: _builtins.str
@@ -163,15 +163,22 @@ class Event(_message.Message):
         time: _timestamp_pb2.Timestamp | None = ...,
         kind: Global___EventKind.ValueType = ...,
         job_id: _builtins.str = ...,
-        trial_number: _builtins.int = ...,
-        batch_size: _builtins.int = ...,
+        trial_number: _builtins.int | None = ...,
+        batch_size: _builtins.int | None = ...,
         message: _builtins.str = ...,
         token_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_trial_number", b"_trial_number", "batch_size", b"batch_size", "time", b"time", "trial_number", b"trial_number"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "kind", b"kind", "message", b"message", "time", b"time", "token_id", b"token_id", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_trial_number", b"_trial_number", "batch_size", b"batch_size", "job_id", b"job_id", "kind", b"kind", "message", b"message", "time", b"time", "token_id", b"token_id", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__batch_size: _TypeAlias = _typing.Literal["batch_size"]  # noqa: Y015
+    _WhichOneofArgType__batch_size: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size"]  # noqa: Y015
+    _WhichOneofReturnType__trial_number: _TypeAlias = _typing.Literal["trial_number"]  # noqa: Y015
+    _WhichOneofArgType__trial_number: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_size) -> _WhichOneofReturnType__batch_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_number) -> _WhichOneofReturnType__trial_number | None: ...
 
 Global___Event: _TypeAlias = Event  # noqa: Y015

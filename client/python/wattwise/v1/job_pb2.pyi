@@ -945,7 +945,9 @@ class Job(_message.Message):
     baseline_requested: _builtins.bool
     """Whether RequestBaseline has requested a trial of the default batch size that is not dispatched yet."""
     reset_after: _builtins.int
-    """Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none."""
+    """Number of the last trial before the newest ResetJob: it and all earlier ones do not count. Unset: none; ResetJob was
+    never called, or there was no trial yet.
+    """
     pinned_batch_size: _builtins.int
     """The batch size that every launch gets because SetPinnedBatchSize has pinned it. Unset: none."""
     best_known_batch_size: _builtins.int
@@ -954,10 +956,10 @@ class Job(_message.Message):
     """What a model is expected to cost with it, in joules. Unset: as `best_known_batch_size`."""
     batch_size_in_use: _builtins.int
     """What a launch gets unless something is tried: the pinned batch size, else the best known one, else the default or, if that
-    may not be chosen or its last three or more trials failed, the nearest one. 0: no batch size is left to try.
+    may not be chosen or its last three or more trials failed, the nearest one. Unset: no batch size is left to try.
     """
     baseline_every: _builtins.int
-    """One launch in so many gets the default batch size, because SetBaselineEvery has asked for it. 0: none."""
+    """One launch in so many gets the default batch size, because SetBaselineEvery has asked for it. Unset: no launch does."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
@@ -1013,18 +1015,22 @@ class Job(_message.Message):
         paused: _builtins.bool = ...,
         baseline_requested: _builtins.bool = ...,
         warnings: _abc.Iterable[_trial_pb2.TrialWarning] | None = ...,
-        reset_after: _builtins.int = ...,
+        reset_after: _builtins.int | None = ...,
         reset_time: _timestamp_pb2.Timestamp | None = ...,
         pinned_batch_size: _builtins.int | None = ...,
         best_known_batch_size: _builtins.int | None = ...,
         best_known_cost: _builtins.float | None = ...,
-        batch_size_in_use: _builtins.int = ...,
-        baseline_every: _builtins.int = ...,
+        batch_size_in_use: _builtins.int | None = ...,
+        baseline_every: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_time", b"reset_time", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_baseline_every", b"_baseline_every", "_batch_size_in_use", b"_batch_size_in_use", "_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "_reset_after", b"_reset_after", "baseline_every", b"baseline_every", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "available_batch_sizes", b"available_batch_sizes", "baseline_every", b"baseline_every", "baseline_requested", b"baseline_requested", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline_every", b"_baseline_every", "_batch_size_in_use", b"_batch_size_in_use", "_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "_reset_after", b"_reset_after", "available_batch_sizes", b"available_batch_sizes", "baseline_every", b"baseline_every", "baseline_requested", b"baseline_requested", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__baseline_every: _TypeAlias = _typing.Literal["baseline_every"]  # noqa: Y015
+    _WhichOneofArgType__baseline_every: _TypeAlias = _typing.Literal["_baseline_every", b"_baseline_every"]  # noqa: Y015
+    _WhichOneofReturnType__batch_size_in_use: _TypeAlias = _typing.Literal["batch_size_in_use"]  # noqa: Y015
+    _WhichOneofArgType__batch_size_in_use: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use"]  # noqa: Y015
     _WhichOneofReturnType__best_known_batch_size: _TypeAlias = _typing.Literal["best_known_batch_size"]  # noqa: Y015
     _WhichOneofArgType__best_known_batch_size: _TypeAlias = _typing.Literal["_best_known_batch_size", b"_best_known_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__best_known_cost: _TypeAlias = _typing.Literal["best_known_cost"]  # noqa: Y015
@@ -1035,6 +1041,12 @@ class Job(_message.Message):
     _WhichOneofArgType__min_cost_batch_size: _TypeAlias = _typing.Literal["_min_cost_batch_size", b"_min_cost_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__pinned_batch_size: _TypeAlias = _typing.Literal["pinned_batch_size"]  # noqa: Y015
     _WhichOneofArgType__pinned_batch_size: _TypeAlias = _typing.Literal["_pinned_batch_size", b"_pinned_batch_size"]  # noqa: Y015
+    _WhichOneofReturnType__reset_after: _TypeAlias = _typing.Literal["reset_after"]  # noqa: Y015
+    _WhichOneofArgType__reset_after: _TypeAlias = _typing.Literal["_reset_after", b"_reset_after"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline_every) -> _WhichOneofReturnType__baseline_every | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_size_in_use) -> _WhichOneofReturnType__batch_size_in_use | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__best_known_batch_size) -> _WhichOneofReturnType__best_known_batch_size | None: ...
     @_typing.overload
@@ -1045,6 +1057,8 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_cost_batch_size) -> _WhichOneofReturnType__min_cost_batch_size | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pinned_batch_size) -> _WhichOneofReturnType__pinned_batch_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reset_after) -> _WhichOneofReturnType__reset_after | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
 

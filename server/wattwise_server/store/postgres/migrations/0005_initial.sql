@@ -221,8 +221,8 @@ CREATE TABLE history (
     job_id text COLLATE "C" NOT NULL,
     time bigint NOT NULL,
     kind text NOT NULL,
-    trial_number bigint NOT NULL,               -- 0: none
-    batch_size bigint NOT NULL,                 -- 0: none
+    trial_number bigint,                        -- NULL: none
+    batch_size bigint,                          -- NULL: none
     message text NOT NULL,
     token_id text NOT NULL
 );

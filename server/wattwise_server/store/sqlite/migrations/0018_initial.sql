@@ -218,8 +218,8 @@ CREATE TABLE history (
     job_id TEXT NOT NULL,
     time INTEGER NOT NULL,
     kind TEXT NOT NULL,
-    trial_number INTEGER NOT NULL,          -- 0: none
-    batch_size INTEGER NOT NULL,            -- 0: none
+    trial_number INTEGER,                   -- NULL: none
+    batch_size INTEGER,                     -- NULL: none
     message TEXT NOT NULL,
     token_id TEXT NOT NULL
 );

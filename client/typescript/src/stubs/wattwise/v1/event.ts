@@ -207,10 +207,14 @@ export interface Event {
   kind: EventKind;
   /** The job. Always set. */
   jobId: string;
-  /** The trial that it is about. 0: none. */
-  trialNumber: number;
-  /** The batch size that it is about. 0: none. */
-  batchSize: number;
+  /** The trial that it is about. Unset: none. */
+  trialNumber?:
+    | number
+    | undefined;
+  /** The batch size that it is about. Unset: none. */
+  batchSize?:
+    | number
+    | undefined;
   /** One sentence. Never empty. */
   message: string;
   /** Id of the token of the call that caused it. Empty: no call did, or the server needs no token. */
@@ -222,8 +226,8 @@ function createBaseEvent(): Event {
     time: undefined,
     kind: EventKind.EVENT_KIND_UNSPECIFIED,
     jobId: "",
-    trialNumber: 0,
-    batchSize: 0,
+    trialNumber: undefined,
+    batchSize: undefined,
     message: "",
     tokenId: "",
   };
@@ -240,10 +244,10 @@ export const Event: MessageFns<Event> = {
     if (message.jobId !== "") {
       writer.uint32(26).string(message.jobId);
     }
-    if (message.trialNumber !== 0) {
+    if (message.trialNumber !== undefined) {
       writer.uint32(32).int32(message.trialNumber);
     }
-    if (message.batchSize !== 0) {
+    if (message.batchSize !== undefined) {
       writer.uint32(40).int32(message.batchSize);
     }
     if (message.message !== "") {
@@ -344,8 +348,8 @@ export const Event: MessageFns<Event> = {
     message.time = object.time ?? undefined;
     message.kind = object.kind ?? EventKind.EVENT_KIND_UNSPECIFIED;
     message.jobId = object.jobId ?? "";
-    message.trialNumber = object.trialNumber ?? 0;
-    message.batchSize = object.batchSize ?? 0;
+    message.trialNumber = object.trialNumber ?? undefined;
+    message.batchSize = object.batchSize ?? undefined;
     message.message = object.message ?? "";
     message.tokenId = object.tokenId ?? "";
     return message;

@@ -608,8 +608,13 @@ export interface Job {
    * an imported trial does not. The reasons of changes say when they are withdrawn. Empty: nothing.
    */
   warnings: TrialWarning[];
-  /** Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none. */
-  resetAfter: number;
+  /**
+   * Number of the last trial before the newest ResetJob: it and all earlier ones do not count. Unset: none; ResetJob was
+   * never called, or there was no trial yet.
+   */
+  resetAfter?:
+    | number
+    | undefined;
   /** When ResetJob was called last. Unset: never. */
   resetTime:
     | Date
@@ -628,11 +633,13 @@ export interface Job {
     | undefined;
   /**
    * What a launch gets unless something is tried: the pinned batch size, else the best known one, else the default or, if that
-   * may not be chosen or its last three or more trials failed, the nearest one. 0: no batch size is left to try.
+   * may not be chosen or its last three or more trials failed, the nearest one. Unset: no batch size is left to try.
    */
-  batchSizeInUse: number;
-  /** One launch in so many gets the default batch size, because SetBaselineEvery has asked for it. 0: none. */
-  baselineEvery: number;
+  batchSizeInUse?:
+    | number
+    | undefined;
+  /** One launch in so many gets the default batch size, because SetBaselineEvery has asked for it. Unset: no launch does. */
+  baselineEvery?: number | undefined;
 }
 
 /** One batch size in the current pruning round of pruning_gts. */
@@ -2489,13 +2496,13 @@ function createBaseJob(): Job {
     paused: false,
     baselineRequested: false,
     warnings: [],
-    resetAfter: 0,
+    resetAfter: undefined,
     resetTime: undefined,
     pinnedBatchSize: undefined,
     bestKnownBatchSize: undefined,
     bestKnownCost: undefined,
-    batchSizeInUse: 0,
-    baselineEvery: 0,
+    batchSizeInUse: undefined,
+    baselineEvery: undefined,
   };
 }
 
@@ -2541,7 +2548,7 @@ export const Job: MessageFns<Job> = {
     for (const v of message.warnings) {
       TrialWarning.encode(v!, writer.uint32(98).fork()).join();
     }
-    if (message.resetAfter !== 0) {
+    if (message.resetAfter !== undefined) {
       writer.uint32(104).int32(message.resetAfter);
     }
     if (message.resetTime !== undefined) {
@@ -2556,10 +2563,10 @@ export const Job: MessageFns<Job> = {
     if (message.bestKnownCost !== undefined) {
       writer.uint32(137).double(message.bestKnownCost);
     }
-    if (message.batchSizeInUse !== 0) {
+    if (message.batchSizeInUse !== undefined) {
       writer.uint32(144).int32(message.batchSizeInUse);
     }
-    if (message.baselineEvery !== 0) {
+    if (message.baselineEvery !== undefined) {
       writer.uint32(152).int32(message.baselineEvery);
     }
     return writer;
@@ -2775,13 +2782,13 @@ export const Job: MessageFns<Job> = {
     message.paused = object.paused ?? false;
     message.baselineRequested = object.baselineRequested ?? false;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
-    message.resetAfter = object.resetAfter ?? 0;
+    message.resetAfter = object.resetAfter ?? undefined;
     message.resetTime = object.resetTime ?? undefined;
     message.pinnedBatchSize = object.pinnedBatchSize ?? undefined;
     message.bestKnownBatchSize = object.bestKnownBatchSize ?? undefined;
     message.bestKnownCost = object.bestKnownCost ?? undefined;
-    message.batchSizeInUse = object.batchSizeInUse ?? 0;
-    message.baselineEvery = object.baselineEvery ?? 0;
+    message.batchSizeInUse = object.batchSizeInUse ?? undefined;
+    message.baselineEvery = object.baselineEvery ?? undefined;
     return message;
   },
 };
