@@ -276,3 +276,22 @@ def test_a_wrong_pattern_is_shown_as_it_was_written(pattern: str) -> None:
     fault = fault_in(pattern, "metric")
     assert fault is not None
     assert f"is '{pattern}', which" in fault
+
+
+def test_interrupted_driver_dispatches_no_trial(runs: Runs, server: LiveServer) -> None:
+    """A driver that is interrupted after the server lost its database asks for no trial in its place."""
+    driver = runs.start(job_of(runs, "echo acc: 0.5", WAIT))
+    waits(runs)
+    wait_until(lambda: trials(server)[0].newest.epoch == 1)
+    with Client(server.address) as client:
+        spec = client.get_job(JOB_ID).job.spec
+    server.stop()
+    server.lose_database()
+    with LiveServer(server.database.parent) as aside:
+        with Client(aside.start()) as client:
+            client.register_job(spec)
+        aside.stop()
+    server.start()
+    driver.send_signal(signal.SIGTERM)
+    assert ended(driver).returncode == 128 + signal.SIGTERM
+    assert trials(server) == []

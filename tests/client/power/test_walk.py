@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise import v1
+from wattwise import MonitorError, v1
 from wattwise.monitor import Window
 from wattwise.power.profile import Profile, Walk, cost_per_step, limits_between
 
@@ -129,3 +129,55 @@ def test_only_measured_steps_count(warmup: int, length: int, epochs: list[int]) 
         (s.power_setting.limit_watts_per_gpu, s.time_seconds, s.energy_joules, s.steps) for s in profile.walk.samples
     ]
     assert samples == [(watts, length, 10.0 * length, length) for watts in limits[:whole]]
+
+
+class FailingCounter(Counter):
+    """A counter that measures no energy after its first windows."""
+
+    def __init__(self, measured: int) -> None:
+        super().__init__()
+        self._measured = measured
+
+    def end_window(self, name: str) -> Window:
+        """Closes the window."""
+        window = super().end_window(name)
+        self._measured -= 1
+        return window if self._measured >= 0 else Window(time=window.time, total_energy=0.0)
+
+
+@pytest.mark.parametrize("measured", [1, 3])
+def test_limit_without_energy_is_not_the_cheapest(measured: int) -> None:
+    """A limit at which no energy was measured cannot be compared with others, and ends the profile."""
+    counter = FailingCounter(measured)
+    profile = Profile(
+        Walk([100.0, 90.0, 80.0, 70.0, 60.0], lambda _: 1.0),
+        counter,
+        "w",
+        warmup_iters=0,
+        measure_iters=1,
+        set_limit=lambda _: None,
+    )
+
+    def step() -> None:
+        profile.begin_step()
+        counter.now += 1
+        profile.end_step()
+
+    for _ in range(measured):
+        step()
+    with pytest.raises(MonitorError, match=r"0 J at the power limit \d+ W, but at other limits it measured energy"):
+        step()
+    assert len(profile.walk.samples) == measured
+
+
+def test_profile_without_energy() -> None:
+    """If no energy is measured at any limit, none is reported."""
+    counter = FailingCounter(0)
+    profile = Profile(
+        Walk([100.0, 90.0], lambda _: 1.0), counter, "w", warmup_iters=0, measure_iters=1, set_limit=lambda _: None
+    )
+    for _ in range(2):
+        profile.begin_step()
+        counter.now += 1
+        profile.end_step()
+    assert [sample.HasField("energy_joules") for sample in profile.walk.samples] == [False, False]

@@ -81,7 +81,7 @@ class CommandExecution:
         output: reads the metrics in the output; None if the job file has no pattern for them.
     """
 
-    trial: v1.TrialId
+    trial: v1.Trial
     spec: v1.JobSpec
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -103,10 +103,10 @@ class CommandExecution:
             interruption: a second signal kills the command.
             refresh: called several times a second.
         """
-        name = f"wattwise run {self.trial.job_id} {self.trial.trial_number}"
+        name = f"wattwise run {self.trial.id.job_id} {self.trial.id.trial_number}"
         windows = TrainingWindows(monitor, name, max_power_watts(self.spec), weighs_energy=self.spec.eta_knob > 0)
         windows.open()
-        epochs = EpochLog(self.spec, self.trial, windows, self.output)
+        epochs = EpochLog(self.spec, self.trial.id, windows, self.output)
         self._outcome(RUNNING, epochs).save(self.folder)
         process = self._start()
         interruption.on_repeat = process.kill
@@ -187,7 +187,7 @@ class CommandExecution:
         if cost(self.spec, windows.time_seconds, windows.energy_joules) <= cost_bound:
             return False
         result = v1.TrainingResult(
-            trial=self.trial,
+            trial=self.trial.id,
             measurement=v1.Measurement(
                 time_seconds=windows.time_seconds, energy_joules=windows.energy_joules or None, metric=math.nan, epoch=1
             ),
@@ -197,7 +197,7 @@ class CommandExecution:
             return client.report_result(result).stop_train
         except WattwiseError as error:
             # The lease keeper warns of a server that is away.
-            log.debug("cost of trial %d not reported: %s", self.trial.trial_number, error)
+            log.debug("cost of trial %d not reported: %s", self.trial.id.trial_number, error)
             return False
 
 
@@ -269,13 +269,13 @@ class LeaseKeeper:
         cost_bound: the cost above which the trial is stopped, in joules; None if there is no bound yet.
     """
 
-    def __init__(self, client: Client, trial: v1.TrialId) -> None:
+    def __init__(self, client: Client, trial: v1.Trial) -> None:
         self.stopped = False
         self.reported = False
         self.cost_bound: float | None = None
         self._client = client
-        self._trial = trial
-        self._interval = _LONGEST_HEARTBEAT_SECONDS
+        self._trial = trial.id
+        self._interval = _pause(trial)
         self._over = threading.Event()
         self._wakes = threading.Event()
         self._results: deque[v1.TrainingResult] = deque()
@@ -314,7 +314,7 @@ class LeaseKeeper:
                     log.warning("%s; training continues", error)
             else:
                 self._server_away = False
-                self._interval = min(heartbeat_seconds(decision), _LONGEST_HEARTBEAT_SECONDS)
+                self._interval = _pause(decision)
                 self.reported = self.reported or (decision.last_epoch > 0 and not self._has_sent)
                 self.cost_bound = decision.cost_bound if decision.HasField("cost_bound") else None
                 self.stopped = decision.stop_train
@@ -339,3 +339,8 @@ class LeaseKeeper:
             return self._client.heartbeat(self._trial)
         self._results.popleft()
         return decision
+
+
+def _pause(answer: v1.Trial | v1.Decision) -> float:
+    """The pause before the next heartbeat, in seconds."""
+    return min(heartbeat_seconds(answer), _LONGEST_HEARTBEAT_SECONDS)

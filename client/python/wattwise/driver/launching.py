@@ -39,6 +39,7 @@ from wattwise.rpc.labels import launch_labels
 from wattwise.spec import max_power_watts
 from wattwise.training.delivery import REFUSALS, deliver_record, opened
 from wattwise.training.journal import TrialRecord as SpooledRecord
+from wattwise.training.resume import ended_by_trainer, has_ended
 from wattwise.training.rules import cost, own_decision
 from wattwise.training.spool import Spool
 
@@ -57,8 +58,6 @@ PATIENCE_SECONDS = 600.0
 _END_SECONDS = 5.0
 """How long an interrupted driver tries to end its trial."""
 _LAUNCH = "launch.json"
-_OWN_FAULTS = (v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_COMPLETED)
-"""End reasons whose cause the command's output may show."""
 
 
 class NoResultError(WattwiseError):
@@ -140,7 +139,7 @@ class Launcher:
             # If this fails too, the next driver of this folder finds the launch and ends its trial.
             with suppress(WattwiseError):
                 if outcome is not None and not has_client(folder):
-                    self._report_epochs(claim, trial.id, outcome, _END_SECONDS)
+                    self._report_epochs(trial.id, outcome, _END_SECONDS)
                 trial = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED, timeout=_END_SECONDS)
                 self._record(claim, trial, outcome, folder)
             raise
@@ -150,9 +149,9 @@ class Launcher:
         fault = None
         try:
             if outcome is not None:
-                fault = self._report_if_unreported(claim, trial.id, outcome, folder, output)
+                fault = self._report_if_unreported(trial.id, outcome, folder, output)
             elif (died := saved_epochs(folder)) is not None and not has_client(folder):
-                self._report_epochs(claim, trial.id, died)
+                self._report_epochs(trial.id, died)
             trial = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED if fault else reason)
         except (JobNotFoundError, TrialNotFoundError):
             # The server's database was lost or restored, unless a person deleted the job.
@@ -165,7 +164,7 @@ class Launcher:
             fault = None if trial.newest.epoch else fault
         ended = self._record(claim, trial, outcome, folder)
         if fault:
-            if outcome is not None and trial.end_reason not in _OWN_FAULTS:
+            if outcome is not None and not ended_by_trainer(trial):
                 self.run.board.quote(folder, outcome.exit_code)
             raise NoResultError(
                 f"trial {trial.id.trial_number} has no result, although its command exited with status 0: {fault}. The "
@@ -176,10 +175,10 @@ class Launcher:
 
     def _has_ended(self, trial: v1.Trial) -> bool:
         """Whether a trial has ended for good, such as one whose driver was killed right after ending it."""
-        if trial.status == v1.TRIAL_STATUS_RUNNING or trial.end_reason == v1.END_REASON_LOST:
-            return False
-        # Of a status that is newer than this client, the decision says whether to go on.
-        return trial.status in v1.TrialStatus.values() or self.client.heartbeat(trial.id).stop_train
+        # If the status is newer than this client, the decision says whether to go on.
+        return has_ended(trial) and (
+            trial.status in v1.TrialStatus.values() or self.client.heartbeat(trial.id).stop_train
+        )
 
     def _saved_outcome(self, trial: v1.TrialId, folder: Path, output: EvaluationReader | None) -> LaunchOutcome | None:
         """The outcome of a command whose driver has died, with the epochs in its output that the driver did not read.
@@ -306,7 +305,7 @@ class Launcher:
             temporary.rename(folder)
         run.board.begin(launch, trial, reason, folder / OUTPUT)
         execution = CommandExecution(
-            trial=trial.id,
+            trial=trial,
             spec=self.job,
             command=command.words,
             environment=environment_of(command, run.credentials),
@@ -323,12 +322,7 @@ class Launcher:
         return execution.run(self.once, run.monitor, run.interruption, run.board.refresh)
 
     def _report_if_unreported(
-        self,
-        claim: Claim,
-        trial: v1.TrialId,
-        outcome: LaunchOutcome,
-        folder: Path,
-        output: EvaluationReader | None,
+        self, trial: v1.TrialId, outcome: LaunchOutcome, folder: Path, output: EvaluationReader | None
     ) -> str | None:
         """Reports what a command without a client has left; returns why it has left no result, if it should have."""
         if outcome.exit_code != 0 and not outcome.epochs:
@@ -338,21 +332,18 @@ class Launcher:
         if decision.stop_train or (decision.last_epoch and (has_client(folder) or not outcome.epochs)):
             return None
         if outcome.epochs:
-            self._report_epochs(claim, trial, outcome)
+            self._report_epochs(trial, outcome)
             return None
         results, fault = _results(trial, outcome, folder, output)
         for result in results:
             self._report(result)
         return fault
 
-    def _report_epochs(
-        self, claim: Claim, trial: v1.TrialId, outcome: LaunchOutcome, timeout: float | None = None
-    ) -> None:
+    def _report_epochs(self, trial: v1.TrialId, outcome: LaunchOutcome, timeout: float | None = None) -> None:
         """Reports the epochs in the output of a command that the server does not have yet."""
         if not outcome.epochs:
             return
-        launch_id = claim.launch.launch_id
-        known = self.client.get_next_batch_size(trial.job_id, launch_id=launch_id, timeout=timeout).trial.newest.epoch
+        known = self.client.lookup_trial(trial.job_id, trial.launch_id, timeout=timeout).newest.epoch
         for epoch in outcome.epochs:
             if epoch.epoch > known and self._report(epoch.result(trial, outcome.monitor), timeout):
                 return
@@ -407,7 +398,8 @@ class Launcher:
             self.run.board.say(f"trial {trial.id.trial_number}: {fault}")
         for warning in trial.warnings:
             self.run.board.say(f"trial {trial.id.trial_number}: {warning.message}")
-        if outcome is not None and trial.end_reason in _OWN_FAULTS:
+        if outcome is not None and ended_by_trainer(trial):
+            # The output may show the cause.
             self.run.board.quote(folder, outcome.exit_code)
         return record
 

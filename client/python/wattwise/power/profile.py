@@ -127,6 +127,12 @@ class Profile:
             raise MonitorError(
                 f"the monitor measured {time:g} s and {energy:g} J over {steps} steps, which is impossible"
             )
+        if any(sample.HasField("energy_joules") != (energy > 0) for sample in self.walk.samples):
+            # Without energy a limit would look cheap.
+            raise MonitorError(
+                f"the monitor measured {energy:g} J at the power limit {limit:g} W, but at other limits it measured "
+                f"{'no energy' if energy else 'energy'}: the limits cannot be compared"
+            )
         if time < _SHORT_SECONDS and not self._has_warned:
             self._has_warned = True
             log.info(

@@ -30,7 +30,7 @@ from wattwise.spec import GpuGroup, JobSpec, check_job, flat_name, leaves, polic
 from wattwise.training.client_file import ClientFile
 from wattwise.training.delivery import find_launch
 from wattwise.training.launch import DRIVER_VARIABLES, NO_TRIAL, Endpoint, has_driver, with_gpu
-from wattwise.training.resume import SavedTrial
+from wattwise.training.resume import SavedTrial, has_ended
 from wattwise.training.rules import resolved
 from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial, TrialInfo
@@ -203,10 +203,10 @@ class DriverLaunch:
         if known is None:
             return None
         self._check(known)
-        if known.end_reason in (v1.END_REASON_UNSPECIFIED, v1.END_REASON_LOST):
-            # To resume never dispatches another trial.
-            return client.get_next_batch_size(self._trial.job_id, launch_id=self._launch_id, resume=True).trial
-        return known
+        if has_ended(known):
+            return known
+        # To resume never dispatches another trial.
+        return client.get_next_batch_size(self._trial.job_id, launch_id=self._launch_id, resume=True).trial
 
     def _check(self, found: v1.Trial) -> None:
         number = self._trial.trial_number

@@ -173,6 +173,11 @@ class SavedTrial(NamedTuple):
         )
 
 
+def has_ended(trial: v1.Trial) -> bool:
+    """Whether the trial has ended for good; a report revives a trial that the server counts as lost."""
+    return trial.end_reason not in (v1.END_REASON_UNSPECIFIED, v1.END_REASON_LOST)
+
+
 def ended_by_trainer(trial: v1.Trial) -> bool:
     """Whether its trainer ended the trial for good and without a decision, so that it cannot continue."""
     if trial.end_reason in v1.EndReason.values():
