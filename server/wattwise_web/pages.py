@@ -157,7 +157,7 @@ class Reader:
         events_request = v1.ListEventsRequest(job_id=job_id, page_size=_NEWEST_EVENTS)
         info, statistics, listed, running, events, preview = await asyncio.gather(
             self.info(visitor),
-            self._statistics(visitor, job),
+            self._statistics(visitor, job_id, job),
             self._call(visitor, lambda link: link.reader.ListTrials, trials_request),
             self._call(visitor, lambda link: link.reader.ListTrials, running_request),
             self._call(visitor, lambda link: link.reader.ListEvents, events_request),
@@ -281,7 +281,9 @@ class Reader:
             return values | {"found": ids, "more": bool(listed.next_page_token), "rows": [], "charts": [], "notes": []}
         known = [one, other]
         jobs = [each.job for each in known]
-        statistics = await asyncio.gather(*(self._statistics(visitor, job) for job in jobs))
+        statistics = await asyncio.gather(
+            *(self._statistics(visitor, job_id, job) for job_id, job in zip((first, second), jobs, strict=True))
+        )
         top = max(map(charts.highest_cost, statistics)) * _ROOM or None
         sizes = {size for job in jobs for size in job.spec.batch_sizes}
         pairs = list(zip(jobs, statistics, strict=True))
@@ -310,11 +312,11 @@ class Reader:
             return None
         return found
 
-    async def _statistics(self, visitor: Visitor, job: v1.Job) -> v1.JobStatistics:
+    async def _statistics(self, visitor: Visitor, job_id: str, job: v1.Job) -> v1.JobStatistics:
         """The figures of a job, with at most `_MARKS` buckets if it has too many trials to show each one."""
 
         async def ask(num_buckets: int) -> v1.JobStatistics:
-            request = v1.GetJobStatisticsRequest(job_id=job.spec.job_id, num_buckets=num_buckets, with_excluded=True)
+            request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=num_buckets, with_excluded=True)
             answer: v1.GetJobStatisticsResponse = await self._call(
                 visitor, lambda link: link.reader.GetJobStatistics, request
             )

@@ -125,7 +125,6 @@ class Walker:
         self.made: Counter[str] = Counter()
         self.trace: list[str] = []
         self.failure: str | None = None
-        self._stopped: set[tuple[str, int, int]] = set()
         self._start()
 
     def _start(self, spec: v1.JobSpec | None = None) -> None:
@@ -411,15 +410,9 @@ class Walker:
     def delete(self) -> None:
         job = self.spec.job_id
         running = [trial for trial in self._all if trial.running]
-        live = [trial for trial in self._all if trial.running or trial.reason in ("PREEMPTED", "LOST")]
-        self._stopped |= {(job, trial.number, trial.size) for trial in live}
         gone = self.calls.delete(job)
         same(gone.num_stopped_trials, len(running), "stopped trials")
         self._refused("NOT_FOUND", self.calls.job, job)
         for trial in self._all[-5:]:
-            # Those of an earlier job of this id are remembered as well.
-            if (job, trial.number, trial.size) in self._stopped:
-                same(self.calls.beat(self._id(trial)).stop_train, True, "a deleted job's trial stops")
-            else:
-                self._refused("NOT_FOUND", self.calls.beat, self._id(trial))
+            same(self.calls.beat(self._id(trial)).end_reason, END["JOB_DELETED"], "a deleted job's trial stops")
         self._start(self.spec if self.rng.random() < 0.5 else None)

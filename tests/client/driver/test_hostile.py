@@ -39,8 +39,8 @@ def test_texts_of_the_server_reach_a_command_without_controls(runs: Runs, server
 @pytest.mark.parametrize(
     ("behaviour", "word"),
     [
-        (changed("a foreign batch size", "GetNextBatchSize", setting("trial.id", batch_size=48)), "48"),
-        (changed("another job", "RegisterJob", setting("job.spec", target_metric=0.1)), "target_metric"),
+        (changed("a foreign batch size", "GetNextBatchSize", setting("trial", batch_size=48)), "48"),
+        (changed("another job", "RegisterJob", setting("job.spec.target", value=0.1)), "target"),
         (changed("another trial", "EndTrial", setting("trial.id", trial_number=7)), "EndTrial"),
         (changed("no time", "GetNextBatchSize", setting("trial.start_time", seconds=2**62)), "start_time"),
     ],

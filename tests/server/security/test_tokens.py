@@ -409,7 +409,8 @@ def test_revoked_token_ends_streams(guarded: LiveServer, file: Path) -> None:
     assert next(states).job.num_trials == 1
     main(["token", "revoke", "--tokens", str(file), made.id])
     wait_until(lambda: not gets_in(guarded, leaving))
-    guarded.trainer.GetNextBatchSize(ask, metadata=bearing(admin))
+    another = v1.GetNextBatchSizeRequest(job_id="team-a-1", launch_id=new_id())
+    guarded.trainer.GetNextBatchSize(another, metadata=bearing(admin))
     messages.put(v1.StreamResultsRequest(result=result(trial, 2.0, metric=0.1, epoch=2)))
     for answers in (states, stream):
         with refused() as refusal:
