@@ -424,6 +424,7 @@ v1::Job Client::readmit_batch_size(const std::string& job_id, int batch_size) {
   v1::ReadmitBatchSizeRequest request;
   request.set_job_id(job_id);
   request.set_batch_size(batch_size);
+  request.set_request_id(new_id());
   return call(&v1::JobControl::Stub::ReadmitBatchSize, request).job();
 }
 

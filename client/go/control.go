@@ -40,8 +40,9 @@ func (c *Client) SetPinnedBatchSize(ctx context.Context, jobID string, batchSize
 
 // ReadmitBatchSize readmits a batch size to the search: its failures, its memory and its pruning no longer count.
 func (c *Client) ReadmitBatchSize(ctx context.Context, jobID string, batchSize int) (*v1.Job, error) {
+	request := &v1.ReadmitBatchSizeRequest{JobId: jobID, BatchSize: int32(batchSize), RequestId: NewID()}
 	return c.control(ctx, func(ctx context.Context) (hasJob, error) {
-		return c.Control.ReadmitBatchSize(ctx, &v1.ReadmitBatchSizeRequest{JobId: jobID, BatchSize: int32(batchSize)})
+		return c.Control.ReadmitBatchSize(ctx, request)
 	})
 }
 

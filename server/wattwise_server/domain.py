@@ -520,6 +520,7 @@ class Job:
         pinned: The batch size that every launch gets, whatever its status and even if it is banned.
         reset_request_id: The id of the request that reset the search last; empty: none.
         baseline_request_id: The id of the newest request of a baseline; empty: none.
+        readmit_request_id: The id of the newest request that readmitted a batch size; empty: none.
         baseline_requested: Whether one of the next launches gets the default batch size.
         baseline_every: One of so many launches gets the default batch size, because a person has asked for it; 0: none.
         warnings: What looks wrong about its trials, at most one for each reason, the newest last.
@@ -542,6 +543,7 @@ class Job:
     pinned: int | None = None
     reset_request_id: str = ""
     baseline_request_id: str = ""
+    readmit_request_id: str = ""
     baseline_requested: bool = False
     baseline_every: int = 0
     warnings: tuple[TrialWarning, ...] = ()

@@ -224,7 +224,8 @@ class Replay:
         return details
 
     async def _do_delete(self, _args: Mapping[str, Any]) -> Message:
-        request = v1.DeleteJobRequest(job_id=self._spec.job_id)
+        known: v1.GetJobResponse = await self._server.call("GetJob", v1.GetJobRequest(job_id=self._spec.job_id))
+        request = v1.DeleteJobRequest(job_id=self._spec.job_id, create_time=known.job.create_time)
         job: v1.Job = (await self._server.call("DeleteJob", request)).job
         return job
 
@@ -252,7 +253,9 @@ class Replay:
         return await self._job_after("SetPinnedBatchSize", v1.SetPinnedBatchSizeRequest(**self._on_job(args)))
 
     async def _do_readmit(self, args: Mapping[str, Any]) -> Message:
-        return await self._job_after("ReadmitBatchSize", v1.ReadmitBatchSizeRequest(**self._on_job(args)))
+        return await self._job_after(
+            "ReadmitBatchSize", v1.ReadmitBatchSizeRequest(**self._on_job(args), request_id=new_id())
+        )
 
     async def _do_pause(self, args: Mapping[str, Any]) -> Message:
         return await self._job_after("SetJobPaused", v1.SetJobPausedRequest(**self._on_job(args)))

@@ -143,6 +143,7 @@ Answer Steps::delete_job(const YAML::Node& args) {
   check_keys(args, {});
   v1::DeleteJobRequest request;
   request.set_job_id(spec_.job_id());
+  *request.mutable_create_time() = client_.get_job(spec_.job_id()).job().create_time();
   return answer(client_.call(&v1::JobControl::Stub::DeleteJob, request).job());
 }
 

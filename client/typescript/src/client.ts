@@ -38,6 +38,7 @@ import {
   type GetJobResponse,
   type GetTrialResponse,
   type JobListing,
+  JobOrder,
   ListJobsRequest,
   ListMeasurementsRequest,
   ListTrialsRequest,
@@ -360,9 +361,20 @@ export class Client implements TrialCalls {
     } while (request.pageToken);
   }
 
-  /** Deletes a job with its trials. Running trials are stopped. A missing job is an error unless `allowMissing` is set. */
-  deleteJob(jobId: string, options?: CallOptions & { allowMissing?: boolean }): Promise<DeleteJobResponse> {
-    const request = { jobId, allowMissing: options?.allowMissing ?? false };
+  /**
+   * Deletes a job with its trials. Running trials are stopped. A missing job is an error unless `allowMissing` is set. A job
+   * that was not registered at `createTime`, by default that of the job at the call, counts as missing.
+   */
+  async deleteJob(
+    jobId: string,
+    options?: CallOptions & { allowMissing?: boolean; createTime?: Date },
+  ): Promise<DeleteJobResponse> {
+    const request = { jobId, allowMissing: options?.allowMissing ?? false, createTime: options?.createTime };
+    if (!request.createTime) {
+      const filter = ListJobsRequest.fromPartial({ jobIdPrefix: jobId, order: JobOrder.JOB_ORDER_ID, pageSize: 1 });
+      const { job } = (await this.#call(READER, (stub) => stub.listJobs, filter, options)).jobs[0] ?? {};
+      if (job?.spec?.jobId === jobId) request.createTime = job.createTime;
+    }
     return this.#call(CONTROL, (stub) => stub.deleteJob, request, options);
   }
 
@@ -391,7 +403,8 @@ export class Client implements TrialCalls {
 
   /** Readmits a batch size to the search: its failures, its memory and its pruning no longer count. */
   async readmitBatchSize(jobId: string, batchSize: number, options?: CallOptions): Promise<Job> {
-    const answer = await this.#call(CONTROL, (stub) => stub.readmitBatchSize, { jobId, batchSize }, options);
+    const request = { jobId, batchSize, requestId: randomUUID() };
+    const answer = await this.#call(CONTROL, (stub) => stub.readmitBatchSize, request, options);
     return present(answer.job, "job");
   }
 

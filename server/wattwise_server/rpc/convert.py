@@ -462,7 +462,7 @@ def required(request: v1.SetTrialExcludedRequest | v1.SetJobPausedRequest, field
     return bool(getattr(request, field))
 
 
-def request_id(request: v1.ResetJobRequest | v1.RequestBaselineRequest) -> str:
+def request_id(request: v1.ResetJobRequest | v1.RequestBaselineRequest | v1.ReadmitBatchSizeRequest) -> str:
     """The id by which a retry is recognized.
 
     Raises:
@@ -474,6 +474,21 @@ def request_id(request: v1.ResetJobRequest | v1.RequestBaselineRequest) -> str:
     if fault_of_id := identifier_fault(request.request_id):
         raise InvalidRequestError(Violation("request_id", fault_of_id))
     return request.request_id
+
+
+def create_time(request: v1.DeleteJobRequest) -> datetime | None:
+    """When the job to delete was registered; None if that does not matter.
+
+    Raises:
+        InvalidRequestError: it is no time.
+    """
+    if not request.HasField("create_time"):
+        return None
+    faults: list[Violation] = []
+    time = _time(request.create_time, "create_time", faults)
+    if faults:
+        raise InvalidRequestError(*faults)
+    return time
 
 
 def num_buckets(request: v1.GetJobStatisticsRequest) -> int:

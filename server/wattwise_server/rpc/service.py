@@ -265,7 +265,7 @@ class JobControlService(v1.JobControlServicer):
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
         """Deletes a job."""
         try:
-            job, num_stopped = await self._administration.delete_job(request.job_id)
+            job, num_stopped = await self._administration.delete_job(request.job_id, convert.create_time(request))
         except JobNotFoundError:
             if not request.allow_missing:
                 raise
@@ -310,7 +310,7 @@ class JobControlService(v1.JobControlServicer):
         self, request: v1.ReadmitBatchSizeRequest, context: Context
     ) -> v1.ReadmitBatchSizeResponse:
         """Readmits a batch size to the search."""
-        job = await self._control.readmit(request.job_id, request.batch_size)
+        job = await self._control.readmit(request.job_id, request.batch_size, convert.request_id(request))
         return v1.ReadmitBatchSizeResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetJobPaused(self, request: v1.SetJobPausedRequest, context: Context) -> v1.SetJobPausedResponse:

@@ -110,6 +110,7 @@ _JOB_STATE = (
     "baseline_every",
     "reset_request_id",
     "baseline_request_id",
+    "readmit_request_id",
     "warnings",
 )
 _SEARCH = (
@@ -337,6 +338,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
         job.baseline_every,
         job.reset_request_id,
         job.baseline_request_id,
+        job.readmit_request_id,
         _warnings(job.warnings),
     )
 
@@ -527,6 +529,7 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         baseline_every=row["baseline_every"],
         reset_request_id=row["reset_request_id"],
         baseline_request_id=row["baseline_request_id"],
+        readmit_request_id=row["readmit_request_id"],
         warnings=_read_warnings(row),
     )
 

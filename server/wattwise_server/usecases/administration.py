@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -188,14 +189,20 @@ class Administration:
         return await self._store.history(wanted, after, limit)
 
     @retried
-    async def delete_job(self, job_id: str) -> tuple[Job, int]:
+    async def delete_job(self, job_id: str, create_time: datetime | None = None) -> tuple[Job, int]:
         """Deletes a job; returns its last state, and the number of its running trials, which will be stopped.
+
+        Args:
+            job_id: The job.
+            create_time: When it was registered: another one of its id counts as missing. None: any.
 
         Raises:
             JobNotFoundError: there is no such job.
         """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
+            if create_time is not None and _milliseconds(create_time) != _milliseconds(job.create_time):
+                raise JobNotFoundError(job_id)
             return job, len(self._lifecycle.delete(tx, job))
 
     async def preview(self, job_id: str) -> Preview:
@@ -272,6 +279,11 @@ class Administration:
                 await changes.wait()
                 job_ids, others = changes.take()
                 yield sorted(job_ids), others
+
+
+def _milliseconds(time: datetime) -> datetime:
+    """A time without what some languages cannot send back."""
+    return time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
 def _preview(job: Job) -> Preview:

@@ -110,6 +110,19 @@ def test_lists_go_through_all_pages(grpc_addr: str) -> None:
         assert not list(client.list_trials(ids[0], batch_size=8))
 
 
+def test_deleting_a_job_by_its_registration(grpc_addr: str) -> None:
+    """A job that was registered with the id since is not deleted; without a time, today's job is."""
+    with Client(grpc_addr) as client:
+        job_id = _registered(client)
+        job = client.get_job(job_id).job
+        client.delete_job(job_id)
+        client.register_job(job.spec)
+        with pytest.raises(JobNotFoundError):
+            client.delete_job(job_id, create_time=job.create_time)
+        assert not client.delete_job(job_id, create_time=job.create_time, allow_missing=True).HasField("job")
+        assert client.delete_job(job_id).job.spec.job_id == job_id
+
+
 def test_watching_a_job(grpc_addr: str) -> None:
     """A watch yields the current state, then every change, and raises when the job is deleted."""
     with Client(grpc_addr) as client:

@@ -136,7 +136,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.SetBatchSizeBannedRequest(job_id=BASE, batch_size=8, banned=False),
         v1.SetPinnedBatchSizeRequest(job_id=BASE, batch_size=8),
         v1.SetPinnedBatchSizeRequest(job_id=BASE),
-        v1.ReadmitBatchSizeRequest(job_id=BASE, batch_size=8),
+        v1.ReadmitBatchSizeRequest(job_id=BASE, batch_size=8, request_id=new_id()),
         v1.SetJobPausedRequest(job_id=BASE, paused=True),
         v1.RequestBaselineRequest(job_id=BASE, request_id=new_id()),
         v1.SetBaselineEveryRequest(job_id=BASE, every=3),

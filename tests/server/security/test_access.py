@@ -95,7 +95,7 @@ OF_CONTROLS: dict[str, Request] = {
     "SetTrialExcluded": lambda job_id: v1.SetTrialExcludedRequest(trial=trial(job_id), excluded=False),
     "SetBatchSizeBanned": lambda job_id: v1.SetBatchSizeBannedRequest(job_id=job_id, batch_size=16, banned=False),
     "SetPinnedBatchSize": lambda job_id: v1.SetPinnedBatchSizeRequest(job_id=job_id),
-    "ReadmitBatchSize": lambda job_id: v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=16),
+    "ReadmitBatchSize": lambda job_id: v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=16, request_id=new_id()),
     "SetJobPaused": lambda job_id: v1.SetJobPausedRequest(job_id=job_id, paused=False),
     "SetBaselineEvery": lambda job_id: v1.SetBaselineEveryRequest(job_id=job_id, every=0),
     "RequestBaseline": lambda job_id: v1.RequestBaselineRequest(job_id=job_id, request_id=new_id()),

@@ -373,6 +373,29 @@ def test_deleted_id_can_be_registered_again(grpc_stub: Stub, admin: PeopleStub) 
     assert len(admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials) == 1
 
 
+def test_deletion_names_the_job_by_its_registration(grpc_stub: Stub, admin: PeopleStub) -> None:
+    """A late retry does not delete a job that was registered with the id since: it finds none."""
+    job = Trainer(grpc_stub)
+    first = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.create_time
+    delete = v1.DeleteJobRequest(job_id=job.job_id, create_time=first)
+    assert admin.DeleteJob(delete).job.create_time == first
+    assert grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec)).created
+    with refused() as refusal:
+        admin.DeleteJob(delete)
+    assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+    delete.allow_missing = True
+    assert not admin.DeleteJob(delete).HasField("job")
+    second = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.create_time
+    assert second != first
+    delete.create_time.seconds = 10**15
+    with refused() as refusal:
+        admin.DeleteJob(delete)
+    assert list(refusal.faults) == ["create_time"]
+    second.FromMilliseconds(second.ToMilliseconds())
+    delete.create_time.CopyFrom(second)
+    assert admin.DeleteJob(delete).HasField("job")
+
+
 async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) -> None:
     """Of a running trial the cost is the newest and the bound today's; an ended trial keeps those it ended with."""
     site = Site(tmp_path / "site.db")

@@ -61,7 +61,8 @@ def pin(admin: PeopleStub, job: Trainer, batch_size: int | None) -> v1.SetPinned
 
 def readmit(admin: PeopleStub, job: Trainer, batch_size: int) -> v1.ReadmitBatchSizeResponse:
     """Readmit a batch size."""
-    return admin.ReadmitBatchSize(v1.ReadmitBatchSizeRequest(job_id=job.job_id, batch_size=batch_size))
+    request = v1.ReadmitBatchSizeRequest(job_id=job.job_id, batch_size=batch_size, request_id=new_id())
+    return admin.ReadmitBatchSize(request)
 
 
 def statuses(known: Known) -> dict[int, str]:
@@ -348,6 +349,19 @@ def test_late_retries_change_nothing(server: LiveServer) -> None:
     assert server.admin.ResetJob(reset).job.reset_after == 2
 
 
+def test_late_retry_of_a_readmission_forgives_no_later_failure(server: LiveServer) -> None:
+    """The newest request that readmitted a batch size again changes nothing, also one that found nothing to readmit."""
+    job = Trainer(server.trainer)
+    pin(server.admin, job, 16)
+    for name in ("early", "late"):
+        request = v1.ReadmitBatchSizeRequest(job_id=job.job_id, batch_size=16, request_id=name)
+        assert statuses(server.admin.ReadmitBatchSize(request)) == {16: "PINNED"}
+        job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
+        server.kill()
+        server.start()
+        assert statuses(server.admin.ReadmitBatchSize(request))[16] == "PINNED OUT_OF_MEMORY"
+
+
 def test_late_retry_of_a_baseline_that_waited_already(server: LiveServer) -> None:
     """The id of a request that found a baseline waiting is remembered too: its retry requests no second one."""
     job = Trainer(server.trainer)
@@ -379,6 +393,8 @@ def test_request_of_a_baseline_and_its_schedule_are_independent(
         (lambda admin, job_id: admin.ResetJob(v1.ResetJobRequest(job_id=job_id)), "request_id"),
         (lambda admin, job_id: admin.ResetJob(v1.ResetJobRequest(job_id=job_id, request_id="x" * 201)), "request_id"),
         (lambda admin, job_id: admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job_id)), "request_id"),
+        (lambda admin, job_id: admin.ReadmitBatchSize(
+            v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=16)), "request_id"),
         (lambda admin, job_id: admin.SetBaselineEvery(v1.SetBaselineEveryRequest(job_id=job_id)), "every"),
         (lambda admin, job_id: admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job_id)), "paused"),
         (lambda admin, job_id: admin.SetTrialExcluded(
@@ -537,7 +553,9 @@ def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStu
             v1.SetBatchSizeBannedRequest(job_id="unknown", batch_size=8, banned=True)
         ),
         lambda admin: admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id="unknown")),
-        lambda admin: admin.ReadmitBatchSize(v1.ReadmitBatchSizeRequest(job_id="unknown", batch_size=8)),
+        lambda admin: admin.ReadmitBatchSize(
+            v1.ReadmitBatchSizeRequest(job_id="unknown", batch_size=8, request_id=new_id())
+        ),
         lambda admin: admin.SetJobPaused(v1.SetJobPausedRequest(job_id="unknown", paused=True)),
         lambda admin: admin.RequestBaseline(v1.RequestBaselineRequest(job_id="unknown", request_id=new_id())),
         lambda admin: admin.SetBaselineEvery(v1.SetBaselineEveryRequest(job_id="unknown", every=2)),
@@ -612,7 +630,7 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
         ("batch size unbanned", 8, None): lambda: control.set_banned("j", 8, banned=False),
         ("batch size pinned", 32, None): lambda: control.pin("j", 32),
         ("batch size unpinned", 32, None): lambda: control.unpin("j"),
-        ("batch size readmitted", 16, None): lambda: control.readmit("j", 16),
+        ("batch size readmitted", 16, None): lambda: control.readmit("j", 16, new_id()),
         ("paused", None, None): lambda: control.set_paused("j", paused=True),
         ("resumed", None, None): lambda: control.set_paused("j", paused=False),
         ("baseline requested", 16, None): lambda: control.request_baseline("j", new_id()),

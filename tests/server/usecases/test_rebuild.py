@@ -7,7 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ async def change_batch_size(control: Control, size: int, rng: random.Random) -> 
     if rng.random() < 0.6:
         await control.set_banned("j", size, banned=rng.random() < 0.5)
     else:
-        await control.readmit("j", size)
+        await control.readmit("j", size, new_id())
 
 
 POLICIES = ["knowledge_gradient", "pruning_gts", "gts"]
@@ -191,8 +191,8 @@ def test_rebuild_without_changes_reproduces_the_search(tmp_path: Path, policy: s
         lambda control: control.set_paused("j", paused=True),
         lambda control: control.set_banned("j", 64, banned=True),
         lambda control: control.pin("j", 16),
-        lambda control: control.readmit("j", 8),
-        lambda control: control.request_baseline("j", new_id()),
+        lambda control: control.readmit("j", 8, "same"),
+        lambda control: control.request_baseline("j", "same"),
         lambda control: control.set_policy("j", {"policy": "gts"}),
     ],
 )
@@ -212,6 +212,34 @@ def test_change_without_effect_writes_nothing(tmp_path: Path, change: Callable[[
             assert await site.job() is before
             async with site.store.transaction("j") as tx:
                 assert len(await tx.events()) == before.num_events
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda control, name: control.readmit("j", 8, name),
+        lambda control, name: control.request_baseline("j", name),
+    ],
+)
+def test_request_without_effect_saves_its_id_alone(
+    tmp_path: Path, change: Callable[[Control, str], Awaitable[Job]]
+) -> None:
+    """Another request for what is already so is no event, and nothing but its id is saved."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.register()
+            await change(site.control, "one")
+            before = await site.job()
+            after = await change(site.control, "another")
+            assert after == await site.job()
+            different = [each.name for each in fields(Job) if getattr(before, each.name) != getattr(after, each.name)]
+            assert len(different) == 1
+            assert different[0].endswith("_request_id")
+            assert getattr(after, different[0]) == "another"
 
     asyncio.run(run())
 

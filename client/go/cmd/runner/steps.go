@@ -217,9 +217,14 @@ func (s *steps) delete(ctx context.Context, args fields) (proto.Message, error) 
 	if err := checkKeys(args); err != nil {
 		return nil, err
 	}
+	known, err := s.client.GetJob(ctx, s.spec.GetJobId())
+	if err != nil {
+		return nil, err
+	}
+	request := &v1.DeleteJobRequest{JobId: s.spec.GetJobId(), CreateTime: known.GetJob().GetCreateTime()}
 	var response *v1.DeleteJobResponse
-	err := s.client.Retrying(ctx, func(ctx context.Context) (err error) {
-		response, err = s.client.Control.DeleteJob(ctx, &v1.DeleteJobRequest{JobId: s.spec.GetJobId()})
+	err = s.client.Retrying(ctx, func(ctx context.Context) (err error) {
+		response, err = s.client.Control.DeleteJob(ctx, request)
 		return err
 	})
 	return response.GetJob(), err

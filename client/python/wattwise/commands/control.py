@@ -169,7 +169,7 @@ def _outlook(job: v1.Job, details: v1.JobDetails) -> str:
 
 
 def _reset(client: Client, args: argparse.Namespace) -> int:
-    before = _before_reset(client, args.job_id)
+    before = _known(client, args.job_id)
     trials = "trial" if before.num_trials == 1 else "trials"
 
     def question() -> str:
@@ -187,7 +187,7 @@ def _reset(client: Client, args: argparse.Namespace) -> int:
     return _answer(args, answer, f"Reset {args.job_id}: its search begins again, {without}.{_withdrawn(before, job)}")
 
 
-def _before_reset(client: Client, job_id: str) -> v1.Job:
+def _known(client: Client, job_id: str) -> v1.Job:
     """The job; of one whose search this server cannot read, which a reset is for, only what lists have."""
     try:
         return client.get_job(job_id).job
@@ -286,12 +286,14 @@ def _set_policy(client: Client, args: argparse.Namespace) -> int:
 
 
 def _delete(client: Client, args: argparse.Namespace) -> int:
+    before = _known(client, args.job_id)
+
     def question() -> str:
-        return f"Delete {args.job_id} and its {client.get_job(args.job_id).job.num_trials} trials?"
+        return f"Delete {args.job_id} and its {before.num_trials} trials?"
 
     if (status := refusal(args, "wattwise jobs delete", f"delete {args.job_id}", question)) is not None:
         return status
-    response = client.delete_job(args.job_id)
+    response = client.delete_job(args.job_id, create_time=before.create_time)
     if args.json:
         print_json(plain(response))
     else:

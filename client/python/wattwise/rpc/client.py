@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise import v1
 from wattwise.errors import InvalidJobSpecError, InvalidResultError, JobDiffersError, Violation, log
@@ -503,12 +504,19 @@ class Client:
             yield from page.measurements
 
     def delete_job(
-        self, job_id: str, *, allow_missing: bool = False, timeout: float | None = None
+        self,
+        job_id: str,
+        *,
+        create_time: Timestamp | None = None,
+        allow_missing: bool = False,
+        timeout: float | None = None,
     ) -> v1.DeleteJobResponse:
-        """Deletes a job and its trials; running trials are stopped.
+        """Deletes a job and its trials; running trials are stopped. A retry never deletes a job registered since.
 
         Args:
             job_id: the job.
+            create_time: when the job was registered, see `Job.create_time`: another one counts as not registered. None
+                reads it first.
             allow_missing: whether a job that is not registered is no error.
             timeout: seconds; None is the client's.
 
@@ -516,7 +524,13 @@ class Client:
             JobNotFoundError: unless `allow_missing`, if the job is not registered, or if the first attempt deleted it
                 and a retry followed.
         """
-        request = v1.DeleteJobRequest(job_id=job_id, allow_missing=allow_missing)
+        if create_time is None:
+            # A list has also jobs whose search the server cannot read.
+            listed = self.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, page_size=1, timeout=timeout)
+            listing = next(listed, None)
+            if listing is not None and listing.job.spec.job_id == job_id:
+                create_time = listing.job.create_time
+        request = v1.DeleteJobRequest(job_id=job_id, allow_missing=allow_missing, create_time=create_time)
         return self._call(lambda link: link.control.DeleteJob, request, timeout)
 
     def reset_job(
@@ -589,20 +603,21 @@ class Client:
         return self._about(lambda link: link.control.SetPinnedBatchSize, request, timeout)
 
     def readmit_batch_size(
-        self, job_id: str, batch_size: int, *, timeout: float | None = None
+        self, job_id: str, batch_size: int, *, request_id: str | None = None, timeout: float | None = None
     ) -> v1.ReadmitBatchSizeResponse:
         """Readmits a batch size to the search: its failures, its memory and its pruning no longer count.
 
         Args:
             job_id: the job.
             batch_size: one of its batch sizes.
+            request_id: the id of the request: the same id again changes nothing; None generates one for this call.
             timeout: seconds; None is the client's.
 
         Raises:
             InvalidRequestError: if the job has no such batch size.
             JobNotFoundError: if the job is not registered.
         """
-        request = v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=batch_size)
+        request = v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=batch_size, request_id=request_id or new_id())
         return self._about(lambda link: link.control.ReadmitBatchSize, request, timeout)
 
     def set_job_paused(self, job_id: str, *, paused: bool, timeout: float | None = None) -> v1.SetJobPausedResponse:

@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from wattwise.v1 import job_pb2 as wattwise_dot_v1_dot_job__pb2
 from wattwise.v1 import trial_pb2 as wattwise_dot_v1_dot_trial__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwattwise/v1/job_control.proto\x12\x0bwattwise.v1\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"9\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rallow_missing\x18\x02 \x01(\x08\"N\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12\x1a\n\x12num_stopped_trials\x18\x02 \x01(\x05\"5\n\x0fResetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"[\n\x10ResetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"b\n\x17SetTrialExcludedRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x15\n\x08\x65xcluded\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x0b\n\t_excluded\"\x86\x01\n\x18SetTrialExcludedResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x03 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"_\n\x19SetBatchSizeBannedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12\x13\n\x06\x62\x61nned\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_banned\"e\n\x1aSetBatchSizeBannedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"S\n\x19SetPinnedBatchSizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x17\n\nbatch_size\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\r\n\x0b_batch_size\"e\n\x1aSetPinnedBatchSizeResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"=\n\x17ReadmitBatchSizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\"c\n\x18ReadmitBatchSizeResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"E\n\x13SetJobPausedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x13\n\x06paused\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_paused\"_\n\x14SetJobPausedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"<\n\x16RequestBaselineRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"b\n\x17RequestBaselineResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"G\n\x17SetBaselineEveryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\x05\x65very\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_every\"c\n\x18SetBaselineEveryResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"N\n\x13SetJobPolicyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\'\n\x06policy\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.PolicySpec\"_\n\x14SetJobPolicyResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails2\x9a\x07\n\nJobControl\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12G\n\x08ResetJob\x12\x1c.wattwise.v1.ResetJobRequest\x1a\x1d.wattwise.v1.ResetJobResponse\x12_\n\x10SetTrialExcluded\x12$.wattwise.v1.SetTrialExcludedRequest\x1a%.wattwise.v1.SetTrialExcludedResponse\x12\x65\n\x12SetBatchSizeBanned\x12&.wattwise.v1.SetBatchSizeBannedRequest\x1a\'.wattwise.v1.SetBatchSizeBannedResponse\x12\x65\n\x12SetPinnedBatchSize\x12&.wattwise.v1.SetPinnedBatchSizeRequest\x1a\'.wattwise.v1.SetPinnedBatchSizeResponse\x12_\n\x10ReadmitBatchSize\x12$.wattwise.v1.ReadmitBatchSizeRequest\x1a%.wattwise.v1.ReadmitBatchSizeResponse\x12S\n\x0cSetJobPaused\x12 .wattwise.v1.SetJobPausedRequest\x1a!.wattwise.v1.SetJobPausedResponse\x12\\\n\x0fRequestBaseline\x12#.wattwise.v1.RequestBaselineRequest\x1a$.wattwise.v1.RequestBaselineResponse\x12_\n\x10SetBaselineEvery\x12$.wattwise.v1.SetBaselineEveryRequest\x1a%.wattwise.v1.SetBaselineEveryResponse\x12S\n\x0cSetJobPolicy\x12 .wattwise.v1.SetJobPolicyRequest\x1a!.wattwise.v1.SetJobPolicyResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwattwise/v1/job_control.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"j\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rallow_missing\x18\x02 \x01(\x08\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"N\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12\x1a\n\x12num_stopped_trials\x18\x02 \x01(\x05\"5\n\x0fResetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"[\n\x10ResetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"b\n\x17SetTrialExcludedRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x15\n\x08\x65xcluded\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x0b\n\t_excluded\"\x86\x01\n\x18SetTrialExcludedResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x03 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"_\n\x19SetBatchSizeBannedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12\x13\n\x06\x62\x61nned\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_banned\"e\n\x1aSetBatchSizeBannedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"S\n\x19SetPinnedBatchSizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x17\n\nbatch_size\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\r\n\x0b_batch_size\"e\n\x1aSetPinnedBatchSizeResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"Q\n\x17ReadmitBatchSizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"c\n\x18ReadmitBatchSizeResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"E\n\x13SetJobPausedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x13\n\x06paused\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_paused\"_\n\x14SetJobPausedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"<\n\x16RequestBaselineRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"b\n\x17RequestBaselineResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"G\n\x17SetBaselineEveryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\x05\x65very\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_every\"c\n\x18SetBaselineEveryResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails\"N\n\x13SetJobPolicyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\'\n\x06policy\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.PolicySpec\"_\n\x14SetJobPolicyResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12(\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x17.wattwise.v1.JobDetails2\x9a\x07\n\nJobControl\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12G\n\x08ResetJob\x12\x1c.wattwise.v1.ResetJobRequest\x1a\x1d.wattwise.v1.ResetJobResponse\x12_\n\x10SetTrialExcluded\x12$.wattwise.v1.SetTrialExcludedRequest\x1a%.wattwise.v1.SetTrialExcludedResponse\x12\x65\n\x12SetBatchSizeBanned\x12&.wattwise.v1.SetBatchSizeBannedRequest\x1a\'.wattwise.v1.SetBatchSizeBannedResponse\x12\x65\n\x12SetPinnedBatchSize\x12&.wattwise.v1.SetPinnedBatchSizeRequest\x1a\'.wattwise.v1.SetPinnedBatchSizeResponse\x12_\n\x10ReadmitBatchSize\x12$.wattwise.v1.ReadmitBatchSizeRequest\x1a%.wattwise.v1.ReadmitBatchSizeResponse\x12S\n\x0cSetJobPaused\x12 .wattwise.v1.SetJobPausedRequest\x1a!.wattwise.v1.SetJobPausedResponse\x12\\\n\x0fRequestBaseline\x12#.wattwise.v1.RequestBaselineRequest\x1a$.wattwise.v1.RequestBaselineResponse\x12_\n\x10SetBaselineEvery\x12$.wattwise.v1.SetBaselineEveryRequest\x1a%.wattwise.v1.SetBaselineEveryResponse\x12S\n\x0cSetJobPolicy\x12 .wattwise.v1.SetJobPolicyRequest\x1a!.wattwise.v1.SetJobPolicyResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,46 +35,46 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wattwise.v1.job_control_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'P\001Z\013wattwise/v1'
-  _globals['_DELETEJOBREQUEST']._serialized_start=94
-  _globals['_DELETEJOBREQUEST']._serialized_end=151
-  _globals['_DELETEJOBRESPONSE']._serialized_start=153
-  _globals['_DELETEJOBRESPONSE']._serialized_end=231
-  _globals['_RESETJOBREQUEST']._serialized_start=233
-  _globals['_RESETJOBREQUEST']._serialized_end=286
-  _globals['_RESETJOBRESPONSE']._serialized_start=288
-  _globals['_RESETJOBRESPONSE']._serialized_end=379
-  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_start=381
-  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_end=479
-  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_start=482
-  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_end=616
-  _globals['_SETBATCHSIZEBANNEDREQUEST']._serialized_start=618
-  _globals['_SETBATCHSIZEBANNEDREQUEST']._serialized_end=713
-  _globals['_SETBATCHSIZEBANNEDRESPONSE']._serialized_start=715
-  _globals['_SETBATCHSIZEBANNEDRESPONSE']._serialized_end=816
-  _globals['_SETPINNEDBATCHSIZEREQUEST']._serialized_start=818
-  _globals['_SETPINNEDBATCHSIZEREQUEST']._serialized_end=901
-  _globals['_SETPINNEDBATCHSIZERESPONSE']._serialized_start=903
-  _globals['_SETPINNEDBATCHSIZERESPONSE']._serialized_end=1004
-  _globals['_READMITBATCHSIZEREQUEST']._serialized_start=1006
-  _globals['_READMITBATCHSIZEREQUEST']._serialized_end=1067
-  _globals['_READMITBATCHSIZERESPONSE']._serialized_start=1069
-  _globals['_READMITBATCHSIZERESPONSE']._serialized_end=1168
-  _globals['_SETJOBPAUSEDREQUEST']._serialized_start=1170
-  _globals['_SETJOBPAUSEDREQUEST']._serialized_end=1239
-  _globals['_SETJOBPAUSEDRESPONSE']._serialized_start=1241
-  _globals['_SETJOBPAUSEDRESPONSE']._serialized_end=1336
-  _globals['_REQUESTBASELINEREQUEST']._serialized_start=1338
-  _globals['_REQUESTBASELINEREQUEST']._serialized_end=1398
-  _globals['_REQUESTBASELINERESPONSE']._serialized_start=1400
-  _globals['_REQUESTBASELINERESPONSE']._serialized_end=1498
-  _globals['_SETBASELINEEVERYREQUEST']._serialized_start=1500
-  _globals['_SETBASELINEEVERYREQUEST']._serialized_end=1571
-  _globals['_SETBASELINEEVERYRESPONSE']._serialized_start=1573
-  _globals['_SETBASELINEEVERYRESPONSE']._serialized_end=1672
-  _globals['_SETJOBPOLICYREQUEST']._serialized_start=1674
-  _globals['_SETJOBPOLICYREQUEST']._serialized_end=1752
-  _globals['_SETJOBPOLICYRESPONSE']._serialized_start=1754
-  _globals['_SETJOBPOLICYRESPONSE']._serialized_end=1849
-  _globals['_JOBCONTROL']._serialized_start=1852
-  _globals['_JOBCONTROL']._serialized_end=2774
+  _globals['_DELETEJOBREQUEST']._serialized_start=127
+  _globals['_DELETEJOBREQUEST']._serialized_end=233
+  _globals['_DELETEJOBRESPONSE']._serialized_start=235
+  _globals['_DELETEJOBRESPONSE']._serialized_end=313
+  _globals['_RESETJOBREQUEST']._serialized_start=315
+  _globals['_RESETJOBREQUEST']._serialized_end=368
+  _globals['_RESETJOBRESPONSE']._serialized_start=370
+  _globals['_RESETJOBRESPONSE']._serialized_end=461
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_start=463
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_end=561
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_start=564
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_end=698
+  _globals['_SETBATCHSIZEBANNEDREQUEST']._serialized_start=700
+  _globals['_SETBATCHSIZEBANNEDREQUEST']._serialized_end=795
+  _globals['_SETBATCHSIZEBANNEDRESPONSE']._serialized_start=797
+  _globals['_SETBATCHSIZEBANNEDRESPONSE']._serialized_end=898
+  _globals['_SETPINNEDBATCHSIZEREQUEST']._serialized_start=900
+  _globals['_SETPINNEDBATCHSIZEREQUEST']._serialized_end=983
+  _globals['_SETPINNEDBATCHSIZERESPONSE']._serialized_start=985
+  _globals['_SETPINNEDBATCHSIZERESPONSE']._serialized_end=1086
+  _globals['_READMITBATCHSIZEREQUEST']._serialized_start=1088
+  _globals['_READMITBATCHSIZEREQUEST']._serialized_end=1169
+  _globals['_READMITBATCHSIZERESPONSE']._serialized_start=1171
+  _globals['_READMITBATCHSIZERESPONSE']._serialized_end=1270
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_start=1272
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_end=1341
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_start=1343
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_end=1438
+  _globals['_REQUESTBASELINEREQUEST']._serialized_start=1440
+  _globals['_REQUESTBASELINEREQUEST']._serialized_end=1500
+  _globals['_REQUESTBASELINERESPONSE']._serialized_start=1502
+  _globals['_REQUESTBASELINERESPONSE']._serialized_end=1600
+  _globals['_SETBASELINEEVERYREQUEST']._serialized_start=1602
+  _globals['_SETBASELINEEVERYREQUEST']._serialized_end=1673
+  _globals['_SETBASELINEEVERYRESPONSE']._serialized_start=1675
+  _globals['_SETBASELINEEVERYRESPONSE']._serialized_end=1774
+  _globals['_SETJOBPOLICYREQUEST']._serialized_start=1776
+  _globals['_SETJOBPOLICYREQUEST']._serialized_end=1854
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_start=1856
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_end=1951
+  _globals['_JOBCONTROL']._serialized_start=1954
+  _globals['_JOBCONTROL']._serialized_end=2876
 # @@protoc_insertion_point(module_scope)

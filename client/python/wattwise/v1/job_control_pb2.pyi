@@ -5,6 +5,7 @@ isort:skip_file
 
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from wattwise.v1 import job_pb2 as _job_pb2
 from wattwise.v1 import trial_pb2 as _trial_pb2
 import builtins as _builtins
@@ -26,19 +27,27 @@ class DeleteJobRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     ALLOW_MISSING_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Required. The job."""
     allow_missing: _builtins.bool
     """Unset: it is ERROR_REASON_JOB_NOT_FOUND. Whether a job that does not exist is no error, so that a retry succeeds."""
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """Unset: any job of this id. Only the job that was registered at this time is deleted, see Job.create_time; another one
+        counts as missing. Fractions of a millisecond are not compared, because not every language has them.
+        """
+
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         allow_missing: _builtins.bool = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "create_time", b"create_time", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -324,19 +333,25 @@ class ReadmitBatchSizeRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Required. The job."""
     batch_size: _builtins.int
     """Required. One of the job's batch sizes; 0 is refused."""
+    request_id: _builtins.str
+    """Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request
+    of this kind again changes nothing, so that a late retry does not undo what has failed since. At most 200 characters.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         batch_size: _builtins.int = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,8 +98,8 @@ class JobControlServicer(object):
     def DeleteJob(self, request, context):
         """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
         decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-        numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
-        allow_missing.
+        numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
+        job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,8 +150,8 @@ class JobControlServicer(object):
         """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
         trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
         fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
-        pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
-        has no such batch size.
+        pin stay. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such
+        batch size, or without a request_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

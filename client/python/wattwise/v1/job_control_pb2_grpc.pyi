@@ -39,8 +39,8 @@ class JobControlStub:
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.DeleteJobRequest, _job_control_pb2.DeleteJobResponse]
     """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
     decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-    numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
-    allow_missing.
+    numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
+    job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
     """
     ResetJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
@@ -71,8 +71,8 @@ class JobControlStub:
     """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
     trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
     fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
-    pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
-    has no such batch size.
+    pin stay. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such
+    batch size, or without a request_id.
     """
     SetJobPaused: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
@@ -110,8 +110,8 @@ class JobControlAsyncStub(JobControlStub):
     DeleteJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.DeleteJobRequest, _job_control_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
     decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-    numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
-    allow_missing.
+    numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
+    job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
     """
     ResetJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]  # type: ignore[assignment]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
@@ -142,8 +142,8 @@ class JobControlAsyncStub(JobControlStub):
     """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
     trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
     fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
-    pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
-    has no such batch size.
+    pin stay. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such
+    batch size, or without a request_id.
     """
     SetJobPaused: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]  # type: ignore[assignment]
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
@@ -184,8 +184,8 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_control_pb2.DeleteJobResponse, _abc.Awaitable[_job_control_pb2.DeleteJobResponse]]:
         """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
         decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-        numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
-        allow_missing.
+        numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
+        job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
         """
 
     @_abc_1.abstractmethod
@@ -246,8 +246,8 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         """Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
         trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
         fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
-        pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
-        has no such batch size.
+        pin stay. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such
+        batch size, or without a request_id.
         """
 
     @_abc_1.abstractmethod

@@ -58,6 +58,7 @@ CREATE TABLE jobs (
     reset_request_id TEXT NOT NULL,         -- of the newest reset; empty: none
     baseline_requested INTEGER NOT NULL,
     baseline_request_id TEXT NOT NULL,      -- of the newest request; empty: none
+    readmit_request_id TEXT NOT NULL,       -- of the newest request that readmitted a batch size; empty: none
     baseline_every INTEGER NOT NULL,        -- 0: no regular baselines
     warnings TEXT NOT NULL                  -- JSON: [[reason, field, message, trial], ...]
 );

@@ -18,6 +18,7 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { Timestamp } from "../../google/protobuf/timestamp.js";
 import { Job, JobDetails, PolicySpec } from "./job.js";
 import { Trial, TrialId } from "./trial.js";
 
@@ -27,6 +28,11 @@ export interface DeleteJobRequest {
   jobId: string;
   /** Unset: it is ERROR_REASON_JOB_NOT_FOUND. Whether a job that does not exist is no error, so that a retry succeeds. */
   allowMissing: boolean;
+  /**
+   * Unset: any job of this id. Only the job that was registered at this time is deleted, see Job.create_time; another one
+   * counts as missing. Fractions of a millisecond are not compared, because not every language has them.
+   */
+  createTime: Date | undefined;
 }
 
 /** Response of DeleteJob. */
@@ -128,6 +134,11 @@ export interface ReadmitBatchSizeRequest {
   jobId: string;
   /** Required. One of the job's batch sizes; 0 is refused. */
   batchSize: number;
+  /**
+   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request
+   * of this kind again changes nothing, so that a late retry does not undo what has failed since. At most 200 characters.
+   */
+  requestId: string;
 }
 
 /** Response of ReadmitBatchSize. */
@@ -222,7 +233,7 @@ export interface SetJobPolicyResponse {
 }
 
 function createBaseDeleteJobRequest(): DeleteJobRequest {
-  return { jobId: "", allowMissing: false };
+  return { jobId: "", allowMissing: false, createTime: undefined };
 }
 
 export const DeleteJobRequest: MessageFns<DeleteJobRequest> = {
@@ -232,6 +243,9 @@ export const DeleteJobRequest: MessageFns<DeleteJobRequest> = {
     }
     if (message.allowMissing !== false) {
       writer.uint32(16).bool(message.allowMissing);
+    }
+    if (message.createTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.createTime), writer.uint32(26).fork()).join();
     }
     return writer;
   },
@@ -265,6 +279,14 @@ export const DeleteJobRequest: MessageFns<DeleteJobRequest> = {
             message.allowMissing = reader.bool();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.createTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -284,6 +306,7 @@ export const DeleteJobRequest: MessageFns<DeleteJobRequest> = {
     const message = createBaseDeleteJobRequest();
     message.jobId = object.jobId ?? "";
     message.allowMissing = object.allowMissing ?? false;
+    message.createTime = object.createTime ?? undefined;
     return message;
   },
 };
@@ -926,7 +949,7 @@ export const SetPinnedBatchSizeResponse: MessageFns<SetPinnedBatchSizeResponse> 
 };
 
 function createBaseReadmitBatchSizeRequest(): ReadmitBatchSizeRequest {
-  return { jobId: "", batchSize: 0 };
+  return { jobId: "", batchSize: 0, requestId: "" };
 }
 
 export const ReadmitBatchSizeRequest: MessageFns<ReadmitBatchSizeRequest> = {
@@ -936,6 +959,9 @@ export const ReadmitBatchSizeRequest: MessageFns<ReadmitBatchSizeRequest> = {
     }
     if (message.batchSize !== 0) {
       writer.uint32(16).int32(message.batchSize);
+    }
+    if (message.requestId !== "") {
+      writer.uint32(26).string(message.requestId);
     }
     return writer;
   },
@@ -969,6 +995,14 @@ export const ReadmitBatchSizeRequest: MessageFns<ReadmitBatchSizeRequest> = {
             message.batchSize = reader.int32();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.requestId = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -988,6 +1022,7 @@ export const ReadmitBatchSizeRequest: MessageFns<ReadmitBatchSizeRequest> = {
     const message = createBaseReadmitBatchSizeRequest();
     message.jobId = object.jobId ?? "";
     message.batchSize = object.batchSize ?? 0;
+    message.requestId = object.requestId ?? "";
     return message;
   },
 };
@@ -1617,8 +1652,8 @@ export const JobControlService = {
   /**
    * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
    * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-   * numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
-   * allow_missing.
+   * numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
+   * job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
    */
   deleteJob: {
     path: "/wattwise.v1.JobControl/DeleteJob" as const,
@@ -1700,8 +1735,8 @@ export const JobControlService = {
    * Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
    * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
    * fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
-   * pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
-   * has no such batch size.
+   * pin stay. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such
+   * batch size, or without a request_id.
    */
   readmitBatchSize: {
     path: "/wattwise.v1.JobControl/ReadmitBatchSize" as const,
@@ -1786,8 +1821,8 @@ export interface JobControlServer extends UntypedServiceImplementation {
   /**
    * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
    * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-   * numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
-   * allow_missing.
+   * numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
+   * job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
    */
   deleteJob: handleUnaryCall<DeleteJobRequest, DeleteJobResponse>;
   /**
@@ -1823,8 +1858,8 @@ export interface JobControlServer extends UntypedServiceImplementation {
    * Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
    * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
    * fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
-   * pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
-   * has no such batch size.
+   * pin stay. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such
+   * batch size, or without a request_id.
    */
   readmitBatchSize: handleUnaryCall<ReadmitBatchSizeRequest, ReadmitBatchSizeResponse>;
   /**
@@ -1861,8 +1896,8 @@ export interface JobControlClient extends Client {
   /**
    * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
    * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-   * numbers its trials from 1. A retry finds no job: it succeeds with allow_missing. Errors: JOB_NOT_FOUND without
-   * allow_missing.
+   * numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
+   * job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
    */
   deleteJob(
     request: DeleteJobRequest,
@@ -1968,8 +2003,8 @@ export interface JobControlClient extends Client {
    * Readmits a batch size to the search. Called by people and tools. What ruled it out no longer counts: its failures, its
    * trials that ran out of memory, and its pruning; measurements count on. That it fits into memory means that smaller ones
    * fit, too, and larger ones may be chosen again unless one of them, or one in between, ran out of memory itself. A ban and a
-   * pin stay. A retry changes nothing, unless trials have failed in between. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job
-   * has no such batch size.
+   * pin stay. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if the job has no such
+   * batch size, or without a request_id.
    */
   readmitBatchSize(
     request: ReadmitBatchSizeRequest,
@@ -2089,6 +2124,18 @@ type DeepPartial<T> = T extends bigint ? string | number | bigint
   : T extends { $case: string; value: unknown } ? { $case: T["$case"]; value?: DeepPartial<T["value"]> }
   : T extends {} ? { [K in keyof T]?: DeepPartial<T[K]> }
   : Partial<T>;
+
+function toTimestamp(date: Date): Timestamp {
+  const seconds = BigInt(Math.trunc(date.getTime() / 1_000));
+  const nanos = (date.getTime() % 1_000) * 1_000_000;
+  return { seconds, nanos };
+}
+
+function fromTimestamp(t: Timestamp): Date {
+  let millis = (globalThis.Number(t.seconds.toString()) || 0) * 1_000;
+  millis += (t.nanos || 0) / 1_000_000;
+  return new globalThis.Date(millis);
+}
 
 interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;
