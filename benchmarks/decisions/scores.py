@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from wattwise_replay.engines import Dispatch, TrialEnd, WithFallback, to_the_end
-from wattwise_replay.in_process import InProcess, reads_priors
+from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import Ledger, play, play_prior
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
 from wattwise_replay.world import TrialCourse, World, course, draws
@@ -230,7 +230,7 @@ def _job(case: Case, workload: Workload, policy: tuple[str, Policy], seed: int, 
         )
         return InProcess(spec, policy, priors)
 
-    if prior is None or not reads_priors(policy[1]):
+    if prior is None:
         return job(workload, ())
     earlier = job(prior, ())
     play_prior(earlier, prior, case.eta, seed)

@@ -13,15 +13,15 @@ from pathlib import Path
 from wattwise import Client
 from wattwise.commands.actions import near_ids
 from wattwise.commands.options import add_credential_options, credentials_of, usual_server
+from wattwise.spec import POLICIES as FIELDS
 from wattwise.spec import Policy
-from wattwise_server.policy import registry
 
 from wattwise_replay import own_trials, traces, workload_file
 from wattwise_replay.belief import draw_beliefs, snapshots
 from wattwise_replay.compare import POLICIES, Comparison, MakeEngine, compare
 from wattwise_replay.engines import Engine
 from wattwise_replay.errors import ReplayError
-from wattwise_replay.in_process import InProcess, reads_priors
+from wattwise_replay.in_process import InProcess
 from wattwise_replay.named_worlds import NAMES, named_world
 from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.play import play_prior
@@ -275,7 +275,7 @@ def _maker(args: argparse.Namespace, client: Client | None) -> MakeEngine:
         workload, prior = world.workload, None
         name = f"{workload.name}-{workload.gpu}"
         before = None if args.prior is None else _prior(args, workload)
-        if before is not None and reads_priors(registry.POLICIES[policy]):
+        if before is not None and "prior_job_ids" in FIELDS[policy]:
             prior = engine(before, f"{name}-prior", policy, seed, None)
             play_prior(prior, before, args.eta, seed)
         return engine(workload, name, policy, seed, prior)

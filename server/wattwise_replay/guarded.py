@@ -58,11 +58,6 @@ class Guarded:
         self._policy = policy
 
     @property
-    def parameters(self) -> Sequence[str]:
-        """The fields of a JobSpec that only some policies read."""
-        return self._called(lambda: "parameters", lambda: tuple(self._policy.parameters))
-
-    @property
     def watches_epochs(self) -> bool:
         """Whether it observes every epoch."""
         return self._called(lambda: "watches_epochs", lambda: bool(self._policy.watches_epochs))

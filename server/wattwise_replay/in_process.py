@@ -181,11 +181,6 @@ class InProcess:
         return max(1, min(first, affordable - 1))
 
 
-def reads_priors(policy: Policy) -> bool:
-    """Whether a policy takes jobs with `prior_job_ids`."""
-    return "prior_job_ids" in policy.parameters
-
-
 def measurement(epochs: TrialCourse, epoch: int, target_metric: float) -> Measurement:
     """A trainer's report after an epoch; the metric is NaN before the target is reached."""
     reached = epochs.target_epoch is not None and epoch >= epochs.target_epoch

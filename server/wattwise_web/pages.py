@@ -212,16 +212,16 @@ class Reader:
         ended = sorted(newest.values(), key=lambda bucket: -bucket.newest_trial)
         # Each of both kinds has some of them, whatever the number of the other.
         shown = list(running)[: max(_CURVES - len(ended), _CURVES // 2)]
-        reads = [self._curve(visitor, trial.id.job_id, trial.id.trial_number) for trial in shown]
+        reads = [self._curve(visitor, job, trial.id.trial_number, trial.batch_size, running=True) for trial in shown]
         reads += [self._ended_curve(visitor, job, bucket) for bucket in ended[: _CURVES - len(shown)]]
         found = await asyncio.gather(*reads, return_exceptions=True)
         return [curve for curve in found if isinstance(curve, charts.Curve)]
 
-    async def _curve(self, visitor: Visitor, job_id: str, trial_number: int) -> charts.Curve:
-        found, measurements = await asyncio.gather(
-            self._trial(visitor, job_id, trial_number), self._measurements(visitor, job_id, trial_number)
-        )
-        return charts.Curve(found.trial, thinned(measurements, POINTS))
+    async def _curve(
+        self, visitor: Visitor, job: v1.Job, trial_number: int, batch_size: int, *, running: bool
+    ) -> charts.Curve:
+        measurements = await self._measurements(visitor, job.spec.job_id, trial_number)
+        return charts.Curve(trial_number, batch_size, running, thinned(measurements, POINTS))
 
     async def _ended_curve(self, visitor: Visitor, job: v1.Job, bucket: v1.TrialBucket) -> charts.Curve:
         """That of a trial of a job that the visitor may read. It may go on, but then it ends again."""
@@ -229,7 +229,8 @@ class Reader:
         key = (job.spec.job_id, job.create_time.ToNanoseconds(), bucket.newest_trial, end)
         known = self._curves.get(key)
         if known is None:
-            known = self._curves[key] = await self._curve(visitor, job.spec.job_id, bucket.newest_trial)
+            known = await self._curve(visitor, job, bucket.newest_trial, bucket.batch_size, running=False)
+            self._curves[key] = known
         self._curves.move_to_end(key)
         while len(self._curves) > _KEPT_CURVES:
             self._curves.popitem(last=False)
@@ -359,6 +360,7 @@ class Reader:
             self._measurements(visitor, job_id, trial_number),
         )
         job, trial = known.job, found.trial
+        curve = charts.Curve(trial_number, trial.batch_size, trial.status == v1.TRIAL_STATUS_RUNNING, measurements)
         return {
             "title": f"Trial {trial_number} of {job_id}",
             "info": info,
@@ -372,7 +374,7 @@ class Reader:
             "charts": [
                 chart
                 for chart in (
-                    charts.curves(job.spec, [charts.Curve(trial, measurements)], of_job=False),
+                    charts.curves(job.spec, [curve], of_job=False),
                     charts.power(job, known.details, [found.power_profile] if found.HasField("power_profile") else []),
                 )
                 if not chart.is_empty

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from wattwise import Client
 from wattwise.commands.main import main
+from wattwise.spec import POLICIES as FIELDS
 from wattwise_replay.compare import POLICIES
 from wattwise_replay.engines import Dispatch, Fixed, TrialEnd
 from wattwise_replay.errors import ExhaustedError
-from wattwise_replay.in_process import InProcess, reads_priors
+from wattwise_replay.in_process import InProcess
 from wattwise_replay.named_worlds import named_world
 from wattwise_replay.play import play, play_prior
 from wattwise_replay.synthetic import synthetic
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import TrialCourse, World
-from wattwise_server.policy import registry
 
 from tests.live_server import LiveServer
 from tests.replay.worlds import job, workload
@@ -28,7 +28,7 @@ _ONE = ("--seeds", "1", "--recurrences", "6", "--policy", "gts")
 
 def test_a_server_is_told_the_prior(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     """The prior is a job of its own, trained over its horizon, and the replayed job names it."""
-    reader = next(name for name in POLICIES if reads_priors(registry.POLICIES[name]))
+    reader = next(name for name in POLICIES if "prior_job_ids" in FIELDS[name])
     words = ("--synthetic", "two-humps", "--prior", "flat-noisy", "--seeds", "1", "--recurrences", "6")
     assert main(("replay", *words, "--policy", reader, "--server", grpc_server.address)) == 0
     capsys.readouterr()

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wattwise_server.domain import Change, JobSpec, Moments, PruningGtsRole, PruningGtsTrial, Search, Trial, TrialOrigin
+from wattwise_server.domain import Change, JobSpec, Moments, PruningGtsTrial, Search, Trial, TrialOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,6 @@ class Choice:
     reason: str
     origin: TrialOrigin = TrialOrigin.SEARCH
     policy_role: PruningGtsTrial | None = None
-
-    @property
-    def role(self) -> PruningGtsRole | None:
-        """What the trial is for under pruning_gts; None if that policy did not choose it."""
-        return self.policy_role.role if self.policy_role else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +130,6 @@ class Prior(NamedTuple):
 
 class Policy(Protocol):
     """Chooses batch sizes. Pure: the search is a value, randomness is an argument, nothing is written."""
-
-    @property
-    def parameters(self) -> Sequence[str]:
-        """The fields of a JobSpec that only some policies read, and it among them: those of its message on the wire."""
 
     @property
     def watches_epochs(self) -> bool:

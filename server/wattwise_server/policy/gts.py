@@ -21,15 +21,6 @@ class Gts:
             reward precision, which is otherwise always learned.
     """
 
-    parameters: tuple[str, ...] = (
-        "window_size",
-        "prior_mean",
-        "prior_precision",
-        "num_explorations",
-        "seed",
-        "learn_reward_precision",
-        "reward_precision",
-    )
     watches_epochs = False
     alone = True
 

@@ -36,7 +36,6 @@ _BANDIT = _SecondStage()
 class PruningGts:
     """The paper's policy."""
 
-    parameters = ("num_pruning_rounds", "window_size", "prior_mean", "prior_precision", "num_explorations", "seed")
     watches_epochs = False
 
     def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:  # noqa: ARG002 - every value is valid

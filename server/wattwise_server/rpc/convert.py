@@ -371,13 +371,15 @@ def _choices(values: Sequence[int], wire: Any, prefix: str, field: str) -> list[
     Raises:
         InvalidRequestError: a value is unspecified or unknown.
     """
+    names: dict[str, None] = {}
     for place, value in enumerate(values):
-        if not value:
+        name = _choice(value, wire, prefix, f"{field}[{place}]")
+        if name is None:
             raise InvalidRequestError(
                 Violation(f"{field}[{place}]", f"is unspecified; use one of {', '.join(wire.keys()[1:])}")
             )
-        _choice(value, wire, prefix, f"{field}[{place}]")
-    return [str(wire.Name(value)).removeprefix(prefix) for value in dict.fromkeys(values)]
+        names[name] = None
+    return list(names)
 
 
 def job_list(request: v1.ListJobsRequest) -> JobList:
@@ -451,7 +453,9 @@ def history_list(request: v1.ListEventsRequest) -> HistoryList:
     return HistoryList(request.job_id or None, request.job_id_prefix, tuple(map(HistoryKind, kinds)))
 
 
-def required(request: v1.SetTrialExcludedRequest | v1.SetJobPausedRequest, field: str) -> bool:
+def required(
+    request: v1.SetTrialExcludedRequest | v1.SetBatchSizeBannedRequest | v1.SetJobPausedRequest, field: str
+) -> bool:
     """The value of a field that must be set.
 
     Raises:
@@ -859,34 +863,25 @@ def _spec(spec: JobSpec) -> v1.JobSpec:
 
 
 def _policy_state(known: Job) -> v1.PolicyState:
-    match known.spec.policy:
-        case "pruning_gts":
-            stage = v1.PruningGtsStage.Value(f"PRUNING_GTS_STAGE_{known.search.stage.value}")
-            state = v1.PruningGtsState(stage=stage, pruning_round=known.search.pruning_round)
-            return v1.PolicyState(pruning_gts=state)
-        case "gts":
-            return v1.PolicyState(gts=v1.GtsState())
-        case "knowledge_gradient":
-            return v1.PolicyState(knowledge_gradient=v1.KnowledgeGradientState())
-        case _:
-            # A policy without a state of its own.
-            return v1.PolicyState()
+    message, search = v1.PolicyState(), known.search
+    if known.spec.policy in message.DESCRIPTOR.fields_by_name:
+        getattr(message, known.spec.policy).SetInParent()
+    if message.HasField("pruning_gts"):
+        message.pruning_gts.stage = v1.PruningGtsStage.Value(f"PRUNING_GTS_STAGE_{search.stage.value}")
+        message.pruning_gts.pruning_round = search.pruning_round
+    return message
 
 
 def _policy_details(known: Job, beliefs: Sequence[ArmBelief]) -> v1.PolicyDetails:
-    arms = _arms(known.search, beliefs)
-    match known.spec.policy:
-        case "pruning_gts" if known.search.stage is Stage.PRUNING:
-            batch_sizes = _batch_sizes_of_round(known.search)
-            return v1.PolicyDetails(pruning_gts=v1.PruningGtsDetails(batch_sizes=batch_sizes))
-        case "pruning_gts":
-            return v1.PolicyDetails(pruning_gts=v1.PruningGtsDetails(arms=arms))
-        case "gts":
-            return v1.PolicyDetails(gts=v1.GtsDetails(arms=arms))
-        case "knowledge_gradient":
-            return v1.PolicyDetails(knowledge_gradient=v1.KnowledgeGradientDetails(arms=arms))
-        case _:
-            return v1.PolicyDetails()
+    message = v1.PolicyDetails()
+    if known.spec.policy in message.DESCRIPTOR.fields_by_name:
+        details = getattr(message, known.spec.policy)
+        details.SetInParent()
+        if known.search.stage is Stage.PRUNING:
+            details.batch_sizes.extend(_batch_sizes_of_round(known.search))
+        else:
+            details.arms.extend(_arms(known.search, beliefs))
+    return message
 
 
 def _batch_sizes_of_round(search: Search) -> Iterator[v1.PruningGtsBatchSize]:

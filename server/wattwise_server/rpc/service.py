@@ -291,9 +291,8 @@ class JobControlService(v1.JobControlServicer):
         self, request: v1.SetBatchSizeBannedRequest, context: Context
     ) -> v1.SetBatchSizeBannedResponse:
         """Bans a batch size, or lifts its ban."""
-        if not request.HasField("banned"):
-            raise InvalidRequestError(Violation("banned", "is unset; use true or false"))
-        job = await self._control.set_banned(request.job_id, request.batch_size, banned=request.banned)
+        banned = convert.required(request, "banned")
+        job = await self._control.set_banned(request.job_id, request.batch_size, banned=banned)
         return v1.SetBatchSizeBannedResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetPinnedBatchSize(

@@ -53,9 +53,18 @@ def _event(message: Any) -> tuple[str, ...]:
 
 
 def _registered(message: Any) -> tuple[str, ...]:
-    """The job id and the prior jobs."""
-    job = message.job
-    return (job.job_id, *job.policy.knowledge_gradient.prior_job_ids)
+    return (message.job.job_id, *_priors(message.job.policy))
+
+
+def _with_policy(message: Any) -> tuple[str, ...]:
+    return (message.job_id, *_priors(message.policy))
+
+
+def _priors(policy: Any) -> tuple[str, ...]:
+    """The prior jobs, of whatever policy has some."""
+    name = policy.WhichOneof("policy")
+    parameters = getattr(policy, name) if name else None
+    return tuple(getattr(parameters, "prior_job_ids", ()))
 
 
 def _listed(message: Any) -> tuple[str, ...]:
@@ -151,7 +160,7 @@ ACCESS: Mapping[str, Access] = {
             "SetJobPaused": _job,
             "RequestBaseline": _job,
             "SetBaselineEvery": _job,
-            "SetJobPolicy": _job,
+            "SetJobPolicy": _with_policy,
         },
     ),
     **_service("ServerInfo", _ANY, {"GetServerInfo": _nothing}),

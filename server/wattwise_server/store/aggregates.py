@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from wattwise_server.domain import EndReason, Moments, TrialOrigin, Usage
 from wattwise_server.store.base import Bucket, Day, Delivered, JobVersion, TrialGroup
-from wattwise_server.store.rows import Row, from_micros
+from wattwise_server.store.rows import FAILED, Row, from_micros
 
 _OWN = "(t.origin != 'IMPORTED' OR (t.start_known AND t.start_time >= j.create_time))"
 _DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"
@@ -41,7 +41,7 @@ GROUPS = f"""
     )
     SELECT job_key, batch_size, origin, own, delivered, doubtful, min(trial_number) AS first_trial,
            count(*) AS num_trials,
-           sum(CASE WHEN status IN ('INTERRUPTED', 'FAILED') THEN 1 ELSE 0 END) AS num_failed,
+           sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_failed,
            sum(cost) AS cost, sum(joules) AS joules, sum(seconds) AS seconds, sum(money) AS money,
            sum(last_epoch) AS epochs, min(last_epoch) AS least_epochs, max(last_epoch) AS most_epochs,
            max(end_time) AS newest, {_LOGS}
@@ -54,7 +54,9 @@ RUNNING = """
     SELECT t.job_key, t.batch_size, t.origin, t.trial_number, coalesce(m.time_seconds, 0.0) AS seconds,
            coalesce(m.energy_joules, 0.0) AS joules,
            coalesce(
-               j.eta_knob * coalesce(m.computed_energy_joules, m.energy_joules, 0.0)
+               j.eta_knob * coalesce(
+                   CASE WHEN m.computed_time_seconds IS NULL THEN m.energy_joules ELSE m.computed_energy_joules END,
+                   0.0)
                + (1 - j.eta_knob) * j.gpu_count * j.max_power_watts_per_gpu
                  * coalesce(m.computed_time_seconds, m.time_seconds), 0.0) AS cost
     FROM trials t JOIN jobs j ON j.job_key = t.job_key
@@ -83,7 +85,7 @@ _BUCKETS = f"""
     )
     SELECT bucket AS place, batch_size, count(*) AS num_trials,
            sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
-           sum(CASE WHEN status IN ('INTERRUPTED', 'FAILED') THEN 1 ELSE 0 END) AS num_failed,
+           sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_failed,
            sum(CASE WHEN policy_role = 'EXPLORATION' THEN 1 ELSE 0 END) AS num_explorations, min(cost) AS least_cost,
            avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost,
            max(cost) AS most_cost, max(trial_number) AS newest_trial, max(end_time) AS last_end_time,

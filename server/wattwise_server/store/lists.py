@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from wattwise_server.domain import TrialStatus
 from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobPlace, JobState, Place, TrialList
+from wattwise_server.store.rows import FAILED
 
 
 class Dialect(NamedTuple):
@@ -77,7 +78,7 @@ _NEWEST_ENDS = f"""
         SELECT t.status, t.end_reason FROM trials t
         WHERE t.job_key = j.job_key AND t.end_time IS NOT NULL AND {{counted}} AND NOT t.excluded
         ORDER BY {{end_time}} DESC LIMIT {_FAILURES_IN_A_ROW}
-    ) AS newest WHERE status IN ('INTERRUPTED', 'FAILED') AND end_reason != 'PREEMPTED'"""  # noqa: S608 - a number
+    ) AS newest WHERE {FAILED} AND end_reason != 'PREEMPTED'"""  # noqa: S608 - a number
 _FEW_TRIALS = 100
 # In the order of their ends; the sign keeps SQLite from the primary key. Soon after a reset that order begins with all
 # trials from before it: the few since then are found by number, and the sum keeps both databases from the order.

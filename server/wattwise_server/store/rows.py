@@ -12,6 +12,7 @@ from typing import Any
 
 from wattwise_server.domain import (
     PARAMETERS,
+    UNDECIDED,
     Activity,
     Arm,
     ComputedUsage,
@@ -74,6 +75,9 @@ def _upsert(table: str, keys: Sequence[str], columns: Sequence[str]) -> str:  # 
         f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
     )
 
+
+FAILED = f"status IN ({', '.join(sorted(repr(status.value) for status in UNDECIDED))})"
+"""The condition that a trial ended without a decision."""
 
 # Every field of JobSpec is a column of the same name, except those that are stored differently.
 _SPEC = tuple(field.name for field in fields(JobSpec) if field.name not in ("batch_sizes", "gpu"))

@@ -15,7 +15,7 @@ from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lookup import find_trial
 from wattwise_server.usecases.publishing import Publisher
-from wattwise_server.usecases.report import LARGEST_COST
+from wattwise_server.usecases.report import LARGEST_COST, power_limit_fault
 from wattwise_server.usecases.retries import retried
 
 MAX_SAMPLES = 1000
@@ -154,13 +154,8 @@ def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:
 def _sample_faults(spec: JobSpec, sample: PowerSample) -> list[tuple[str, str]]:
     limit, seconds, joules, steps = sample
     faults = []
-    if not 0 < limit < math.inf:
-        faults.append(
-            (
-                "power_setting.limit_watts_per_gpu",
-                f"is {limit}; report the limit of one GPU in watts, above 0 and finite",
-            )
-        )
+    if fault := power_limit_fault(limit):
+        faults.append(("power_setting.limit_watts_per_gpu", fault))
     if not 0 < seconds < math.inf:
         faults.append(("time_seconds", f"is {seconds}; report the seconds that the steps took, above 0 and finite"))
     if joules is not None and not 0 <= joules < math.inf:

@@ -37,15 +37,19 @@ _CLOSE = 0.8
 
 
 class Curve(NamedTuple):
-    """The epochs of one trial."""
+    """The epochs of one trial.
 
-    trial: v1.Trial
+    Attributes:
+        trial_number: the trial.
+        batch_size: its batch size.
+        running: whether more epochs follow.
+        measurements: its epochs.
+    """
+
+    trial_number: int
+    batch_size: int
+    running: bool
     measurements: Sequence[v1.Measurement]
-
-    @property
-    def running(self) -> bool:
-        """Whether more epochs follow."""
-        return self.trial.status == v1.TRIAL_STATUS_RUNNING
 
 
 def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> Chart:
@@ -61,8 +65,8 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
     shown = [(curve, thinned(curve.measurements, most)) for curve in found]
     rows = [
         (
-            Link(str(curve.trial.id.trial_number), page("trial", job=spec.job_id, number=curve.trial.id.trial_number)),
-            str(curve.trial.batch_size),
+            Link(str(curve.trial_number), page("trial", job=spec.job_id, number=curve.trial_number)),
+            str(curve.batch_size),
             str(each.epoch),
             metric(each.metric),
             "–" if (energy := energy_of(each)) is None else cost(energy),
@@ -71,7 +75,7 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
         for each in reversed(measurements)
     ]
     values: list[Spec] = [
-        {"n": curve.trial.id.trial_number, "b": curve.trial.batch_size, "x": each.epoch}
+        {"n": curve.trial_number, "b": curve.batch_size, "x": each.epoch}
         | {"y": rounded(each.metric), "t": metric(each.metric)}
         | ({"g": 1} if curve.running else {})
         | ({} if len(measurements) <= _MARKED or place in (0, len(measurements) - 1) else {"s": 1})
@@ -83,7 +87,7 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
     table = Chart(name, title, "", columns, rows[:MOST_ROWS], more_rows=max(0, len(rows) - MOST_ROWS))
     if not values:
         return replace(table, empty="No reported metric is a finite number.") if rows else table
-    sizes = {curve.trial.batch_size for curve in found}
+    sizes = {curve.batch_size for curve in found}
     x = number_axis("x", "epoch", [value["x"] for value in values])
     metrics = [value["y"] for value in values]
     layers = _layers(spec, x, _metric_axis([*metrics, spec.target.value]), sizes, of_job=of_job)

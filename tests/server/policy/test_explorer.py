@@ -53,7 +53,7 @@ def test_concurrent_trial_without_its_default_takes_the_next_of_the_walk() -> No
     def chosen(search: Search) -> tuple[PruningGtsRole | None, int]:
         choice = policy.next(job, search, 2, generator(job, 2))
         assert not isinstance(choice, Exhausted)
-        return choice.role, choice.batch_size
+        return choice.policy_role and choice.policy_role.role, choice.batch_size
 
     assert chosen(search) == (PruningGtsRole.CONCURRENT, 32)
     banned = replace(search, round_default=16, arms=(Arm(8), Arm(16), Arm(32, banned=True), Arm(64)))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import grpc
@@ -16,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from wattwise import v1
 from wattwise.rpc.client import new_id
+from wattwise.spec import POLICIES as FIELDS
 from wattwise_server.errors import PermissionDeniedError
 from wattwise_server.security.access import ACCESS, check_role
 from wattwise_server.security.tokens import Role, new_token
@@ -317,6 +319,36 @@ def test_other_teams_jobs_are_out_of_reach(guarded: Guarded, method: str) -> Non
     assert messages[0] == messages[1]
     assert "may not access" in messages[0]
     assert OTHERS in guarded.jobs("admin")
+
+
+@pytest.mark.parametrize("policy", [name for name, fields in FIELDS.items() if "prior_job_ids" in fields])
+def test_prior_jobs_are_checked_for_every_policy(guarded: Guarded, policy: str) -> None:
+    """A prior job outside the prefix is refused with any policy that has some, at registration and by a new policy."""
+    chosen = policy_message(policy, prior_job_ids=[MINE, OTHERS])
+    spec = job_spec(job_id="team-a-later", job_id_prefix="team-a")
+    spec.policy.CopyFrom(chosen)
+    for method, request in (
+        (f"{TRAINERS}RegisterJob", v1.RegisterJobRequest(job=spec)),
+        (f"{CONTROLS}SetJobPolicy", v1.SetJobPolicyRequest(job_id=MINE, policy=chosen)),
+    ):
+        with refused() as refusal:
+            guarded.call(method, request, "operator")
+        assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
+        assert f"may not access '{OTHERS}'" in refusal.message
+
+
+def test_prior_jobs_of_a_new_policy_are_found() -> None:
+    """The prior jobs of a policy count whatever its name is."""
+
+    class Policy:
+        later = SimpleNamespace(prior_job_ids=["a", "b"])
+
+        def WhichOneof(self, _oneof: str) -> str:  # noqa: N802 - as protobuf's
+            return "later"
+
+    message = SimpleNamespace(job_id="c", policy=Policy(), job=SimpleNamespace(job_id="c", policy=Policy()))
+    for method in (f"{TRAINERS}RegisterJob", f"{CONTROLS}SetJobPolicy"):
+        assert ACCESS[method].job_ids(message) == ("c", "a", "b")
 
 
 def test_own_jobs_are_within_reach(guarded: Guarded) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from wattwise_server.domain import (
+    ComputedUsage,
     EndReason,
     GpuGroup,
     HistoryEntry,
@@ -30,6 +31,7 @@ from wattwise_server.domain import (
     WarningReason,
 )
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.stopping import with_cost
 from wattwise_server.store.base import (
     Bucket,
     HistoryList,
@@ -240,6 +242,20 @@ class FigureTests:
                 assert first.usage == Usage(20.0, 300.0, 0.5 * 300.0 + 0.5 * 100.0 * 20.0)
                 assert (second.first_trial, second.num_trials, second.usage) == (2, 1, Usage())
             assert await store.running_groups([other]) == {}
+
+    async def test_cost_of_a_running_trial_is_the_computed_one(self, opener: Opener) -> None:
+        """In observer mode the cost counts what was computed, even if that has no energy; the rest is as measured."""
+        last = Measurement(1, 20.0, 300.0, 0.1, minutes(1), ComputedUsage(30.0, 200.0, 40.0))
+        without = last._replace(computed=ComputedUsage(30.0, None, 40.0))
+        async with opener() as store:
+            trials = running_trial(1, last=last), running_trial(2, last=without)
+            key = await save(store, figured_job(num_trials=2), *trials)
+            found = {group.first_trial: group.usage for group in (await store.running_groups([key]))[key]}
+            assert found[1] == Usage(20.0, 300.0, 0.5 * 200.0 + 0.5 * 100.0 * 30.0)
+            assert found[2] == Usage(20.0, 300.0, 0.5 * 100.0 * 30.0)
+            spec = figured_job().spec
+            for trial in trials:
+                assert found[trial.number].cost == with_cost(spec, None, trial, best_known=False).cost
 
     async def test_buckets_have_the_median_and_the_range(self, opener: Opener) -> None:
         """Each range has its trials by batch size; of an even number of them the median is between the middle ones.

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wattwise import v1
+from wattwise.spec import POLICIES as PARAMETERS
 from wattwise.spec import policy_name
 from wattwise_server.domain import GpuGroup, Job
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError
@@ -74,7 +75,7 @@ def test_defaults_of_a_policy_are_filled_in(grpc_stub: Stub, policy: str) -> Non
         "learn_reward_precision": True,
         "reward_precision": 0.0,
     }
-    known = {name: sent[name] for name in POLICIES[policy].parameters if name in sent}
+    known = {name: sent[name] for name in PARAMETERS[policy] if name in sent}
     assert register(grpc_stub, spec).job.spec.policy == policy_message(policy, **known)
 
 

@@ -55,7 +55,6 @@ class KnowledgeGradient:
         constants: The model's constants.
     """
 
-    parameters = ("window_size", "prior_job_ids")
     watches_epochs = False
 
     def __init__(self, constants: Constants = Constants()) -> None:  # noqa: B008 - it is immutable
