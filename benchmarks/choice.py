@@ -28,7 +28,7 @@ SIZES = 20
 
 _POLICY = POLICIES["knowledge_gradient"]
 _SIZES = tuple(round(8 * 1.4**place) for place in range(SIZES))
-_SPEC = JobSpec("bench", "bench", _SIZES, _SIZES[SIZES // 2], GpuGroup("Benchmark GPU", 1, 300.0), target_metric=0.9)
+_SPEC = JobSpec("bench", _SIZES, _SIZES[SIZES // 2], GpuGroup("Benchmark GPU", 1, 300.0), 0.9, True)
 _TIME = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _RNG = np.random.default_rng(0)
 

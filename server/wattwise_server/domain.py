@@ -195,14 +195,14 @@ class JobSpec:
     """
 
     job_id: str
-    job_id_prefix: str
     batch_sizes: tuple[int, ...]
     default_batch_size: int
     gpu: GpuGroup
+    target_metric: float
+    higher_is_better: bool
+    job_id_prefix: str = ""
     eta_knob: float = 0.5
     beta_knob: float | None = 2.0
-    target_metric: float = 0.5
-    higher_is_better: bool = True
     max_epochs: int = 100
     trial_lease_seconds: float = 300.0
     policy: str = "knowledge_gradient"

@@ -63,9 +63,7 @@ def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
     epochs: TrialCourse, eta: float, beta: float, min_cost: float | None
 ) -> None:
     """Skipping epochs finds the same last epoch as going through all of them."""
-    spec = JobSpec(
-        "x", "x", (8,), 8, GpuGroup("made", 1, 250.0), eta_knob=eta, beta_knob=beta, target_metric=0.9, max_epochs=50
-    )
+    spec = JobSpec("x", (8,), 8, GpuGroup("made", 1, 250.0), 0.9, True, eta_knob=eta, beta_knob=beta, max_epochs=50)
     bound = None if min_cost is None else beta * min_cost
     steps = (judge(spec, bound, measurement(epochs, epoch, 0.9)) for epoch in itertools.count(1))
     first = next(epoch for epoch, verdict in enumerate(steps, 1) if verdict.end_reason is not None)

@@ -97,7 +97,7 @@ def test_the_policy_and_the_event_are_named(
 )
 def test_faulty_changes_are_named(answer: object, message: str) -> None:
     """One line names the policy, its file and the call."""
-    spec = JobSpec("j", "j", (8, 16), 8, GpuGroup("Test GPU", 1, 100.0))
+    spec = JobSpec("j", (8, 16), 8, GpuGroup("Test GPU", 1, 100.0), 0.5, True)
     search = Gts().register(spec, ())
     with pytest.raises(ReplayError) as failed:
         Guarded("gts", Faulty("changes", answer)).changes(search)

@@ -214,16 +214,22 @@ def result(measured: v1.TrainingResult) -> Report:
     if not measured.HasField("measurement"):
         fault = "is not set; send what was measured up to the end of the epoch"
         raise InvalidResultError(Violation("result.measurement", fault))
-    sums = measured.measurement
-    return Report(
-        key,
-        sums.epoch,
-        sums.time_seconds,
-        sums.energy_joules if sums.HasField("energy_joules") else None,
-        sums.metric if sums.HasField("metric") else None,
-        _monitor_kinds(measured.monitor) if measured.HasField("monitor") else None,
-        _computed_usage(sums.computed) if sums.HasField("computed") else None,
-        _limit(sums.power_setting),
+    epoch, seconds, joules, metric, computed, limit = _measured(measured.measurement)
+    monitor = _monitor_kinds(measured.monitor) if measured.HasField("monitor") else None
+    return Report(key, epoch, seconds, joules, metric, monitor, computed, limit)
+
+
+def _measured(
+    sent: v1.Measurement,
+) -> tuple[int, float, float | None, float | None, ComputedUsage | None, float | None]:
+    """Epoch, seconds, joules, metric, computed usage and power limit; None where they are not set."""
+    return (
+        sent.epoch,
+        sent.time_seconds,
+        sent.energy_joules if sent.HasField("energy_joules") else None,
+        sent.metric if sent.HasField("metric") else None,
+        _computed_usage(sent.computed) if sent.HasField("computed") else None,
+        _limit(sent.power_setting),
     )
 
 
@@ -257,27 +263,18 @@ def _computed_usage(computed: v1.ComputedUsage) -> ComputedUsage:
 def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
     """A trial that ran without the server, with the faults of its times, and of metrics that are not set."""
     # No more than it takes to refuse them: half a megabyte has room for a quarter of a million.
-    sent = request.measurements[: MAX_MEASUREMENTS + 1]
-    faults = [
-        Violation(f"measurements[{place}].metric", NO_METRIC)
-        for place, each in enumerate(sent)
-        if not each.HasField("metric")
-    ]
+    faults: list[Violation] = []
     start = _time(request.start_time, "start_time", faults) if request.HasField("start_time") else None
-    measured = [
-        Measurement(
-            each.epoch,
-            each.time_seconds,
-            each.energy_joules if each.HasField("energy_joules") else None,
-            each.metric,
-            _time(each.report_time, f"measurements[{place}].report_time", faults)
-            if each.HasField("report_time")
-            else UNKNOWN_TIME,
-            _computed_usage(each.computed) if each.HasField("computed") else None,
-            _limit(each.power_setting),
-        )
-        for place, each in enumerate(sent)
-    ]
+    measured = []
+    for place, each in enumerate(request.measurements[: MAX_MEASUREMENTS + 1]):
+        epoch, seconds, joules, metric, computed, limit = _measured(each)
+        if metric is None:
+            faults.append(Violation(f"measurements[{place}].metric", NO_METRIC))
+            metric = math.nan
+        time = UNKNOWN_TIME
+        if each.HasField("report_time"):
+            time = _time(each.report_time, f"measurements[{place}].report_time", faults)
+        measured.append(Measurement(epoch, seconds, joules, metric, time, computed, limit))
     return ImportedTrial(
         request.job_id,
         request.launch_id,

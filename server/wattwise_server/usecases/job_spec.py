@@ -26,10 +26,11 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(JobSpe
 
 _UNSET: JobDraft = {
     "job_id": "",
-    "job_id_prefix": "",
     "batch_sizes": (),
     "default_batch_size": 0,
     "gpu": None,
+    "target_metric": 0.0,
+    "higher_is_better": True,
 }
 """Required fields, so that a draft without them can be checked."""
 
@@ -68,8 +69,7 @@ def resolve(draft: JobDraft, policies: Mapping[str, Policy] = POLICIES, unknown_
 
 def set_fields(draft: JobDraft) -> frozenset[str]:
     """The optional fields that a client set to another value than the default of today."""
-    optional = draft.keys() & (DEFAULTS.keys() | {"job_id_prefix"})
-    return frozenset(name for name in optional if draft[name] != DEFAULTS.get(name))
+    return frozenset(name for name in draft.keys() & DEFAULTS.keys() if draft[name] != DEFAULTS[name])
 
 
 def with_policy(job: Job, draft: JobDraft) -> JobSpec:
@@ -97,17 +97,20 @@ def with_policy(job: Job, draft: JobDraft) -> JobSpec:
     return spec
 
 
-def check_identical(job: Job, draft: JobDraft, requested: JobSpec) -> None:
+def check_identical(job: Job, draft: JobDraft) -> None:
     """Compares a job's configuration with that of another registration.
 
     A field that is not set now matches if the registered value was the default when the job was registered, or is the
-    default now. If a person has changed the job's policy, the earlier one and the one in
-    force are both confirmed.
+    default now. A job keeps its policy if the client leaves that to the server. If a person has changed the policy, the
+    earlier one and the one in force are both confirmed.
 
     Raises:
+        InvalidJobSpecError: the other registration has a fault.
         JobDiffersError: lists every field that differs, with both values.
     """
     registered = job.registered or job.spec
+    kept = {} if "policy" in draft else {name: getattr(registered, name) for name in ("policy", *PARAMETERS)}
+    requested = resolve({**draft, **kept})
     differing = [*_differences(job, draft, requested), *_policy_differences(registered, job, draft, requested)]
     if differing and job.registered is not None and draft.get("policy") == job.spec.policy:
         # Every parameter that is set has the value that is in force.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from wattwise_server.clock import Clock
 from wattwise_server.config import Limits
 from wattwise_server.domain import (
-    PARAMETERS,
     TRAINER_END_REASONS,
     Decision,
     EndReason,
@@ -106,22 +105,15 @@ class Optimizer:
             JobDiffersError: the id has another configuration.
             TooManyJobsError: the prefix has reached its limit of jobs.
         """
-        known, full = None, draft
-        if "policy" not in draft or "prior_job_ids" in draft:
-            known = await self._job(draft.get("job_id", ""))
-        if known is not None and "policy" not in draft:
-            # A job keeps its policy.
-            registered = known.registered or known.spec
-            full = {**draft, **{name: getattr(registered, name) for name in ("policy", *PARAMETERS)}}
-        listed = () if known else draft.get("prior_job_ids", ())[:MAX_PRIOR_JOBS]
+        job_id = draft.get("job_id", "")
         # Read before the job's own transaction: no call ever locks two jobs.
-        found = {job_id: await self._job(job_id) for job_id in listed if job_id != draft.get("job_id")}
-        spec = resolve(full, unknown_jobs=[job_id for job_id, job in found.items() if job is None])
+        found = await self._prior_jobs(job_id, draft.get("prior_job_ids", ()))
         priors = [(prior, await self._prior(prior)) for prior in found.values() if prior is not None]
-        async with self._store.transaction(spec.job_id) as tx:
+        async with self._store.transaction(job_id) as tx:
             if tx.job is not None:
-                check_identical(tx.job, draft, spec)
+                check_identical(tx.job, draft)
                 return tx.job, False
+            spec = resolve(draft, unknown_jobs=[prior_id for prior_id, prior in found.items() if prior is None])
             if limit := self._limits.max_jobs_per_prefix:
                 await tx.make_room(reach or spec.job_id_prefix, limit)
             search = POLICIES[spec.policy].register(spec, [evidence for _, evidence in priors])
@@ -132,6 +124,12 @@ class Optimizer:
             for prior, evidence in priors:
                 self._warn_of_prior(tx, job, prior, evidence)
             return job, True
+
+    async def _prior_jobs(self, job_id: str, listed: Sequence[str]) -> Mapping[str, Job | None]:
+        """The prior jobs of a job by id, None for one that does not exist; empty if the job exists already."""
+        if not listed or await self._job(job_id) is not None:
+            return {}
+        return {prior_id: await self._job(prior_id) for prior_id in listed[:MAX_PRIOR_JOBS] if prior_id != job_id}
 
     async def _prior(self, job: Job) -> Prior:
         """What a prior job tells about a new one."""
@@ -183,9 +181,10 @@ class Optimizer:
         if faults:
             raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
-            known = await tx.trial_of_launch(launch_id)
-            if known is None and resume:
-                known = (await find_launch(tx, TrialKey(job_id, launch_id)))[1]
+            if resume:
+                known: Trial | None = (await find_launch(tx, TrialKey(job_id, launch_id)))[1]
+            else:
+                known = await tx.trial_of_launch(launch_id)
             job = find_job(tx, job_id)
             if known is not None:
                 answer = await self._repeat_dispatch(tx, job, known, resume=resume)
@@ -343,27 +342,21 @@ class Optimizer:
 
     async def wait_for_stop(self, key: TrialKey) -> Decision:
         """Waits until a trial has ended; returns the answer to its trainer."""
-        found = key if key.trial_number else await self._named(key)
+        found = key if key.trial_number else await self._live(key)
         if isinstance(found, Decision):
             return found
         with self._store.subscribe(found.job_id, found.trial_number) as changes:
-            while True:
-                if stop := await self._stop_of(key):
-                    return stop
+            # It may have ended before the subscription.
+            while not isinstance(found := await self._live(found), Decision):
                 await changes.wait()
+            return found
 
     @retried
-    async def _named(self, key: TrialKey) -> TrialKey | Decision:
-        """The key of a live trial with its number; for any other trial the answer to its trainer."""
+    async def _live(self, key: TrialKey) -> TrialKey | Decision:
+        """The whole key of a live trial; for any other trial the answer to its trainer."""
         async with self._store.transaction(key.job_id) as tx:
             found = await self._find_live_trial(tx, key)
             return found if isinstance(found, Decision) else found[1].key
-
-    @retried
-    async def _stop_of(self, key: TrialKey) -> Decision | None:
-        async with self._store.transaction(key.job_id) as tx:
-            found = await self._find_live_trial(tx, key)
-            return found if isinstance(found, Decision) else None
 
     async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> tuple[Trial, str]:
         if not resume:

@@ -38,6 +38,8 @@ def spec(**fields: Any) -> JobSpec:
         "batch_sizes": (8, 16, 32, 64),
         "default_batch_size": 16,
         "gpu": GpuGroup("Test GPU", 1, 100.0),
+        "target_metric": 0.5,
+        "higher_is_better": True,
         "eta_knob": 1.0,
         "seed": 1,
         "policy": "pruning_gts",

@@ -19,7 +19,7 @@ from wattwise_server.domain import (
 )
 from wattwise_server.policy.stopping import decide, decision, judge, why_unbounded, with_cost
 
-SPEC = JobSpec("job", "job", (8, 16), 8, GpuGroup("V100", 1, 300.0), target_metric=0.9)
+SPEC = JobSpec("job", (8, 16), 8, GpuGroup("V100", 1, 300.0), target_metric=0.9, higher_is_better=True)
 
 
 def message_at(metric: float, bound: float | None = None) -> str:

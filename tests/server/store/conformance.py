@@ -52,7 +52,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 
 def a_job(job_id: str = "j", **fields: Any) -> Job:
     """A job without trials."""
-    spec = JobSpec(job_id, "j", (8, 16), 8, GpuGroup("Test GPU", 2, 125.25))
+    spec = JobSpec(job_id, (8, 16), 8, GpuGroup("Test GPU", 2, 125.25), 0.5, True, "j")
     spec = replace(spec, **fields)
     return Job(spec, POLICIES[spec.policy].register(spec, ()), NOW)
 

@@ -323,7 +323,7 @@ _SAMPLES = st.builds(PowerSample, _NUMBERS, _NUMBERS, _NUMBERS, st.integers(1, 1
 @given(st.lists(_SAMPLES, min_size=1, max_size=20), st.floats(0, 1))
 def test_cheapest_is_as_the_formula_says(samples: list[PowerSample], eta: float) -> None:
     """No sample has a lower `(η·average power + (1−η)·P)·time per step` than the chosen one."""
-    spec = JobSpec("j", "j", (8,), 8, GpuGroup("Test GPU", 2, 250.0), eta_knob=eta)
+    spec = JobSpec("j", (8,), 8, GpuGroup("Test GPU", 2, 250.0), 0.5, True, eta_knob=eta)
 
     def written_out(sample: PowerSample) -> float:
         average = (sample.energy_joules or 0.0) / sample.time_seconds

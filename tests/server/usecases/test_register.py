@@ -9,7 +9,8 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -24,13 +25,14 @@ from wattwise.spec import policy_name
 from wattwise_server.domain import GpuGroup, Job
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.store.base import Transaction
 from wattwise_server.usecases.job_spec import JobDraft, check_identical, path_of, resolve, set_fields
 
 from tests.jobs import GPU, job_spec, policy_message, set_policy
 from tests.live_server import LiveServer
 from tests.people import PeopleStub
 from tests.refusals import refused
-from tests.server.site import BEGIN, draft
+from tests.server.site import BEGIN, Site, draft
 
 Stub = v1.BatchSizeOptimizerStub
 
@@ -497,6 +499,33 @@ def test_prefix_is_optional() -> None:
     assert [violation.field for violation in refusal.value.violations] == ["job.job_id"]
 
 
+def test_only_optional_fields_count_as_set() -> None:
+    """A required field has no default and is none of those that the client may leave to the server."""
+    fields = draft(target_metric=0.7, higher_is_better=False)
+    assert {"target_metric", "higher_is_better", "job_id", "gpu"}.isdisjoint(set_fields(fields))
+    assert "job_id_prefix" in set_fields(fields)
+    assert "job_id_prefix" not in set_fields(draft(job_id_prefix=""))
+
+
+async def test_registration_takes_one_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without prior jobs is created, and confirmed, in a single transaction, with and without a policy."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    opened: list[str] = []
+    transaction = site.store.transaction
+
+    def counted(job_id: str) -> AbstractAsyncContextManager[Transaction]:
+        opened.append(job_id)
+        return transaction(job_id)
+
+    monkeypatch.setattr(site.store, "transaction", counted)
+    without = {name: value for name, value in draft("j2").items() if name not in {"policy", *PARAMETERS["pruning_gts"]}}
+    for fields in (draft("j1"), draft("j1"), without, without):
+        await site.optimizer.register(fields)
+    assert opened == ["j1", "j1", "j2", "j2"]
+    await site.close()
+
+
 def test_identical_is_compared_field_by_field() -> None:
     """Batch sizes in another order are the same job; every field that differs is named with both values."""
     spec = resolve(draft())
@@ -504,7 +533,7 @@ def test_identical_is_compared_field_by_field() -> None:
 
     def differences(other: JobDraft) -> dict[str, str]:
         try:
-            check_identical(job, other, resolve(other))
+            check_identical(job, other)
         except JobDiffersError as error:
             return {each.field: each.description for each in error.violations}
         return {}
