@@ -130,7 +130,7 @@ void check_trial(const std::string& call, v1::Trial& trial, const std::string& j
               std::to_string(trial.newest().energy_joules()) +
               " J");
   trial.set_reason(shown(trial.reason()));
-  trial.set_decision_message(shown(trial.decision_message()));
+  if (trial.has_decision_message()) trial.set_decision_message(shown(trial.decision_message()));
   shorten(trial);
 }
 

@@ -123,7 +123,10 @@ func checkTrial(call string, trial *v1.Trial, jobID, launchID string, number int
 	case !isSum(trial.GetNewest().GetTimeSeconds()) || !isSum(trial.GetNewest().GetEnergyJoules()):
 		return invalidAnswer(call, "its trial has %g s and %g J", trial.Newest.GetTimeSeconds(), trial.Newest.GetEnergyJoules())
 	}
-	trial.Reason, trial.DecisionMessage = shown(trial.Reason), shown(trial.DecisionMessage)
+	trial.Reason = shown(trial.Reason)
+	if trial.DecisionMessage != nil {
+		trial.DecisionMessage = proto.String(shown(*trial.DecisionMessage))
+	}
 	trial.Warnings = shortened(trial.Warnings)
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "wattwise/v1"
 )
 
@@ -21,7 +23,7 @@ func TestTextsOfTrialsAndDecisions(t *testing.T) {
 		Id:              &v1.TrialId{JobId: "job", LaunchId: "l", TrialNumber: 1},
 		BatchSize:       16,
 		Reason:          hostile,
-		DecisionMessage: hostile,
+		DecisionMessage: proto.String(hostile),
 		Warnings:        warnings(),
 	}
 	decision := &v1.Decision{Message: hostile, Warnings: warnings()}
@@ -31,7 +33,7 @@ func TestTextsOfTrialsAndDecisions(t *testing.T) {
 	if err := checkDecision("ReportResult", decision); err != nil {
 		t.Fatal(err)
 	}
-	texts := []string{trial.Reason, trial.DecisionMessage, decision.Message}
+	texts := []string{trial.Reason, trial.GetDecisionMessage(), decision.Message}
 	for _, found := range [][]*v1.TrialWarning{trial.Warnings, decision.Warnings} {
 		if len(found) != mostWarnings {
 			t.Errorf("%d warnings are kept", len(found))

@@ -244,7 +244,7 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
         facts.append(("Power limit", f"{trial.newest.power_setting.limit_watts_per_gpu:g} W per GPU"))
     if trial.monitor.kinds:
         facts.append(("Monitor", monitor_text(trial.monitor)))
-    if trial.recurrence:
+    if trial.HasField("recurrence"):
         before = amounts.plural(trial.recurrence - 1, "delivery", "deliveries")
         facts.append(("Recurrence", f"{trial.recurrence:,}: the job had {before} when it started"))
     if trial.HasField("start_time"):

@@ -175,7 +175,7 @@ class Reader:
             "warnings": _warnings(job, details),
             "answer": found,
             "card": savings.card(job, details, statistics, info.factors, found),
-            "advice": [f"{text[:1].upper()}{text[1:]}." for text in statistics.savings.advice],
+            "advice": [f"{text[:1].upper()}{text[1:]}." for text in statistics.advice],
             "factors": savings.factor_lines(info.factors),
             "factor_source": info.factors.source,
             "facts": facts.job_facts(job, details),

@@ -129,15 +129,15 @@ def card(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, fact
         _LEADS[found.kind],
         "" if figure is None else text(figure),
         rows_of(savings, factors),
-        _facts(job, details, savings, factors),
+        _facts(job, details, statistics, factors),
         moment(savings.newest_baseline_time) if savings.HasField("newest_baseline_time") else None,
         [*spending, *filter(None, [spent_by_month(statistics, factors)])],
         f"{saving.confidence:.0%}",
     )
 
 
-def _facts(job: v1.Job, details: v1.JobDetails, savings: v1.Savings, factors: v1.Factors) -> list[str]:
-    facts = []
+def _facts(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors) -> list[str]:
+    savings, facts = statistics.savings, []
     if since := savings.compared_from_trial:
         why = "; ".join(change.message for change in details.changes if change.since_trial == since)
         text = why or f"the job's behaviour changed at trial {since}"
@@ -145,9 +145,9 @@ def _facts(job: v1.Job, details: v1.JobDetails, savings: v1.Savings, factors: v1
     if savings.num_baseline_trials:
         trials = plural(savings.num_baseline_trials, "delivery", "deliveries")
         facts.append(f"The default, {job.spec.default_batch_size}, has {trials}")
-    if savings.HasField("break_even_trial"):
+    if statistics.HasField("break_even_trial"):
         of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
-        facts.append(f"Broke even at trial {savings.break_even_trial}, by today's lower bound{of_cost}")
+        facts.append(f"Broke even at trial {statistics.break_even_trial}, by today's lower bound{of_cost}")
     if job.monitor.kinds:
         estimated = energy_quality(job.monitor) is EnergyQuality.ESTIMATED
         mark = ", an estimate rather than a measurement" if estimated else ""

@@ -98,6 +98,16 @@ def test_fields_that_a_caller_may_send() -> None:
     assert not [field for field in optional if not field.comment.startswith(("Required", "Output only.", "Unset:"))]
 
 
+def test_scalar_fields_without_presence() -> None:
+    """The comment of such a field names its zero: a server cannot tell an unset one from 0, an empty text or false."""
+    scalars = {"bool", "bytes", "double", "float", "int32", "int64", "string", "uint32", "uint64"}
+    assert not [
+        f"{field.owner}.{field.name}"
+        for field in read_contract().fields
+        if field.type in scalars and not field.label and re.search(r"\bUnset\b", field.comment)
+    ]
+
+
 def test_optional_fields_of_answers() -> None:
     """The comment of a field with presence says what unset means, or that the field is always set."""
     contract = read_contract()

@@ -277,37 +277,12 @@ def spec_of(page: httpx.Response, name: str) -> dict[str, Any]:
 HOLLOW, FILLED = 0, 1
 
 
-def test_marks_of_explorations_are_hollow(tmp_path: Path) -> None:
-    """Each trial that explored is hollow, and no other delivery is."""
+@pytest.mark.parametrize("policy", ["pruning_gts", "knowledge_gradient"])
+def test_only_misses_are_hollow(tmp_path: Path, policy: str) -> None:
+    """Under every policy a trial that tries a batch size and delivers is filled, and the caption says so."""
     with LiveServer(tmp_path) as live:
         live.start()
-        trainer = Trainer(live.trainer)
-        for number in range(60):
-            exploring = trainer.next()
-            concurrent = trainer.next() if number < 2 else None
-            trainer.report(exploring, 5.0 + number % 7)
-            if concurrent is not None:
-                trainer.report(concurrent, 6.0)
-        request = v1.ListTrialsRequest(job_id=trainer.job_id, page_size=100)
-        trials = live.admin.ListTrials(request).trials
-        with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
-            shown = job_page(web, trainer.job_id)
-            spec = spec_of(shown, "cost")
-    assert "hollow: it missed the target or explored" in text_of(shown)
-    roles = {trial.id.trial_number: trial.pruning_gts.role for trial in trials}
-    assert {v1.PRUNING_GTS_ROLE_EXPLORATION, v1.PRUNING_GTS_ROLE_CONCURRENT, v1.PRUNING_GTS_ROLE_BANDIT} <= set(
-        roles.values()
-    )
-    assert {value["x"]: value["k"] for value in spec["data"]["values"]} == {
-        number: HOLLOW if kind == v1.PRUNING_GTS_ROLE_EXPLORATION else FILLED for number, kind in roles.items()
-    }
-
-
-def test_without_stages_only_misses_are_hollow(tmp_path: Path) -> None:
-    """Under a policy without stages the trials that try a batch size are filled, too, and the caption says so."""
-    with LiveServer(tmp_path) as live:
-        live.start()
-        trainer = Trainer(live.trainer, policy="knowledge_gradient")
+        trainer = Trainer(live.trainer, policy=policy)
         trainer.run(50.0)
         trainer.run(5.0, converges=False)
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
@@ -316,8 +291,8 @@ def test_without_stages_only_misses_are_hollow(tmp_path: Path) -> None:
     assert "hollow: it missed the target." in text_of(shown)
 
 
-def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> None:
-    """In the pruning stage, too, a trial that only ran beside an exploration is a delivery like any other."""
+def test_deliveries_of_the_pruning_stage_are_filled(tmp_path: Path) -> None:
+    """In the pruning stage, too, an exploration that delivered is filled, and so is a trial that ran beside it."""
     with LiveServer(tmp_path) as live:
         live.start()
         trainer = Trainer(live.trainer)
@@ -330,7 +305,7 @@ def test_concurrent_trials_of_the_pruning_stage_are_filled(tmp_path: Path) -> No
         )
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
             shown = job_page(web, trainer.job_id)
-    assert [value["k"] for value in spec_of(shown, "cost")["data"]["values"]] == [HOLLOW, FILLED]
+    assert [value["k"] for value in spec_of(shown, "cost")["data"]["values"]] == [FILLED, FILLED]
     assert [row["result"] for row in rows_of(shown, "cost")] == ["reached", "reached"]
 
 

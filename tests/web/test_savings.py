@@ -48,13 +48,13 @@ def test_several_jobs_have_the_verdict_of_a_single_one(tmp_path: Path) -> None:
         job(server, "loss", [10.0] * 6, [100.0] * 10)
         job(server, "same", [10.0] * 12, [])
         found = {name: client.get_totals(job_id_prefix=name) for name in ("gain", "loss", "same", "none")}
-        alone = {name: client.get_job_statistics(name).savings.verdict for name in ("gain", "loss", "same")}
+        alone = {name: client.get_job_statistics(name).savings.cost.verdict for name in ("gain", "loss", "same")}
     shown = {name: total_answer(each, v1.Factors()) for name, each in found.items()}
-    assert {name: found[name].savings.verdict for name in alone} == alone
+    assert {name: found[name].savings.cost.verdict for name in alone} == alone
     assert (shown["gain"].kind, shown["gain"].figure) == ("saving", "2.58 kJ")
     assert (shown["loss"].kind, shown["loss"].figure) == ("loss", "900 J")
     assert (shown["same"].kind, shown["same"].figure) == ("uncertain", "")
-    assert (shown["none"].kind, found["none"].savings.verdict) == ("none", v1.SAVINGS_VERDICT_NO_DELIVERY)
+    assert (shown["none"].kind, found["none"].savings.cost.verdict) == ("none", v1.SAVINGS_VERDICT_NO_DELIVERY)
 
 
 def test_months_have_a_chart() -> None:
@@ -79,7 +79,7 @@ def test_only_losing_quantities_have_rows_of_a_loss(tmp_path: Path) -> None:
         lost = job(server, "loss", [10.0] * 6, [100.0] * 10)
         uncertain = job(server, "uncertain", [10.0] * 6, [10.5] * 10)
         found = {name: client.get_job_statistics(name).savings for name in (lost, uncertain)}
-    assert found[uncertain].verdict == v1.SAVINGS_VERDICT_UNCERTAIN
+    assert found[uncertain].cost.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
     assert found[uncertain].cost.lost > 0
     rows = {name: savings.rows_of(each, v1.Factors()) for name, each in found.items()}
     assert [row.name for row in rows[lost] if row.loses] == ["cost", "energy"]

@@ -91,7 +91,9 @@ export function checkedTrial(call: string, found: Trial | undefined, asked: Aske
     check(value >= 0 && Number.isFinite(value), call, `its trial has the time or the energy ${value}`);
   }
   trial.reason = shown(trial.reason);
-  trial.decisionMessage = shown(trial.decisionMessage);
+  if (trial.decisionMessage !== undefined) {
+    trial.decisionMessage = shown(trial.decisionMessage);
+  }
   shorten(trial.warnings);
   return trial;
 }

@@ -605,8 +605,6 @@ def _verdict(known: Verdict) -> v1.SavingsVerdict.ValueType:
 
 def _savings(known: Savings) -> v1.Savings:
     return v1.Savings(
-        verdict=_verdict(known.verdict),
-        advice=known.advice,
         cost=_estimate(known.cost),
         energy=_estimate(known.energy),
         time=_estimate(known.time),
@@ -616,7 +614,6 @@ def _savings(known: Savings) -> v1.Savings:
         num_baseline_trials=known.num_baseline_trials,
         newest_baseline_time=timestamp(known.newest_baseline_time),
         compared_from_trial=known.compared_from or None,
-        break_even_trial=known.break_even_trial,
         batch_size_in_use=known.in_use,
         num_in_use_trials=known.num_in_use,
         min_baseline_trials=LEAST_RUNS,
@@ -643,7 +640,6 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
                 least_cost=found.bucket.least_cost,
                 median_cost=found.bucket.median_cost,
                 most_cost=found.bucket.most_cost,
-                num_explorations=found.bucket.num_explorations,
                 newest_trial=found.bucket.newest_trial,
                 last_end_time=timestamp(found.bucket.last_end_time),
                 mean_epochs=found.bucket.mean_epochs,
@@ -676,6 +672,8 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
             )
             for month in known.months
         ],
+        advice=known.advice,
+        break_even_trial=known.break_even_trial,
     )
 
 
@@ -751,7 +749,7 @@ def _total_savings(known: JobFigures) -> v1.Savings:
             lost=lost,
         )
 
-    found = v1.Savings(
+    return v1.Savings(
         cost=estimate("cost"),
         energy=estimate("energy_joules"),
         time=estimate("time_seconds"),
@@ -761,8 +759,6 @@ def _total_savings(known: JobFigures) -> v1.Savings:
         min_baseline_trials=LEAST_RUNS,
         num_exploring_launches=EXPLORING_LAUNCHES,
     )
-    found.verdict = found.cost.verdict
-    return found
 
 
 def preview(known: Preview) -> v1.PreviewNextResponse:
@@ -936,7 +932,8 @@ def shown_trial(known: ShownTrial) -> v1.Trial:
     """A trial as people see it."""
     message = trial(known.trial)
     message.decision_message = known.decision
-    message.recurrence = known.recurrence
+    if known.recurrence is not None:
+        message.recurrence = known.recurrence
     return message
 
 

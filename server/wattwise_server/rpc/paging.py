@@ -32,6 +32,8 @@ JOBS_AT_A_TIME = 100
 """So many that other calls need not wait long."""
 TRIALS_AT_A_TIME = 100
 """A trial whose ids and monitors have the longest names takes 10 kB."""
+EVENTS_AT_A_TIME = 100
+"""An event with the longest ids takes a few kB."""
 MEASUREMENTS_AT_A_TIME = 1_000
 
 

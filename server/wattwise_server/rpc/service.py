@@ -16,6 +16,7 @@ from wattwise_server.observability.call import current_call
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import Context, StreamLimit
 from wattwise_server.rpc.paging import (
+    EVENTS_AT_A_TIME,
     JOBS_AT_A_TIME,
     MEASUREMENTS_AT_A_TIME,
     MOST_MEASUREMENTS,
@@ -195,10 +196,15 @@ class JobReaderService(v1.JobReaderServicer):
     async def ListEvents(self, request: v1.ListEventsRequest, context: Context) -> v1.ListEventsResponse:
         """A page of events."""
         size, after, wanted = page_size(request.page_size), self._tokens.place(request), convert.history_list(request)
-        found = await self._administration.history(wanted, after, size + 1)
-        page = v1.ListEventsResponse(events=[convert.event(each.entry) for each in found[:size]])
-        if len(found) > size:
-            page.next_page_token = self._tokens.token(request, found[size - 1].place)
+        page = v1.ListEventsResponse()
+        while len(page.events) < size and page.ByteSize() < PAGE_BYTES:
+            asked = min(size - len(page.events), EVENTS_AT_A_TIME)
+            found = await self._administration.history(wanted, after, asked + 1)
+            page.events.extend(convert.event(each.entry) for each in found[:asked])
+            if len(found) <= asked:
+                return page
+            after = found[asked - 1].place
+        page.next_page_token = self._tokens.token(request, after)
         return page
 
     async def WatchJob(

@@ -73,7 +73,7 @@ _COUNTED = f"""
 """
 _BUCKETS = f"""
     WITH reported AS (
-        SELECT t.trial_number, t.batch_size, t.policy_role, t.cost, t.status, t.target_reached, t.end_time,
+        SELECT t.trial_number, t.batch_size, t.cost, t.status, t.target_reached, t.end_time,
                t.last_epoch,
                t.end_reason, t.excluded, {{reason}} AS reason, (t.trial_number - $2) / $3 AS bucket
         {_TRIALS} {{launches}}
@@ -86,7 +86,7 @@ _BUCKETS = f"""
     SELECT bucket AS place, batch_size, count(*) AS num_trials,
            sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
            sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_failed,
-           sum(CASE WHEN policy_role = 'EXPLORATION' THEN 1 ELSE 0 END) AS num_explorations, min(cost) AS least_cost,
+           min(cost) AS least_cost,
            avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost,
            max(cost) AS most_cost, max(trial_number) AS newest_trial, max(end_time) AS last_end_time,
            avg(CAST(last_epoch AS double precision)) AS mean_epochs,

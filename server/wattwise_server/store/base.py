@@ -279,7 +279,6 @@ class Bucket(NamedTuple):
     least_cost: float
     median_cost: float
     most_cost: float
-    num_explorations: int
     newest_trial: int
     last_end_time: datetime
     mean_epochs: float

@@ -38,12 +38,12 @@ class ShownTrial(NamedTuple):
     Attributes:
         trial: The trial, with its current cost and bound.
         decision: The message of the decision that its trainer gets.
-        recurrence: Which need for a model it served, from 1; 0 if that is unknown.
+        recurrence: Which need for a model it served, from 1; None if that is unknown.
     """
 
     trial: Trial
     decision: str
-    recurrence: int = 0
+    recurrence: int | None = None
 
 
 class TrialPage(NamedTuple):
@@ -91,7 +91,7 @@ class Preview(NamedTuple):
     num_samples: int
 
 
-def shown_trial(job: Job, trial: Trial, recurrence: int = 0) -> ShownTrial:
+def shown_trial(job: Job, trial: Trial, recurrence: int | None = None) -> ShownTrial:
     """A trial as people see it."""
     return ShownTrial(with_current_cost(job, trial), decision_for(job, trial).message, recurrence)
 
@@ -141,7 +141,7 @@ class Administration:
                 except JobNotFoundError:
                     # It was deleted since the list was read.
                     continue
-            shown.append(shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number, 0)))
+            shown.append(shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number)))
         return TrialPage(shown, listed[-1].place if len(found) > limit else ())
 
     async def count_trials(self, wanted: TrialList) -> int:
@@ -156,7 +156,7 @@ class Administration:
         """
         job, trial, samples = await self._trial(key)
         recurrences = await self._recurrences(trial.job_id, [trial])
-        return TrialDetails(shown_trial(job, trial, recurrences.get(trial.number, 0)), samples, job.spec)
+        return TrialDetails(shown_trial(job, trial, recurrences.get(trial.number)), samples, job.spec)
 
     @retried
     async def measurements(self, key: TrialKey, after: int, limit: int, *, newest_first: bool) -> Sequence[Measurement]:

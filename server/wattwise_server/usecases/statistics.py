@@ -103,8 +103,6 @@ class Savings(NamedTuple):
     in_use: int
     num_in_use: int
     compared_from: int = 0
-    advice: Sequence[str] = ()
-    break_even_trial: int | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -178,6 +176,8 @@ class JobStatistics(NamedTuple):
     points: Sequence[Point]
     profiles: Sequence[Profile]
     months: Sequence[Month]
+    advice: Sequence[str]
+    break_even_trial: int | None
 
 
 class _Ended(NamedTuple):
@@ -222,7 +222,7 @@ class Statistics:
         key = versions[0].key
         ended, compared_from = (await self._ended(versions))[key]
         groups = [*ended, *running.get(key, ())]
-        savings = await self._with_advice(self._savings(versions[0], groups, compared_from), versions[0], job)
+        savings = self._savings(versions[0], groups, compared_from)
         baseline = savings.cost.baseline
         ranges: Sequence[Range] = ()
         points: Sequence[Point] = ()
@@ -248,6 +248,8 @@ class Statistics:
             points,
             [Profile(*profile) for profile in await self._store.profiles(key)],
             self._months(await self._days(versions[0], ended), versions[0].num_gpus),
+            await self._advice(savings, versions[0], job),
+            await self._break_even(savings, versions[0]),
         )
 
     async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[Summary | None]:
@@ -383,22 +385,25 @@ class Statistics:
         answer: Answer = known[1]
         return answer
 
-    async def _with_advice(self, savings: Savings, version: JobVersion, job: Job) -> Savings:
-        """The savings of one job with what to do about them, and with the trial at which it broke even."""
+    async def _advice(self, savings: Savings, version: JobVersion, job: Job) -> Sequence[str]:
+        """What to do about the savings of one job."""
         since, first = 0, savings.compared_from
         if savings.newest_baseline_time is not None:
             since = await self._of_ended(version, self._store.deliveries_since, savings.newest_baseline_time, first)
-        broke_even = None
-        if savings.verdict is Verdict.SAVING and savings.cost.baseline is not None:
-            broke_even = await self._of_ended(version, self._store.break_even, savings.cost.baseline.least, first)
-        todo = advice(
+        return advice(
             savings.cost,
             job.spec.job_id,
             job.spec.default_batch_size,
             in_use=savings.in_use,
             deliveries_since_default=since,
         )
-        return savings._replace(advice=todo, break_even_trial=broke_even)
+
+    async def _break_even(self, savings: Savings, version: JobVersion) -> int | None:
+        """The trial since which the lower bound of the saved cost has been above 0; None if it is not."""
+        if savings.verdict is not Verdict.SAVING or savings.cost.baseline is None:
+            return None
+        least, first = savings.cost.baseline.least, savings.compared_from
+        return await self._of_ended(version, self._store.break_even, least, first)
 
     def _savings(self, version: JobVersion, every: Sequence[TrialGroup], compared_from: int) -> Savings:
         default = version.default_batch_size

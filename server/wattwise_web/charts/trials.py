@@ -81,8 +81,6 @@ def cost_by_trial(
     x = number_axis("x", "trial", [value["x"] for value in values])
     y = unit_axis("y", "cost", [highest, *(line.cost for line in lines if line.cost <= 2 * highest)], high=top)
     kinds = {(value["k"], "o" in value) for value in values}
-    hollow = [bucket for bucket, value in zip(buckets, values, strict=True) if value["k"] == _HOLLOW]
-    explored = any(bucket.num_deliveries for bucket in hollow)
     spec = base(
         values,
         [
@@ -101,7 +99,7 @@ def cost_by_trial(
     return Chart(
         name,
         title,
-        _caption(details, kinds, single=single, explored=explored),
+        _caption(details, kinds, single=single),
         (*columns, *(("why this batch size",) if single else ())),
         [_row(job.spec.job_id, bucket, single=single) for bucket in newest],
         with_dates(spec, values),
@@ -121,12 +119,11 @@ def highest_cost(statistics: v1.JobStatistics) -> float:
 def _mark(bucket: v1.TrialBucket, words: dict[str, int], *, single: bool, explained: bool) -> Spec:
     """A mark, in few letters: where it is, its batch size and kind, when and how it ended, and whether it counts."""
     failed = bucket.num_trials > 0 and bucket.num_failed == bucket.num_trials
-    explored = bucket.num_explorations == bucket.num_trials
     value: Spec = {
         "x": bucket.first_trial if single else (bucket.first_trial + bucket.last_trial) / 2,
         "y": rounded(bucket.median_cost),
         "b": bucket.batch_size,
-        "k": _FAILED if failed else _FILLED if bucket.num_deliveries and not explored else _HOLLOW,
+        "k": _FAILED if failed else _FILLED if bucket.num_deliveries else _HOLLOW,
         "e": rounded(bucket.mean_epochs),
     }
     if result := words.setdefault(_result(bucket, single=single), len(words)):
@@ -276,11 +273,11 @@ def _dates(buckets: Sequence[v1.TrialBucket]) -> Callable[[int], int | None]:
     return date
 
 
-def _caption(details: v1.JobDetails, kinds: set[tuple[int, bool]], *, single: bool, explored: bool) -> str:
-    """What the marks mean; only some policies have trials that explore and are hollow although they delivered."""
+def _caption(details: v1.JobDetails, kinds: set[tuple[int, bool]], *, single: bool) -> str:
+    """What the marks mean."""
     legend = {
         (_FILLED, False): "filled: it delivered a model",
-        (_HOLLOW, False): f"hollow: it missed the target{' or explored' if explored else ''}",
+        (_HOLLOW, False): "hollow: it missed the target",
         (_FAILED, False): "✕: it failed",
     }
     parts = [text for kind, text in legend.items() if kind in kinds]
@@ -319,7 +316,7 @@ def saved_so_far(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
     is_clipped = span > 0 and min(bounds, default=0.0) < floor
     x = number_axis("x", "trial", [value["x"] for value in values])
     y = unit_axis("s", "saved cost", [*estimates, *bounds], low=floor if is_clipped else None)
-    broke_even = statistics.savings.break_even_trial if statistics.savings.HasField("break_even_trial") else None
+    broke_even = statistics.break_even_trial if statistics.HasField("break_even_trial") else None
     spec = base(
         values,
         _saved_layers(x, y) + _break_even_layers(broke_even, dates),

@@ -30,7 +30,6 @@ def said(
     shown = v1.Job(**known | (job or {}))
     amounts = {"spent": 500.0, "in_use": 16.4, "default_mean": 29.4, "with_default": 29.4} | cost
     savings = v1.Savings(
-        verdict=verdict,
         cost=v1.SavingsEstimate(
             verdict=verdict, **{name: value for name, value in amounts.items() if value is not None}
         ),
@@ -136,7 +135,7 @@ def test_a_loss_is_said() -> None:
 def test_states_of_a_job_are_told() -> None:
     """New, pinned and paused jobs, and one without a batch size left."""
     unknown = v1.Job(spec=v1.JobSpec(job_id="a", default_batch_size=64), batch_size_in_use=64)
-    nothing = v1.Savings(verdict=NO_DELIVERY, cost=v1.SavingsEstimate(verdict=NO_DELIVERY), batch_size_in_use=64)
+    nothing = v1.Savings(cost=v1.SavingsEstimate(verdict=NO_DELIVERY), batch_size_in_use=64)
     stuck = answer(unknown, v1.JobDetails(), nothing, v1.Factors(), [])
     assert (stuck.used, stuck.upcoming) == ("No batch size is used now, since none is left to try.", "")
     unknown.available_batch_sizes.append(64)
@@ -197,7 +196,7 @@ def test_a_single_job_has_the_verdict_of_its_totals(
         known = admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id))
         savings = admin.GetJobStatistics(v1.GetJobStatisticsRequest(job_id=trainer.job_id)).statistics.savings
         totals = admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="answers")).totals
-        assert totals.savings.verdict == savings.verdict
+        assert totals.savings.cost.verdict == savings.cost.verdict
         assert total_answer(totals, v1.Factors()).kind == answer(known.job, known.details, savings, v1.Factors()).kind
 
 

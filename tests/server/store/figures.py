@@ -21,8 +21,6 @@ from wattwise_server.domain import (
     Launch,
     Measurement,
     PowerSample,
-    PruningGtsRole,
-    PruningGtsTrial,
     Trial,
     TrialOrigin,
     TrialStatus,
@@ -260,25 +258,19 @@ class FigureTests:
     async def test_buckets_have_the_median_and_the_range(self, opener: Opener) -> None:
         """Each range has its trials by batch size; of an even number of them the median is between the middle ones.
 
-        Those that explored are counted by their role. What a claim compares may begin within a range.
+        What a claim compares may begin within a range.
         """
         costs = {1: 10.0, 2: 30.0, 3: 20.0, 4: 50.0, 5: 40.0}
-        explored, concurrent = (PruningGtsTrial(PruningGtsRole[name], 0) for name in ("EXPLORATION", "CONCURRENT"))
-        roles = dict.fromkeys((1, 2), explored) | {3: concurrent}
-        trials = [ended_trial(number, cost=cost, policy_role=roles.get(number)) for number, cost in costs.items()]
-        trials.append(
-            ended_trial(
-                6, 16, cost=60.0, end=EndReason.ERROR, policy_role=PruningGtsTrial(PruningGtsRole.EXPLORATION, 0)
-            )
-        )
+        trials = [ended_trial(number, cost=cost) for number, cost in costs.items()]
+        trials.append(ended_trial(6, 16, cost=60.0, end=EndReason.ERROR))
         trials.append(ended_trial(7, 16, cost=None, end=EndReason.LOST))
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7), *trials)
             reached = EndReason.TARGET_REACHED
             assert await store.buckets(key, 1, 4, with_excluded=False) == [
-                Bucket(0, 8, 4, 4, 0, 10.0, 25.0, 50.0, 2, 4, minutes(5), 4.0, reached, "", excluded=False),
-                Bucket(1, 8, 1, 1, 0, 40.0, 40.0, 40.0, 0, 5, minutes(6), 4.0, reached, "", excluded=False),
-                Bucket(1, 16, 1, 0, 1, 60.0, 60.0, 60.0, 1, 6, minutes(7), 4.0, EndReason.ERROR, "", excluded=False),
+                Bucket(0, 8, 4, 4, 0, 10.0, 25.0, 50.0, 4, minutes(5), 4.0, reached, "", excluded=False),
+                Bucket(1, 8, 1, 1, 0, 40.0, 40.0, 40.0, 5, minutes(6), 4.0, reached, "", excluded=False),
+                Bucket(1, 16, 1, 0, 1, 60.0, 60.0, 60.0, 6, minutes(7), 4.0, EndReason.ERROR, "", excluded=False),
             ]
             assert await store.spent(key, 1, 4, 4) == [Spent(0, 4, 110.0, 1, 50.0), Spent(1, 1, 100.0, 1, 100.0)]
 

@@ -218,7 +218,7 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     found, savings = job.figures, job.figures.savings
     number = shown.num_trials - since + 1
     assert (savings.compared_from_trial, savings.num_deliveries, savings.num_baseline_trials) == (since, number, 0)
-    assert (savings.verdict, savings.cost.spent) == (v1.SAVINGS_VERDICT_NO_BASELINE, 150.0 * number)
+    assert (savings.cost.verdict, savings.cost.spent) == (v1.SAVINGS_VERDICT_NO_BASELINE, 150.0 * number)
     assert (found.num_deliveries, found.spent.cost) == (25 + number, 1500.0 + 150.0 * number)
     assert not any(point.HasField("saved_cost") for point in found.savings_points)
     job.train(16, 30, times=5)
@@ -227,10 +227,10 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     deliveries = number + 25
     assert (savings.num_deliveries, savings.num_baseline_trials, savings.cost.default_mean) == (deliveries, 5, 300.0)
     assert savings.cost.spent == 150.0 * (number + 20) + 1500.0
-    assert savings.verdict == v1.SAVINGS_VERDICT_SAVING
+    assert savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
     # The five trials of the default may cost more than was saved for certain by then; a few launches save that again.
     tried = since + number + 4
-    assert since <= savings.break_even_trial <= tried + 3
+    assert since <= found.break_even_trial <= tried + 3
     points = {point.trial_number: point for point in found.savings_points}
     assert [number for number, point in points.items() if not point.HasField("saved_cost")] == list(range(1, since))
     newest = points[job.shown.num_trials]

@@ -71,7 +71,7 @@ def test_job_that_saves(priced: LiveServer) -> None:
         job.run_with(8, 10.0)
     found = figures(priced, job.job_id)
     savings = found.savings
-    assert savings.verdict == v1.SAVINGS_VERDICT_SAVING
+    assert savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
     assert (savings.num_deliveries, savings.num_baseline_trials) == (46, 6)
     assert savings.newest_baseline_time.seconds
     spent = 600.0 + 400.0
@@ -82,7 +82,7 @@ def test_job_that_saves(priced: LiveServer) -> None:
     assert savings.money.spent == pytest.approx(per_joule * spent + per_second * 46.0)
     assert savings.carbon.at_least == pytest.approx(savings.energy.at_least * 1.5 * 360 / 3.6e6)
     assert (found.spent.cost, found.spent.money) == (spent, savings.money.spent)
-    assert savings.break_even_trial > 6
+    assert found.break_even_trial > 6
     by_size = {each.batch_size: each for each in found.trials}
     assert {size: each.num_deliveries for size, each in by_size.items()} == {16: 6, 8: 40}
     assert by_size[8].mean_delivery.cost == pytest.approx(10.0)
@@ -114,16 +114,18 @@ def test_loss_is_said_as_such(priced: LiveServer) -> None:
     for _ in range(9):
         job.run_with(16, 100.0)
     job.run_with(64, 5000.0, converges=False)
-    early = figures(priced, job.job_id).savings
-    assert (early.verdict, early.num_exploring_launches) == (v1.SAVINGS_VERDICT_EXPLORING, 10)
+    statistics = figures(priced, job.job_id)
+    early = statistics.savings
+    assert (early.cost.verdict, early.num_exploring_launches) == (v1.SAVINGS_VERDICT_EXPLORING, 10)
     assert early.cost.saved < 0
-    assert early.advice == []
+    assert statistics.advice == []
     job.run_with(16, 100.0)
-    savings = figures(priced, job.job_id).savings
-    assert savings.verdict == savings.cost.verdict == savings.money.verdict == v1.SAVINGS_VERDICT_LOSS
+    statistics = figures(priced, job.job_id)
+    savings = statistics.savings
+    assert savings.cost.verdict == savings.money.verdict == v1.SAVINGS_VERDICT_LOSS
     assert savings.cost.saved < 0
-    assert any("16" in line for line in savings.advice)
-    assert not savings.HasField("break_even_trial")
+    assert any("16" in line for line in statistics.advice)
+    assert not statistics.HasField("break_even_trial")
 
 
 def test_running_trial_is_no_loss(priced: LiveServer) -> None:
@@ -135,11 +137,11 @@ def test_running_trial_is_no_loss(priced: LiveServer) -> None:
     running = job.next()
     job.report(running, 90.0, metric=0.1)
     savings = figures(priced, job.job_id).savings
-    assert savings.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
+    assert savings.cost.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
     assert (savings.cost.spent, savings.cost.lost) == (1190.0, 0.0)
     job.end(running, v1.END_REASON_ERROR)
     savings = figures(priced, job.job_id).savings
-    assert savings.verdict == v1.SAVINGS_VERDICT_LOSS
+    assert savings.cost.verdict == v1.SAVINGS_VERDICT_LOSS
     assert savings.cost.lost == 90.0
 
 
@@ -150,11 +152,11 @@ def test_misses_of_the_default_are_no_loss(priced: LiveServer) -> None:
         job.run_with(16, 100.0, converges=converges)
     found = figures(priced, job.job_id)
     assert (found.savings.cost.default_mean, found.savings.cost.with_default) == (100.0, 150.0)
-    assert (found.savings.verdict, found.savings.cost.lost) == (v1.SAVINGS_VERDICT_UNCERTAIN, 0.0)
+    assert (found.savings.cost.verdict, found.savings.cost.lost) == (v1.SAVINGS_VERDICT_UNCERTAIN, 0.0)
     for _ in range(10):
         job.run_with(8, 400.0)
     found = figures(priced, job.job_id)
-    assert (found.savings.verdict, found.savings.cost.lost) == (v1.SAVINGS_VERDICT_LOSS, 5500.0 - 20 * 150.0)
+    assert (found.savings.cost.verdict, found.savings.cost.lost) == (v1.SAVINGS_VERDICT_LOSS, 5500.0 - 20 * 150.0)
 
 
 def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer) -> None:
@@ -168,7 +170,7 @@ def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer
         )
     found = figures(priced, job.job_id)
     assert (found.num_deliveries, found.spent.cost, list(found.months)) == (0, 0.0, [])
-    assert found.savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
+    assert found.savings.cost.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     assert (found.savings.cost.in_use, found.savings.cost.with_default) == (10.0, 100.0)
     assert found.savings.money.in_use > 0
 
@@ -180,7 +182,7 @@ def test_imported_trials_without_energy_cost_no_money(priced: LiveServer) -> Non
     request = v1.ImportTrialRequest(job_id=job.job_id, launch_id="a", batch_size=16, measurements=[epoch])
     priced.trainer.ImportTrial(request)
     savings = figures(priced, job.job_id).savings
-    assert savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
+    assert savings.cost.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     assert savings.cost.with_default == 50.0
     for unknown in (savings.energy, savings.money):
         assert not unknown.HasField("with_default")
@@ -189,18 +191,18 @@ def test_imported_trials_without_energy_cost_no_money(priced: LiveServer) -> Non
 def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
     """Until then the default's mean is known and what would settle the claim; nothing was saved for certain."""
     job = People(priced)
-    assert figures(priced, job.job_id).savings.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
+    assert figures(priced, job.job_id).savings.cost.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     job.run_with(8, 10.0)
     savings = figures(priced, job.job_id).savings
-    assert savings.verdict == v1.SAVINGS_VERDICT_EXPLORING
+    assert savings.cost.verdict == v1.SAVINGS_VERDICT_EXPLORING
     assert not savings.cost.HasField("default_mean")
     for _ in range(11):
         job.run_with(8, 10.0)
-    assert figures(priced, job.job_id).savings.verdict == v1.SAVINGS_VERDICT_NO_BASELINE
+    assert figures(priced, job.job_id).savings.cost.verdict == v1.SAVINGS_VERDICT_NO_BASELINE
     for runs in (1, 2):
         job.run_with(16, 477.0)
         savings = figures(priced, job.job_id).savings
-        assert (savings.verdict, savings.min_baseline_trials) == (v1.SAVINGS_VERDICT_NO_BASELINE, 3)
+        assert (savings.cost.verdict, savings.min_baseline_trials) == (v1.SAVINGS_VERDICT_NO_BASELINE, 3)
         assert (savings.num_baseline_trials, savings.cost.default_mean) == (runs, 477.0)
         assert not savings.cost.HasField("saved")
         assert not savings.cost.HasField("at_least")
@@ -212,7 +214,7 @@ def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
     assert not savings.cost.HasField("baselines_to_settle")
     job.run_with(16, 477.0)
     savings = figures(priced, job.job_id).savings
-    assert savings.verdict == v1.SAVINGS_VERDICT_SAVING
+    assert savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
     assert not savings.cost.HasField("baselines_to_settle")
 
 
@@ -381,7 +383,7 @@ def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:
     for job in (saves, loses, new):
         one = figures(priced, job.job_id).savings
         assert summaries[job.job_id].savings.cost == one.cost
-        assert summaries[job.job_id].savings.verdict == one.verdict
+        assert summaries[job.job_id].savings.cost.verdict == one.cost.verdict
     assert [summaries[job.job_id].num_running_trials for job in (saves, loses, new)] == [0, 1, 0]
     assert not summaries[new.job_id].HasField("last_activity_time")
     totals = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-")).totals
@@ -393,12 +395,12 @@ def test_totals_and_summaries_agree_with_the_jobs(priced: LiveServer) -> None:
     assert totals.savings.energy.at_least == pytest.approx(sum(each.energy.at_least for each in both))
     assert totals.savings.money.saved == pytest.approx(sum(each.money.saved for each in both))
     assert not totals.savings.HasField("batch_size_in_use")
-    assert totals.savings.verdict == totals.savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
+    assert totals.savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
     assert totals.savings.money.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
     one = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-b")).totals.savings
-    assert (one.verdict, one.cost.lost) == (v1.SAVINGS_VERDICT_LOSS, both[1].cost.lost)
+    assert (one.cost.verdict, one.cost.lost) == (v1.SAVINGS_VERDICT_LOSS, both[1].cost.lost)
     nothing = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="sum-c")).totals.savings
-    assert nothing.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
+    assert nothing.cost.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     plain = priced.admin.ListJobs(v1.ListJobsRequest(job_id_prefix="sum-"))
     assert not any(job.HasField("summary") for job in plain.jobs)
 
@@ -460,6 +462,11 @@ def test_trial_says_why_it_was_chosen_and_why_it_ended(server: LiveServer) -> No
         v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id(), labels=labels)
     )
     decision = job.report(answer.trial, 10.0)
+    asked = v1.LookupTrialRequest(job_id=job.job_id, launch_id=answer.trial.id.launch_id)
+    for trial in (answer.trial, server.trainer.LookupTrial(asked).trial):
+        # A trainer's calls do not say what takes a query or the job's state.
+        assert not trial.HasField("decision_message")
+        assert not trial.HasField("recurrence")
     second = job.next()
     job.report(second, 10.0, metric=0.2)
     for trials in (

@@ -281,7 +281,7 @@ FIELDS: Mapping[str, Field] = {
     "start_time": _time("start_time"),
     "end_time": _time("end_time"),
     "last_report_time": _report_time,
-    "recurrence": lambda row: row.trial.recurrence or None,
+    "recurrence": lambda row: _optional(row.trial, "recurrence"),
     "role": _of_pruning_gts(lambda of: _enum(v1.PruningGtsRole, of.role)),
     "pruning_round": _of_pruning_gts(lambda of: of.pruning_round),
     "excluded": lambda row: row.trial.excluded,

@@ -243,7 +243,7 @@ def _grounds(
     running = sum(each.num_running for each in statistics.trials)
     if details.advice:
         yield "advice", details.advice
-    for line in savings.advice:
+    for line in statistics.advice:
         yield "advice", line
     yield "deliveries", f"{_deliveries(statistics)}{f', {running} still running' if running else ''}"
     yield from _spending(statistics, factors)
@@ -262,9 +262,9 @@ def _grounds(
     runs = number_of(savings.num_baseline_trials, "delivery", "deliveries")
     yield "compared with", f"{runs} of the default batch size {spec.default_batch_size}{newest}"
     yield from _arithmetic(savings, factors, running=bool(running))
-    if savings.HasField("break_even_trial"):
+    if statistics.HasField("break_even_trial"):
         of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
-        yield "break-even", f"at trial {savings.break_even_trial}, by today's lower bound{of_cost}"
+        yield "break-even", f"at trial {statistics.break_even_trial}, by today's lower bound{of_cost}"
     if statistics.num_excluded:
         yield "left out", f"{number_of(statistics.num_excluded, 'trial')} that a person has excluded"
     if job.monitor.kinds:
@@ -500,7 +500,7 @@ def figures_of(client: Client, job: v1.Job, details: v1.JobDetails) -> Figures:
         ("used now", found.used),
         *([("running", _running(statistics))] if _running(statistics) else []),
         *([("next launch", found.upcoming)] if found.upcoming else []),
-        *(("advice", line) for line in statistics.savings.advice),
+        *(("advice", line) for line in statistics.advice),
         *([(f"why {choices[0].batch_size}", choices[0].reason)] if choices else []),
         *_spending(statistics, factors),
     ]

@@ -214,7 +214,9 @@ def check_trial(trial: v1.Trial, job_id: str, launch_id: str, number: int = 0) -
         for name in ("time_seconds", "energy_joules"):
             value = getattr(sums, name)
             require(0 <= value < math.inf, f"its trial has {name} {value:g}")
-    trial.reason, trial.decision_message = shown(trial.reason), shown(trial.decision_message)
+    trial.reason = shown(trial.reason)
+    if trial.HasField("decision_message"):
+        trial.decision_message = shown(trial.decision_message)
     _shorten(trial)
 
 

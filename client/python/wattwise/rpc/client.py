@@ -377,7 +377,7 @@ class Client:
             job_id_prefix: only jobs whose id starts with this; empty for all.
             contains: only jobs whose id contains this; empty for all.
             states: only jobs in one of these states; empty for all.
-            order: the order; unspecified is oldest first.
+            order: the order; unspecified is the server's default, today oldest first.
             with_summaries: whether each job has its summary: what its trials are doing, took and saved.
             page_size: number of jobs per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.

@@ -29,8 +29,8 @@ class BatchSizeOptimizerStub(object):
     """Called by trainers. Decides which batch size to train with and when to stop.
 
     A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
-    whose reason is the name of an ErrorReason.
+    decision says stop. If the trainer exits before that, it calls EndTrial. A comment names the reasons of errors that a call
+    has besides those that any call may have; see ErrorReason.
     """
 
     def __init__(self, channel):
@@ -95,8 +95,8 @@ class BatchSizeOptimizerServicer(object):
     """Called by trainers. Decides which batch size to train with and when to stop.
 
     A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
-    whose reason is the name of an ErrorReason.
+    decision says stop. If the trainer exits before that, it calls EndTrial. A comment names the reasons of errors that a call
+    has besides those that any call may have; see ErrorReason.
     """
 
     def RegisterJob(self, request, context):
@@ -260,8 +260,8 @@ class BatchSizeOptimizer(object):
     """Called by trainers. Decides which batch size to train with and when to stop.
 
     A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
-    whose reason is the name of an ErrorReason.
+    decision says stop. If the trainer exits before that, it calls EndTrial. A comment names the reasons of errors that a call
+    has besides those that any call may have; see ErrorReason.
     """
 
     @staticmethod

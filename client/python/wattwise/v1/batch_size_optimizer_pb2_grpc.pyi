@@ -30,8 +30,8 @@ class BatchSizeOptimizerStub:
     """Called by trainers. Decides which batch size to train with and when to stop.
 
     A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
-    whose reason is the name of an ErrorReason.
+    decision says stop. If the trainer exits before that, it calls EndTrial. A comment names the reasons of errors that a call
+    has besides those that any call may have; see ErrorReason.
     """
 
     @_typing.overload
@@ -100,8 +100,8 @@ class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
     """Called by trainers. Decides which batch size to train with and when to stop.
 
     A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
-    whose reason is the name of an ErrorReason.
+    decision says stop. If the trainer exits before that, it calls EndTrial. A comment names the reasons of errors that a call
+    has besides those that any call may have; see ErrorReason.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -166,8 +166,8 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
     """Called by trainers. Decides which batch size to train with and when to stop.
 
     A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
-    whose reason is the name of an ErrorReason.
+    decision says stop. If the trainer exits before that, it calls EndTrial. A comment names the reasons of errors that a call
+    has besides those that any call may have; see ErrorReason.
     """
 
     @_abc_1.abstractmethod

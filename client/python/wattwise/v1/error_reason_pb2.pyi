@@ -69,21 +69,21 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
         {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
     """
     ERROR_REASON_STORAGE_UNAVAILABLE: _ErrorReason.ValueType  # 8
-    """UNAVAILABLE: the database could not be read or written; nothing was changed. Retry."""
+    """Any call. UNAVAILABLE: the database could not be read or written; nothing was changed. Retry."""
     ERROR_REASON_SHUTTING_DOWN: _ErrorReason.ValueType  # 9
-    """UNAVAILABLE: the server is shutting down. Retry; the next server answers."""
+    """Any call. UNAVAILABLE: the server is shutting down. Retry; the next server answers."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 10
-    """INTERNAL: a bug in the server, logged with its stack trace under this id.
+    """Any call. INTERNAL: a bug in the server, logged with its stack trace under this id.
 
         {"incident_id": "3f0c9a71"}
     """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 11
-    """UNAUTHENTICATED: the server requires a token, and the call had none ("authorization: Bearer TOKEN" in its
+    """Any call. UNAUTHENTICATED: the server requires a token, and the call had none ("authorization: Bearer TOKEN" in its
     metadata), or one that is unknown or has expired. Use a new token; a retry does not help.
     """
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 12
-    """PERMISSION_DENIED: the token does not allow this call, or not for this job. The answer is the same whether the job
-    exists or not. metadata says what the token allows.
+    """Any call. PERMISSION_DENIED: the token does not allow this call, or not for this job. The answer is the same whether the
+    job exists or not. metadata says what the token allows.
 
         {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
     """
@@ -121,9 +121,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
-    The names are stable, the messages are not. ErrorInfo.metadata contains "retryable" ("true" or "false"), "call_id"
-    and the keys shown below.
+    """Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error of a Wattwise server
+    carries, except those that gRPC itself or a proxy returns. The names are stable, the messages are not. ErrorInfo.metadata
+    contains "retryable" ("true" or "false"), "call_id" and the keys shown below. The comments of the calls do not repeat the
+    reasons that are marked "Any call".
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
@@ -173,21 +174,21 @@ ERROR_REASON_INVALID_REQUEST: ErrorReason.ValueType  # 7
     {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
 """
 ERROR_REASON_STORAGE_UNAVAILABLE: ErrorReason.ValueType  # 8
-"""UNAVAILABLE: the database could not be read or written; nothing was changed. Retry."""
+"""Any call. UNAVAILABLE: the database could not be read or written; nothing was changed. Retry."""
 ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 9
-"""UNAVAILABLE: the server is shutting down. Retry; the next server answers."""
+"""Any call. UNAVAILABLE: the server is shutting down. Retry; the next server answers."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 10
-"""INTERNAL: a bug in the server, logged with its stack trace under this id.
+"""Any call. INTERNAL: a bug in the server, logged with its stack trace under this id.
 
     {"incident_id": "3f0c9a71"}
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 11
-"""UNAUTHENTICATED: the server requires a token, and the call had none ("authorization: Bearer TOKEN" in its
+"""Any call. UNAUTHENTICATED: the server requires a token, and the call had none ("authorization: Bearer TOKEN" in its
 metadata), or one that is unknown or has expired. Use a new token; a retry does not help.
 """
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 12
-"""PERMISSION_DENIED: the token does not allow this call, or not for this job. The answer is the same whether the job
-exists or not. metadata says what the token allows.
+"""Any call. PERMISSION_DENIED: the token does not allow this call, or not for this job. The answer is the same whether the
+job exists or not. metadata says what the token allows.
 
     {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
 """

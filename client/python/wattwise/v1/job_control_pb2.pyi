@@ -31,7 +31,7 @@ class DeleteJobRequest(_message.Message):
     job_id: _builtins.str
     """Required. The job."""
     allow_missing: _builtins.bool
-    """Unset: it is ERROR_REASON_JOB_NOT_FOUND. Whether a job that does not exist is no error, so that a retry succeeds."""
+    """False: a job that does not exist is ERROR_REASON_JOB_NOT_FOUND. True: the call succeeds without it, as a retry does."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """Unset: any job of this id. Only the job that was registered at this time is deleted, see Job.create_time; another one

@@ -646,12 +646,10 @@ class BatchSizeState(_message.Message):
     status: Global___BatchSizeStatus.ValueType
     """Output only. What the search knows about choosing it. Always set."""
     banned: _builtins.bool
-    """Whether a person has banned it, with SetBatchSizeBanned: the search does not choose it, whatever its status. Unset means
-    false.
-    """
+    """Whether a person has banned it, with SetBatchSizeBanned: the search does not choose it, whatever its status."""
     pinned: _builtins.bool
     """Whether a person has pinned it, with SetPinnedBatchSize: every launch gets it, whatever its status and even if it is
-    banned. Unset means false.
+    banned.
     """
     reason: _builtins.str
     """One sentence: why it is not chosen and what would change that, or what is known about it. Never empty."""
@@ -1076,7 +1074,7 @@ class PruningGtsBatchSize(_message.Message):
     round_cost: _builtins.float
     """Cost of its exploration in the current round, in joules. Unset: it has no result in this round."""
     exploring: _builtins.bool
-    """Whether the trial that explores for the round has this batch size. Unset means false."""
+    """Whether the trial that explores for the round has this batch size."""
     def __init__(
         self,
         *,

@@ -30,28 +30,32 @@ class _JobOrder:
 class _JobOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobOrder.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     JOB_ORDER_UNSPECIFIED: _JobOrder.ValueType  # 0
-    """Oldest first."""
-    JOB_ORDER_NEWEST: _JobOrder.ValueType  # 1
+    """The server's default, which is JOB_ORDER_OLDEST today."""
+    JOB_ORDER_OLDEST: _JobOrder.ValueType  # 1
+    """Oldest registration first."""
+    JOB_ORDER_NEWEST: _JobOrder.ValueType  # 2
     """Newest registration first."""
-    JOB_ORDER_LAST_ACTIVITY: _JobOrder.ValueType  # 2
+    JOB_ORDER_LAST_ACTIVITY: _JobOrder.ValueType  # 3
     """Newest activity of a trial first."""
-    JOB_ORDER_ATTENTION: _JobOrder.ValueType  # 3
+    JOB_ORDER_ATTENTION: _JobOrder.ValueType  # 4
     """Jobs that need attention come first; jobs with equal need are sorted by their newest activity."""
-    JOB_ORDER_ID: _JobOrder.ValueType  # 4
+    JOB_ORDER_ID: _JobOrder.ValueType  # 5
     """By id, in the order of Unicode code points."""
 
 class JobOrder(_JobOrder, metaclass=_JobOrderEnumTypeWrapper):
     """The order of a list of jobs."""
 
 JOB_ORDER_UNSPECIFIED: JobOrder.ValueType  # 0
-"""Oldest first."""
-JOB_ORDER_NEWEST: JobOrder.ValueType  # 1
+"""The server's default, which is JOB_ORDER_OLDEST today."""
+JOB_ORDER_OLDEST: JobOrder.ValueType  # 1
+"""Oldest registration first."""
+JOB_ORDER_NEWEST: JobOrder.ValueType  # 2
 """Newest registration first."""
-JOB_ORDER_LAST_ACTIVITY: JobOrder.ValueType  # 2
+JOB_ORDER_LAST_ACTIVITY: JobOrder.ValueType  # 3
 """Newest activity of a trial first."""
-JOB_ORDER_ATTENTION: JobOrder.ValueType  # 3
+JOB_ORDER_ATTENTION: JobOrder.ValueType  # 4
 """Jobs that need attention come first; jobs with equal need are sorted by their newest activity."""
-JOB_ORDER_ID: JobOrder.ValueType  # 4
+JOB_ORDER_ID: JobOrder.ValueType  # 5
 """By id, in the order of Unicode code points."""
 Global___JobOrder: _TypeAlias = JobOrder  # noqa: Y015
 
@@ -166,7 +170,7 @@ class ListJobsRequest(_message.Message):
     job_id_prefix: _builtins.str
     """Empty: all jobs. Lists only jobs whose id starts with this prefix."""
     order: Global___JobOrder.ValueType
-    """Unspecified: oldest first. The order."""
+    """Unspecified: the server's default, which is JOB_ORDER_OLDEST today. The order."""
     contains: _builtins.str
     """Empty: all jobs. Lists only jobs whose id contains this text; lower and upper case of ASCII letters are the same. At most
     200 characters.
@@ -306,7 +310,7 @@ class ListTrialsRequest(_message.Message):
     job_id: _builtins.str
     """Required unless job_id_prefix is set. The job."""
     page_size: _builtins.int
-    """0: 50. Maximum number of trials on the page; values above 1000 mean 1000."""
+    """0: 50. Maximum number of trials on the page; values above 1000 mean 1000. A page may be shorter."""
     page_token: _builtins.str
     """Empty: the first page. next_page_token of the previous page."""
     batch_size: _builtins.int
@@ -463,10 +467,10 @@ class ListMeasurementsRequest(_message.Message):
     page_token: _builtins.str
     """Empty: the first page. next_page_token of the previous page."""
     newest_first: _builtins.bool
-    """Unset: the oldest one that is kept. Whether the newest epoch comes first."""
+    """False: the oldest epoch that is kept comes first. True: the newest one does."""
     @_builtins.property
     def trial(self) -> _trial_pb2.TrialId:
-        """Required. The trial; a batch_size of 0 is not compared with the trial's."""
+        """Required. The trial, named by its launch, its number or both."""
 
     def __init__(
         self,
@@ -872,7 +876,7 @@ class ListEventsRequest(_message.Message):
     job_id_prefix: _builtins.str
     """Empty: of all jobs. Lists only events of jobs whose id starts with this prefix."""
     page_size: _builtins.int
-    """0: 50. Maximum number of events on the page; values above 1000 mean 1000."""
+    """0: 50. Maximum number of events on the page; values above 1000 mean 1000. A page may be shorter."""
     page_token: _builtins.str
     """Empty: the first page. next_page_token of the previous page."""
     @_builtins.property

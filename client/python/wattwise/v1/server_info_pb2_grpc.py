@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class ServerInfoStub(object):
     """Called by every client that has a token, or by everyone if the server needs none: says what the server is. No call changes
-    anything.
+    anything. A comment names the reasons of errors that a call has besides those that any call may have; see ErrorReason.
     """
 
     def __init__(self, channel):
@@ -45,7 +45,7 @@ class ServerInfoStub(object):
 
 class ServerInfoServicer(object):
     """Called by every client that has a token, or by everyone if the server needs none: says what the server is. No call changes
-    anything.
+    anything. A comment names the reasons of errors that a call has besides those that any call may have; see ErrorReason.
     """
 
     def GetServerInfo(self, request, context):
@@ -74,7 +74,7 @@ def add_ServerInfoServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ServerInfo(object):
     """Called by every client that has a token, or by everyone if the server needs none: says what the server is. No call changes
-    anything.
+    anything. A comment names the reasons of errors that a call has besides those that any call may have; see ErrorReason.
     """
 
     @staticmethod

@@ -28,7 +28,7 @@ GRPC_VERSION: str
 
 class ServerInfoStub:
     """Called by every client that has a token, or by everyone if the server needs none: says what the server is. No call changes
-    anything.
+    anything. A comment names the reasons of errors that a call has besides those that any call may have; see ErrorReason.
     """
 
     @_typing.overload
@@ -43,7 +43,7 @@ class ServerInfoStub:
 @_typing.type_check_only
 class ServerInfoAsyncStub(ServerInfoStub):
     """Called by every client that has a token, or by everyone if the server needs none: says what the server is. No call changes
-    anything.
+    anything. A comment names the reasons of errors that a call has besides those that any call may have; see ErrorReason.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -54,7 +54,7 @@ class ServerInfoAsyncStub(ServerInfoStub):
 
 class ServerInfoServicer(metaclass=_abc_1.ABCMeta):
     """Called by every client that has a token, or by everyone if the server needs none: says what the server is. No call changes
-    anything.
+    anything. A comment names the reasons of errors that a call has besides those that any call may have; see ErrorReason.
     """
 
     @_abc_1.abstractmethod

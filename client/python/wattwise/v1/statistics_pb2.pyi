@@ -144,8 +144,8 @@ class Usage(_message.Message):
     energy_joules: _builtins.float
     """Joules of all GPUs, as measured; trials whose energy was not measured add nothing. Always set."""
     cost: _builtins.float
-    """Cost in joules: eta * energy + (1 - eta) * max_power_watts * time; in observer mode of the computed energy and time.
-    Always set.
+    """Cost in joules: eta_knob * energy + (1 - eta_knob) * max_power_watts_per_gpu * count * time; in observer mode of the
+    computed energy and time. Always set.
     """
     money: _builtins.float
     """Money by the operator's factors. Unset: there are no prices."""
@@ -393,8 +393,6 @@ class Savings(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    VERDICT_FIELD_NUMBER: _builtins.int
-    ADVICE_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     ENERGY_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
@@ -403,25 +401,20 @@ class Savings(_message.Message):
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
     NUM_BASELINE_TRIALS_FIELD_NUMBER: _builtins.int
     NEWEST_BASELINE_TIME_FIELD_NUMBER: _builtins.int
-    BREAK_EVEN_TRIAL_FIELD_NUMBER: _builtins.int
     COMPARED_FROM_TRIAL_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_IN_USE_FIELD_NUMBER: _builtins.int
     NUM_IN_USE_TRIALS_FIELD_NUMBER: _builtins.int
     MIN_BASELINE_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_EXPLORING_LAUNCHES_FIELD_NUMBER: _builtins.int
-    verdict: Global___SavingsVerdict.ValueType
-    """What the data say about the cost. Always set."""
     num_deliveries: _builtins.int
     """Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP."""
     num_baseline_trials: _builtins.int
-    """Number of the default batch size's deliveries among the compared trials, imported ones included."""
-    break_even_trial: _builtins.int
-    """Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
-    is not, or in ListJobs.
+    """Number of the default batch size's deliveries among the compared trials, imported ones included. 0: none, or the figures
+    are those of several jobs.
     """
     compared_from_trial: _builtins.int
     """Number of the first trial that is compared: since_trial of the newest change of either quantity, see DetectedChange.
-    Unset: all trials since the newest reset are compared.
+    Unset: all trials since the newest reset are compared, or the figures are those of several jobs.
     """
     batch_size_in_use: _builtins.int
     """The batch size that a launch gets unless something is tried, see Job. Unset: the figures are those of several jobs."""
@@ -432,12 +425,8 @@ class Savings(_message.Message):
     num_exploring_launches: _builtins.int
     """Number of launches up to which a job explores: SAVINGS_VERDICT_EXPLORING. Always set."""
     @_builtins.property
-    def advice(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What to do about it, in sentences. Empty: nothing would change it, or in ListJobs."""
-
-    @_builtins.property
     def cost(self) -> Global___SavingsEstimate:
-        """Of the cost, in joules. Always set."""
+        """Of the cost, in joules; its verdict is what the data say about the job. Always set."""
 
     @_builtins.property
     def energy(self) -> Global___SavingsEstimate:
@@ -457,13 +446,11 @@ class Savings(_message.Message):
 
     @_builtins.property
     def newest_baseline_time(self) -> _timestamp_pb2.Timestamp:
-        """When the newest of them ended. Unset: there is none."""
+        """When the newest of them ended. Unset: there is none, or the figures are those of several jobs."""
 
     def __init__(
         self,
         *,
-        verdict: Global___SavingsVerdict.ValueType = ...,
-        advice: _abc.Iterable[_builtins.str] | None = ...,
         cost: Global___SavingsEstimate | None = ...,
         energy: Global___SavingsEstimate | None = ...,
         time: Global___SavingsEstimate | None = ...,
@@ -472,27 +459,22 @@ class Savings(_message.Message):
         num_deliveries: _builtins.int = ...,
         num_baseline_trials: _builtins.int = ...,
         newest_baseline_time: _timestamp_pb2.Timestamp | None = ...,
-        break_even_trial: _builtins.int | None = ...,
         compared_from_trial: _builtins.int | None = ...,
         batch_size_in_use: _builtins.int | None = ...,
         num_in_use_trials: _builtins.int = ...,
         min_baseline_trials: _builtins.int = ...,
         num_exploring_launches: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_break_even_trial", b"_break_even_trial", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_break_even_trial", b"_break_even_trial", "_compared_from_trial", b"_compared_from_trial", "advice", b"advice", "batch_size_in_use", b"batch_size_in_use", "break_even_trial", b"break_even_trial", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "min_baseline_trials", b"min_baseline_trials", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "num_exploring_launches", b"num_exploring_launches", "num_in_use_trials", b"num_in_use_trials", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "min_baseline_trials", b"min_baseline_trials", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "num_exploring_launches", b"num_exploring_launches", "num_in_use_trials", b"num_in_use_trials", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_size_in_use: _TypeAlias = _typing.Literal["batch_size_in_use"]  # noqa: Y015
     _WhichOneofArgType__batch_size_in_use: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use"]  # noqa: Y015
-    _WhichOneofReturnType__break_even_trial: _TypeAlias = _typing.Literal["break_even_trial"]  # noqa: Y015
-    _WhichOneofArgType__break_even_trial: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial"]  # noqa: Y015
     _WhichOneofReturnType__compared_from_trial: _TypeAlias = _typing.Literal["compared_from_trial"]  # noqa: Y015
     _WhichOneofArgType__compared_from_trial: _TypeAlias = _typing.Literal["_compared_from_trial", b"_compared_from_trial"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_size_in_use) -> _WhichOneofReturnType__batch_size_in_use | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__break_even_trial) -> _WhichOneofReturnType__break_even_trial | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__compared_from_trial) -> _WhichOneofReturnType__compared_from_trial | None: ...
 
@@ -563,7 +545,6 @@ class TrialBucket(_message.Message):
     LEAST_COST_FIELD_NUMBER: _builtins.int
     MEDIAN_COST_FIELD_NUMBER: _builtins.int
     MOST_COST_FIELD_NUMBER: _builtins.int
-    NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
     NEWEST_TRIAL_FIELD_NUMBER: _builtins.int
     LAST_END_TIME_FIELD_NUMBER: _builtins.int
     MEAN_EPOCHS_FIELD_NUMBER: _builtins.int
@@ -588,8 +569,6 @@ class TrialBucket(_message.Message):
     """The median of their costs, in joules. Always set."""
     most_cost: _builtins.float
     """The highest cost among them, in joules. Always set."""
-    num_explorations: _builtins.int
-    """Number of them that explored: those of PRUNING_GTS_ROLE_EXPLORATION."""
     newest_trial: _builtins.int
     """Number of the newest of them. Always set."""
     mean_epochs: _builtins.float
@@ -616,7 +595,6 @@ class TrialBucket(_message.Message):
         least_cost: _builtins.float = ...,
         median_cost: _builtins.float = ...,
         most_cost: _builtins.float = ...,
-        num_explorations: _builtins.int = ...,
         newest_trial: _builtins.int = ...,
         last_end_time: _timestamp_pb2.Timestamp | None = ...,
         mean_epochs: _builtins.float = ...,
@@ -626,7 +604,7 @@ class TrialBucket(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_end_time", b"last_end_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "end_reason", b"end_reason", "excluded", b"excluded", "first_trial", b"first_trial", "last_end_time", b"last_end_time", "last_trial", b"last_trial", "least_cost", b"least_cost", "mean_epochs", b"mean_epochs", "median_cost", b"median_cost", "most_cost", b"most_cost", "newest_trial", b"newest_trial", "num_deliveries", b"num_deliveries", "num_explorations", b"num_explorations", "num_failed", b"num_failed", "num_trials", b"num_trials", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "end_reason", b"end_reason", "excluded", b"excluded", "first_trial", b"first_trial", "last_end_time", b"last_end_time", "last_trial", b"last_trial", "least_cost", b"least_cost", "mean_epochs", b"mean_epochs", "median_cost", b"median_cost", "most_cost", b"most_cost", "newest_trial", b"newest_trial", "num_deliveries", b"num_deliveries", "num_failed", b"num_failed", "num_trials", b"num_trials", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -804,15 +782,21 @@ class JobStatistics(_message.Message):
     POWER_PROFILES_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
     MONTHS_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
+    BREAK_EVEN_TRIAL_FIELD_NUMBER: _builtins.int
     num_excluded: _builtins.int
     """Number of trials after the newest reset that are excluded: by a person, or from their import because they had started
     before the reset.
     """
     num_deliveries: _builtins.int
     """Number of trials that delivered a model, compared or not, without history from before the registration."""
+    break_even_trial: _builtins.int
+    """Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
+    is not.
+    """
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialStatistics]:
-        """By ascending batch size, then by type. Empty: no trial."""
+        """By ascending batch size, then by origin. Empty: no trial."""
 
     @_builtins.property
     def spent(self) -> Global___Usage:
@@ -842,6 +826,10 @@ class JobStatistics(_message.Message):
         ended.
         """
 
+    @_builtins.property
+    def advice(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What to do about the savings, in sentences. Empty: nothing would change them."""
+
     def __init__(
         self,
         *,
@@ -854,12 +842,16 @@ class JobStatistics(_message.Message):
         power_profiles: _abc.Iterable[Global___PowerProfile] | None = ...,
         num_deliveries: _builtins.int = ...,
         months: _abc.Iterable[Global___MonthStatistics] | None = ...,
+        advice: _abc.Iterable[_builtins.str] | None = ...,
+        break_even_trial: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["savings", b"savings", "spent", b"spent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "break_even_trial", b"break_even_trial", "savings", b"savings", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "months", b"months", "num_deliveries", b"num_deliveries", "num_excluded", b"num_excluded", "power_profiles", b"power_profiles", "savings", b"savings", "savings_points", b"savings_points", "spent", b"spent", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "advice", b"advice", "break_even_trial", b"break_even_trial", "buckets", b"buckets", "months", b"months", "num_deliveries", b"num_deliveries", "num_excluded", b"num_excluded", "power_profiles", b"power_profiles", "savings", b"savings", "savings_points", b"savings_points", "spent", b"spent", "trials", b"trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__break_even_trial: _TypeAlias = _typing.Literal["break_even_trial"]  # noqa: Y015
+    _WhichOneofArgType__break_even_trial: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__break_even_trial) -> _WhichOneofReturnType__break_even_trial | None: ...
 
 Global___JobStatistics: _TypeAlias = JobStatistics  # noqa: Y015
 

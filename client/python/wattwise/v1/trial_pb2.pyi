@@ -431,12 +431,10 @@ class Trial(_message.Message):
     excluded: _builtins.bool
     """Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset."""
     reason: _builtins.str
-    """One sentence that explains the choice of the batch size, as GetNextBatchSize answered it. Empty: the trial was
-    imported.
-    """
+    """One sentence that explains the choice of the batch size. Empty: the trial was imported."""
     decision_message: _builtins.str
-    """One sentence with the numbers of its newest decision, as its trainer gets it: why it ended, or why it goes on. Only
-    GetTrial, ListTrials and WatchTrials say it.
+    """One sentence with the numbers of its newest decision, as its trainer gets it: why it ended, or why it goes on. Unset: this
+    call does not say it. GetTrial, ListTrials and WatchTrials say it of every trial, and no other call does.
     """
     cost_bound: _builtins.float
     """The cost at which the trial is stopped, or was when it ended, in joules. Unset: there is no bound; see Decision."""
@@ -446,7 +444,8 @@ class Trial(_message.Message):
     """
     recurrence: _builtins.int
     """The need for a model that it served, from 1: one more than the number of the job's trials that had delivered a model
-    before it started. Only GetTrial, and ListTrials of one job, say it. 0: unknown.
+    before it started. Unset: this call does not say it. GetTrial and ListTrials with a job_id say it of every trial that has
+    a start time, and no other call does.
     """
     token_id: _builtins.str
     """Id of the token that it was dispatched or imported with. Empty: the server needed no token."""
@@ -517,29 +516,37 @@ class Trial(_message.Message):
         excluded: _builtins.bool = ...,
         warnings: _abc.Iterable[Global___TrialWarning] | None = ...,
         reason: _builtins.str = ...,
-        decision_message: _builtins.str = ...,
+        decision_message: _builtins.str | None = ...,
         cost_bound: _builtins.float | None = ...,
         target_reached: _builtins.bool = ...,
         pruning_gts: Global___PruningGtsTrial | None = ...,
-        recurrence: _builtins.int = ...,
+        recurrence: _builtins.int | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         token_id: _builtins.str = ...,
         heartbeat_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "cost", b"cost", "cost_bound", b"cost_bound", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_decision_message", b"_decision_message", "_recurrence", b"_recurrence", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "recurrence", b"recurrence", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "batch_size", b"batch_size", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "origin", b"origin", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "token_id", b"token_id", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_decision_message", b"_decision_message", "_recurrence", b"_recurrence", "batch_size", b"batch_size", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "origin", b"origin", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "token_id", b"token_id", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
     _WhichOneofReturnType__cost_bound: _TypeAlias = _typing.Literal["cost_bound"]  # noqa: Y015
     _WhichOneofArgType__cost_bound: _TypeAlias = _typing.Literal["_cost_bound", b"_cost_bound"]  # noqa: Y015
+    _WhichOneofReturnType__decision_message: _TypeAlias = _typing.Literal["decision_message"]  # noqa: Y015
+    _WhichOneofArgType__decision_message: _TypeAlias = _typing.Literal["_decision_message", b"_decision_message"]  # noqa: Y015
+    _WhichOneofReturnType__recurrence: _TypeAlias = _typing.Literal["recurrence"]  # noqa: Y015
+    _WhichOneofArgType__recurrence: _TypeAlias = _typing.Literal["_recurrence", b"_recurrence"]  # noqa: Y015
     _WhichOneofReturnType_policy_role: _TypeAlias = _typing.Literal["pruning_gts"]  # noqa: Y015
     _WhichOneofArgType_policy_role: _TypeAlias = _typing.Literal["policy_role", b"policy_role"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost) -> _WhichOneofReturnType__cost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_bound) -> _WhichOneofReturnType__cost_bound | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_message) -> _WhichOneofReturnType__decision_message | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__recurrence) -> _WhichOneofReturnType__recurrence | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_policy_role) -> _WhichOneofReturnType_policy_role | None: ...
 
@@ -814,8 +821,8 @@ class Decision(_message.Message):
     last_epoch: _builtins.int
     """Output only. The newest epoch that the server has of the trial. 0: none, or the trial was deleted with its job."""
     cost: _builtins.float
-    """Output only. Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. Unset: no report
-    yet, or the trial was deleted with its job.
+    """Output only. Cost of the newest report, in joules: eta_knob * energy + (1 - eta_knob) * max_power_watts_per_gpu * count *
+    time; in observer mode of the computed energy and time. Unset: no report yet, or the trial was deleted with its job.
     """
     cost_bound: _builtins.float
     """Output only. The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off,

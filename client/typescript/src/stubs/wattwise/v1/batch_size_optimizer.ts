@@ -1917,8 +1917,8 @@ export const ReportPowerProfileResponse: MessageFns<ReportPowerProfileResponse> 
  * Called by trainers. Decides which batch size to train with and when to stop.
  *
  * A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
- * decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
- * whose reason is the name of an ErrorReason.
+ * decision says stop. If the trainer exits before that, it calls EndTrial. A comment names the reasons of errors that a call
+ * has besides those that any call may have; see ErrorReason.
  */
 export type BatchSizeOptimizerService = typeof BatchSizeOptimizerService;
 export const BatchSizeOptimizerService = {

@@ -7,9 +7,10 @@
 /* eslint-disable */
 
 /**
- * Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
- * The names are stable, the messages are not. ErrorInfo.metadata contains "retryable" ("true" or "false"), "call_id"
- * and the keys shown below.
+ * Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error of a Wattwise server
+ * carries, except those that gRPC itself or a proxy returns. The names are stable, the messages are not. ErrorInfo.metadata
+ * contains "retryable" ("true" or "false"), "call_id" and the keys shown below. The comments of the calls do not repeat the
+ * reasons that are marked "Any call".
  */
 export enum ErrorReason {
   /** ERROR_REASON_UNSPECIFIED - Never sent. */
@@ -65,24 +66,24 @@ export enum ErrorReason {
    *     {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
    */
   ERROR_REASON_INVALID_REQUEST = "ERROR_REASON_INVALID_REQUEST",
-  /** ERROR_REASON_STORAGE_UNAVAILABLE - UNAVAILABLE: the database could not be read or written; nothing was changed. Retry. */
+  /** ERROR_REASON_STORAGE_UNAVAILABLE - Any call. UNAVAILABLE: the database could not be read or written; nothing was changed. Retry. */
   ERROR_REASON_STORAGE_UNAVAILABLE = "ERROR_REASON_STORAGE_UNAVAILABLE",
-  /** ERROR_REASON_SHUTTING_DOWN - UNAVAILABLE: the server is shutting down. Retry; the next server answers. */
+  /** ERROR_REASON_SHUTTING_DOWN - Any call. UNAVAILABLE: the server is shutting down. Retry; the next server answers. */
   ERROR_REASON_SHUTTING_DOWN = "ERROR_REASON_SHUTTING_DOWN",
   /**
-   * ERROR_REASON_INTERNAL - INTERNAL: a bug in the server, logged with its stack trace under this id.
+   * ERROR_REASON_INTERNAL - Any call. INTERNAL: a bug in the server, logged with its stack trace under this id.
    *
    *     {"incident_id": "3f0c9a71"}
    */
   ERROR_REASON_INTERNAL = "ERROR_REASON_INTERNAL",
   /**
-   * ERROR_REASON_UNAUTHENTICATED - UNAUTHENTICATED: the server requires a token, and the call had none ("authorization: Bearer TOKEN" in its
+   * ERROR_REASON_UNAUTHENTICATED - Any call. UNAUTHENTICATED: the server requires a token, and the call had none ("authorization: Bearer TOKEN" in its
    * metadata), or one that is unknown or has expired. Use a new token; a retry does not help.
    */
   ERROR_REASON_UNAUTHENTICATED = "ERROR_REASON_UNAUTHENTICATED",
   /**
-   * ERROR_REASON_PERMISSION_DENIED - PERMISSION_DENIED: the token does not allow this call, or not for this job. The answer is the same whether the job
-   * exists or not. metadata says what the token allows.
+   * ERROR_REASON_PERMISSION_DENIED - Any call. PERMISSION_DENIED: the token does not allow this call, or not for this job. The answer is the same whether the
+   * job exists or not. metadata says what the token allows.
    *
    *     {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
    */

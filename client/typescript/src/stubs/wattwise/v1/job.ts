@@ -429,14 +429,11 @@ export interface BatchSizeState {
   batchSize: number;
   /** Output only. What the search knows about choosing it. Always set. */
   status: BatchSizeStatus;
-  /**
-   * Whether a person has banned it, with SetBatchSizeBanned: the search does not choose it, whatever its status. Unset means
-   * false.
-   */
+  /** Whether a person has banned it, with SetBatchSizeBanned: the search does not choose it, whatever its status. */
   banned: boolean;
   /**
    * Whether a person has pinned it, with SetPinnedBatchSize: every launch gets it, whatever its status and even if it is
-   * banned. Unset means false.
+   * banned.
    */
   pinned: boolean;
   /** One sentence: why it is not chosen and what would change that, or what is known about it. Never empty. */
@@ -650,7 +647,7 @@ export interface PruningGtsBatchSize {
   roundCost?:
     | number
     | undefined;
-  /** Whether the trial that explores for the round has this batch size. Unset means false. */
+  /** Whether the trial that explores for the round has this batch size. */
   exploring: boolean;
 }
 

@@ -26,7 +26,7 @@ import { Trial, TrialId } from "./trial.js";
 export interface DeleteJobRequest {
   /** Required. The job. */
   jobId: string;
-  /** Unset: it is ERROR_REASON_JOB_NOT_FOUND. Whether a job that does not exist is no error, so that a retry succeeds. */
+  /** False: a job that does not exist is ERROR_REASON_JOB_NOT_FOUND. True: the call succeeds without it, as a retry does. */
   allowMissing: boolean;
   /**
    * Unset: any job of this id. Only the job that was registered at this time is deleted, see Job.create_time; another one

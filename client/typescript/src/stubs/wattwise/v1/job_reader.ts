@@ -40,8 +40,10 @@ import {
 
 /** The order of a list of jobs. */
 export enum JobOrder {
-  /** JOB_ORDER_UNSPECIFIED - Oldest first. */
+  /** JOB_ORDER_UNSPECIFIED - The server's default, which is JOB_ORDER_OLDEST today. */
   JOB_ORDER_UNSPECIFIED = "JOB_ORDER_UNSPECIFIED",
+  /** JOB_ORDER_OLDEST - Oldest registration first. */
+  JOB_ORDER_OLDEST = "JOB_ORDER_OLDEST",
   /** JOB_ORDER_NEWEST - Newest registration first. */
   JOB_ORDER_NEWEST = "JOB_ORDER_NEWEST",
   /** JOB_ORDER_LAST_ACTIVITY - Newest activity of a trial first. */
@@ -59,15 +61,18 @@ export function jobOrderFromJSON(object: any): JobOrder {
     case "JOB_ORDER_UNSPECIFIED":
       return JobOrder.JOB_ORDER_UNSPECIFIED;
     case 1:
+    case "JOB_ORDER_OLDEST":
+      return JobOrder.JOB_ORDER_OLDEST;
+    case 2:
     case "JOB_ORDER_NEWEST":
       return JobOrder.JOB_ORDER_NEWEST;
-    case 2:
+    case 3:
     case "JOB_ORDER_LAST_ACTIVITY":
       return JobOrder.JOB_ORDER_LAST_ACTIVITY;
-    case 3:
+    case 4:
     case "JOB_ORDER_ATTENTION":
       return JobOrder.JOB_ORDER_ATTENTION;
-    case 4:
+    case 5:
     case "JOB_ORDER_ID":
       return JobOrder.JOB_ORDER_ID;
     case -1:
@@ -81,14 +86,16 @@ export function jobOrderToNumber(object: JobOrder): number {
   switch (object) {
     case JobOrder.JOB_ORDER_UNSPECIFIED:
       return 0;
-    case JobOrder.JOB_ORDER_NEWEST:
+    case JobOrder.JOB_ORDER_OLDEST:
       return 1;
-    case JobOrder.JOB_ORDER_LAST_ACTIVITY:
+    case JobOrder.JOB_ORDER_NEWEST:
       return 2;
-    case JobOrder.JOB_ORDER_ATTENTION:
+    case JobOrder.JOB_ORDER_LAST_ACTIVITY:
       return 3;
-    case JobOrder.JOB_ORDER_ID:
+    case JobOrder.JOB_ORDER_ATTENTION:
       return 4;
+    case JobOrder.JOB_ORDER_ID:
+      return 5;
     case JobOrder.UNRECOGNIZED:
     default:
       return -1;
@@ -186,7 +193,7 @@ export interface ListJobsRequest {
   pageToken: string;
   /** Empty: all jobs. Lists only jobs whose id starts with this prefix. */
   jobIdPrefix: string;
-  /** Unspecified: oldest first. The order. */
+  /** Unspecified: the server's default, which is JOB_ORDER_OLDEST today. The order. */
   order: JobOrder;
   /** Empty: all jobs. Lists only jobs in one of these states. JOB_STATE_UNSPECIFIED is refused. */
   states: JobState[];
@@ -229,7 +236,7 @@ export interface ListJobsResponse {
 export interface ListTrialsRequest {
   /** Required unless job_id_prefix is set. The job. */
   jobId: string;
-  /** 0: 50. Maximum number of trials on the page; values above 1000 mean 1000. */
+  /** 0: 50. Maximum number of trials on the page; values above 1000 mean 1000. A page may be shorter. */
   pageSize: number;
   /** Empty: the first page. next_page_token of the previous page. */
   pageToken: string;
@@ -292,7 +299,7 @@ export interface GetTrialResponse {
 
 /** Request of ListMeasurements. */
 export interface ListMeasurementsRequest {
-  /** Required. The trial; a batch_size of 0 is not compared with the trial's. */
+  /** Required. The trial, named by its launch, its number or both. */
   trial:
     | TrialId
     | undefined;
@@ -300,7 +307,7 @@ export interface ListMeasurementsRequest {
   pageSize: number;
   /** Empty: the first page. next_page_token of the previous page. */
   pageToken: string;
-  /** Unset: the oldest one that is kept. Whether the newest epoch comes first. */
+  /** False: the oldest epoch that is kept comes first. True: the newest one does. */
   newestFirst: boolean;
 }
 
@@ -432,7 +439,7 @@ export interface ListEventsRequest {
   jobId: string;
   /** Empty: of all jobs. Lists only events of jobs whose id starts with this prefix. */
   jobIdPrefix: string;
-  /** 0: 50. Maximum number of events on the page; values above 1000 mean 1000. */
+  /** 0: 50. Maximum number of events on the page; values above 1000 mean 1000. A page may be shorter. */
   pageSize: number;
   /** Empty: the first page. next_page_token of the previous page. */
   pageToken: string;

@@ -269,7 +269,7 @@ export const GetServerInfoResponse: MessageFns<GetServerInfoResponse> = {
 
 /**
  * Called by every client that has a token, or by everyone if the server needs none: says what the server is. No call changes
- * anything.
+ * anything. A comment names the reasons of errors that a call has besides those that any call may have; see ErrorReason.
  */
 export type ServerInfoService = typeof ServerInfoService;
 export const ServerInfoService = {

@@ -138,8 +138,8 @@ export interface Usage {
     | number
     | undefined;
   /**
-   * Cost in joules: eta * energy + (1 - eta) * max_power_watts * time; in observer mode of the computed energy and time.
-   * Always set.
+   * Cost in joules: eta_knob * energy + (1 - eta_knob) * max_power_watts_per_gpu * count * time; in observer mode of the
+   * computed energy and time. Always set.
    */
   cost?:
     | number
@@ -260,11 +260,7 @@ export interface SavingsEstimate {
  * are about them.
  */
 export interface Savings {
-  /** What the data say about the cost. Always set. */
-  verdict: SavingsVerdict;
-  /** What to do about it, in sentences. Empty: nothing would change it, or in ListJobs. */
-  advice: string[];
-  /** Of the cost, in joules. Always set. */
+  /** Of the cost, in joules; its verdict is what the data say about the job. Always set. */
   cost:
     | SavingsEstimate
     | undefined;
@@ -286,22 +282,18 @@ export interface Savings {
     | undefined;
   /** Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. */
   numDeliveries: number;
-  /** Number of the default batch size's deliveries among the compared trials, imported ones included. */
+  /**
+   * Number of the default batch size's deliveries among the compared trials, imported ones included. 0: none, or the figures
+   * are those of several jobs.
+   */
   numBaselineTrials: number;
-  /** When the newest of them ended. Unset: there is none. */
+  /** When the newest of them ended. Unset: there is none, or the figures are those of several jobs. */
   newestBaselineTime:
     | Date
     | undefined;
   /**
-   * Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
-   * is not, or in ListJobs.
-   */
-  breakEvenTrial?:
-    | number
-    | undefined;
-  /**
    * Number of the first trial that is compared: since_trial of the newest change of either quantity, see DetectedChange.
-   * Unset: all trials since the newest reset are compared.
+   * Unset: all trials since the newest reset are compared, or the figures are those of several jobs.
    */
   comparedFromTrial?:
     | number
@@ -363,8 +355,6 @@ export interface TrialBucket {
   medianCost: number;
   /** The highest cost among them, in joules. Always set. */
   mostCost: number;
-  /** Number of them that explored: those of PRUNING_GTS_ROLE_EXPLORATION. */
-  numExplorations: number;
   /** Number of the newest of them. Always set. */
   newestTrial: number;
   /** When the last of them ended. Always set. */
@@ -445,7 +435,7 @@ export interface MonthStatistics {
  * ran before the job was registered, and was imported, is part of the baseline but not of what was spent.
  */
 export interface JobStatistics {
-  /** By ascending batch size, then by type. Empty: no trial. */
+  /** By ascending batch size, then by origin. Empty: no trial. */
   trials: TrialStatistics[];
   /** What all of them took, without history from before the registration. */
   spent:
@@ -476,6 +466,13 @@ export interface JobStatistics {
    * ended.
    */
   months: MonthStatistics[];
+  /** What to do about the savings, in sentences. Empty: nothing would change them. */
+  advice: string[];
+  /**
+   * Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
+   * is not.
+   */
+  breakEvenTrial?: number | undefined;
 }
 
 /** Figures of several jobs together. */
@@ -1131,8 +1128,6 @@ export const SavingsEstimate: MessageFns<SavingsEstimate> = {
 
 function createBaseSavings(): Savings {
   return {
-    verdict: SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED,
-    advice: [],
     cost: undefined,
     energy: undefined,
     time: undefined,
@@ -1141,7 +1136,6 @@ function createBaseSavings(): Savings {
     numDeliveries: 0,
     numBaselineTrials: 0,
     newestBaselineTime: undefined,
-    breakEvenTrial: undefined,
     comparedFromTrial: undefined,
     batchSizeInUse: undefined,
     numInUseTrials: 0,
@@ -1152,53 +1146,44 @@ function createBaseSavings(): Savings {
 
 export const Savings: MessageFns<Savings> = {
   encode(message: Savings, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.verdict !== SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED) {
-      writer.uint32(8).int32(savingsVerdictToNumber(message.verdict));
-    }
-    for (const v of message.advice) {
-      writer.uint32(18).string(v!);
-    }
     if (message.cost !== undefined) {
-      SavingsEstimate.encode(message.cost, writer.uint32(26).fork()).join();
+      SavingsEstimate.encode(message.cost, writer.uint32(10).fork()).join();
     }
     if (message.energy !== undefined) {
-      SavingsEstimate.encode(message.energy, writer.uint32(34).fork()).join();
+      SavingsEstimate.encode(message.energy, writer.uint32(18).fork()).join();
     }
     if (message.time !== undefined) {
-      SavingsEstimate.encode(message.time, writer.uint32(42).fork()).join();
+      SavingsEstimate.encode(message.time, writer.uint32(26).fork()).join();
     }
     if (message.money !== undefined) {
-      SavingsEstimate.encode(message.money, writer.uint32(50).fork()).join();
+      SavingsEstimate.encode(message.money, writer.uint32(34).fork()).join();
     }
     if (message.carbon !== undefined) {
-      SavingsEstimate.encode(message.carbon, writer.uint32(58).fork()).join();
+      SavingsEstimate.encode(message.carbon, writer.uint32(42).fork()).join();
     }
     if (message.numDeliveries !== 0) {
-      writer.uint32(64).int32(message.numDeliveries);
+      writer.uint32(48).int32(message.numDeliveries);
     }
     if (message.numBaselineTrials !== 0) {
-      writer.uint32(72).int32(message.numBaselineTrials);
+      writer.uint32(56).int32(message.numBaselineTrials);
     }
     if (message.newestBaselineTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.newestBaselineTime), writer.uint32(82).fork()).join();
-    }
-    if (message.breakEvenTrial !== undefined) {
-      writer.uint32(88).int32(message.breakEvenTrial);
+      Timestamp.encode(toTimestamp(message.newestBaselineTime), writer.uint32(66).fork()).join();
     }
     if (message.comparedFromTrial !== undefined) {
-      writer.uint32(96).int32(message.comparedFromTrial);
+      writer.uint32(72).int32(message.comparedFromTrial);
     }
     if (message.batchSizeInUse !== undefined) {
-      writer.uint32(104).int32(message.batchSizeInUse);
+      writer.uint32(80).int32(message.batchSizeInUse);
     }
     if (message.numInUseTrials !== 0) {
-      writer.uint32(112).int32(message.numInUseTrials);
+      writer.uint32(88).int32(message.numInUseTrials);
     }
     if (message.minBaselineTrials !== 0) {
-      writer.uint32(120).int32(message.minBaselineTrials);
+      writer.uint32(96).int32(message.minBaselineTrials);
     }
     if (message.numExploringLaunches !== 0) {
-      writer.uint32(128).int32(message.numExploringLaunches);
+      writer.uint32(104).int32(message.numExploringLaunches);
     }
     return writer;
   },
@@ -1217,11 +1202,11 @@ export const Savings: MessageFns<Savings> = {
         const tag = reader.uint32();
         switch (tag >>> 3) {
           case 1: {
-            if (tag !== 8) {
+            if (tag !== 10) {
               break;
             }
 
-            message.verdict = savingsVerdictFromJSON(reader.int32());
+            message.cost = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
           case 2: {
@@ -1229,7 +1214,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.advice.push(reader.string());
+            message.energy = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
           case 3: {
@@ -1237,7 +1222,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.cost = SavingsEstimate.decode(reader, reader.uint32());
+            message.time = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
           case 4: {
@@ -1245,7 +1230,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.energy = SavingsEstimate.decode(reader, reader.uint32());
+            message.money = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
           case 5: {
@@ -1253,31 +1238,31 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.time = SavingsEstimate.decode(reader, reader.uint32());
-            continue;
-          }
-          case 6: {
-            if (tag !== 50) {
-              break;
-            }
-
-            message.money = SavingsEstimate.decode(reader, reader.uint32());
-            continue;
-          }
-          case 7: {
-            if (tag !== 58) {
-              break;
-            }
-
             message.carbon = SavingsEstimate.decode(reader, reader.uint32());
             continue;
           }
-          case 8: {
-            if (tag !== 64) {
+          case 6: {
+            if (tag !== 48) {
               break;
             }
 
             message.numDeliveries = reader.int32();
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.numBaselineTrials = reader.int32();
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.newestBaselineTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
           case 9: {
@@ -1285,15 +1270,15 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.numBaselineTrials = reader.int32();
+            message.comparedFromTrial = reader.int32();
             continue;
           }
           case 10: {
-            if (tag !== 82) {
+            if (tag !== 80) {
               break;
             }
 
-            message.newestBaselineTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            message.batchSizeInUse = reader.int32();
             continue;
           }
           case 11: {
@@ -1301,7 +1286,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.breakEvenTrial = reader.int32();
+            message.numInUseTrials = reader.int32();
             continue;
           }
           case 12: {
@@ -1309,35 +1294,11 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.comparedFromTrial = reader.int32();
+            message.minBaselineTrials = reader.int32();
             continue;
           }
           case 13: {
             if (tag !== 104) {
-              break;
-            }
-
-            message.batchSizeInUse = reader.int32();
-            continue;
-          }
-          case 14: {
-            if (tag !== 112) {
-              break;
-            }
-
-            message.numInUseTrials = reader.int32();
-            continue;
-          }
-          case 15: {
-            if (tag !== 120) {
-              break;
-            }
-
-            message.minBaselineTrials = reader.int32();
-            continue;
-          }
-          case 16: {
-            if (tag !== 128) {
               break;
             }
 
@@ -1361,8 +1322,6 @@ export const Savings: MessageFns<Savings> = {
   },
   fromPartial(object: DeepPartial<Savings>): Savings {
     const message = createBaseSavings();
-    message.verdict = object.verdict ?? SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED;
-    message.advice = object.advice?.map((e) => e) || [];
     message.cost = (object.cost !== undefined && object.cost !== null)
       ? SavingsEstimate.fromPartial(object.cost)
       : undefined;
@@ -1381,7 +1340,6 @@ export const Savings: MessageFns<Savings> = {
     message.numDeliveries = object.numDeliveries ?? 0;
     message.numBaselineTrials = object.numBaselineTrials ?? 0;
     message.newestBaselineTime = object.newestBaselineTime ?? undefined;
-    message.breakEvenTrial = object.breakEvenTrial ?? undefined;
     message.comparedFromTrial = object.comparedFromTrial ?? undefined;
     message.batchSizeInUse = object.batchSizeInUse ?? undefined;
     message.numInUseTrials = object.numInUseTrials ?? 0;
@@ -1526,7 +1484,6 @@ function createBaseTrialBucket(): TrialBucket {
     leastCost: 0,
     medianCost: 0,
     mostCost: 0,
-    numExplorations: 0,
     newestTrial: 0,
     lastEndTime: undefined,
     meanEpochs: 0,
@@ -1565,26 +1522,23 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     if (message.mostCost !== 0) {
       writer.uint32(73).double(message.mostCost);
     }
-    if (message.numExplorations !== 0) {
-      writer.uint32(80).int32(message.numExplorations);
-    }
     if (message.newestTrial !== 0) {
-      writer.uint32(88).int32(message.newestTrial);
+      writer.uint32(80).int32(message.newestTrial);
     }
     if (message.lastEndTime !== undefined) {
-      Timestamp.encode(toTimestamp(message.lastEndTime), writer.uint32(98).fork()).join();
+      Timestamp.encode(toTimestamp(message.lastEndTime), writer.uint32(90).fork()).join();
     }
     if (message.meanEpochs !== 0) {
-      writer.uint32(105).double(message.meanEpochs);
+      writer.uint32(97).double(message.meanEpochs);
     }
     if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
-      writer.uint32(112).int32(endReasonToNumber(message.endReason));
+      writer.uint32(104).int32(endReasonToNumber(message.endReason));
     }
     if (message.reason !== "") {
-      writer.uint32(122).string(message.reason);
+      writer.uint32(114).string(message.reason);
     }
     if (message.excluded !== false) {
-      writer.uint32(128).bool(message.excluded);
+      writer.uint32(120).bool(message.excluded);
     }
     return writer;
   },
@@ -1679,51 +1633,43 @@ export const TrialBucket: MessageFns<TrialBucket> = {
               break;
             }
 
-            message.numExplorations = reader.int32();
-            continue;
-          }
-          case 11: {
-            if (tag !== 88) {
-              break;
-            }
-
             message.newestTrial = reader.int32();
             continue;
           }
-          case 12: {
-            if (tag !== 98) {
+          case 11: {
+            if (tag !== 90) {
               break;
             }
 
             message.lastEndTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
-          case 13: {
-            if (tag !== 105) {
+          case 12: {
+            if (tag !== 97) {
               break;
             }
 
             message.meanEpochs = reader.double();
             continue;
           }
-          case 14: {
-            if (tag !== 112) {
+          case 13: {
+            if (tag !== 104) {
               break;
             }
 
             message.endReason = endReasonFromJSON(reader.int32());
             continue;
           }
-          case 15: {
-            if (tag !== 122) {
+          case 14: {
+            if (tag !== 114) {
               break;
             }
 
             message.reason = reader.string();
             continue;
           }
-          case 16: {
-            if (tag !== 128) {
+          case 15: {
+            if (tag !== 120) {
               break;
             }
 
@@ -1756,7 +1702,6 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     message.leastCost = object.leastCost ?? 0;
     message.medianCost = object.medianCost ?? 0;
     message.mostCost = object.mostCost ?? 0;
-    message.numExplorations = object.numExplorations ?? 0;
     message.newestTrial = object.newestTrial ?? 0;
     message.lastEndTime = object.lastEndTime ?? undefined;
     message.meanEpochs = object.meanEpochs ?? 0;
@@ -2144,6 +2089,8 @@ function createBaseJobStatistics(): JobStatistics {
     powerProfiles: [],
     numDeliveries: 0,
     months: [],
+    advice: [],
+    breakEvenTrial: undefined,
   };
 }
 
@@ -2175,6 +2122,12 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     }
     for (const v of message.months) {
       MonthStatistics.encode(v!, writer.uint32(74).fork()).join();
+    }
+    for (const v of message.advice) {
+      writer.uint32(82).string(v!);
+    }
+    if (message.breakEvenTrial !== undefined) {
+      writer.uint32(88).int32(message.breakEvenTrial);
     }
     return writer;
   },
@@ -2264,6 +2217,22 @@ export const JobStatistics: MessageFns<JobStatistics> = {
             message.months.push(MonthStatistics.decode(reader, reader.uint32()));
             continue;
           }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            message.advice.push(reader.string());
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.breakEvenTrial = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2292,6 +2261,8 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     message.powerProfiles = object.powerProfiles?.map((e) => PowerProfile.fromPartial(e)) || [];
     message.numDeliveries = object.numDeliveries ?? 0;
     message.months = object.months?.map((e) => MonthStatistics.fromPartial(e)) || [];
+    message.advice = object.advice?.map((e) => e) || [];
+    message.breakEvenTrial = object.breakEvenTrial ?? undefined;
     return message;
   },
 };

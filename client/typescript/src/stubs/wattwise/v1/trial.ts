@@ -540,16 +540,15 @@ export interface Trial {
   excluded: boolean;
   /** What looks wrong about the trial, in every answer for it too. Empty: nothing. */
   warnings: TrialWarning[];
-  /**
-   * One sentence that explains the choice of the batch size, as GetNextBatchSize answered it. Empty: the trial was
-   * imported.
-   */
+  /** One sentence that explains the choice of the batch size. Empty: the trial was imported. */
   reason: string;
   /**
-   * One sentence with the numbers of its newest decision, as its trainer gets it: why it ended, or why it goes on. Only
-   * GetTrial, ListTrials and WatchTrials say it.
+   * One sentence with the numbers of its newest decision, as its trainer gets it: why it ended, or why it goes on. Unset: this
+   * call does not say it. GetTrial, ListTrials and WatchTrials say it of every trial, and no other call does.
    */
-  decisionMessage: string;
+  decisionMessage?:
+    | string
+    | undefined;
   /** The cost at which the trial is stopped, or was when it ended, in joules. Unset: there is no bound; see Decision. */
   costBound?:
     | number
@@ -570,9 +569,12 @@ export interface Trial {
     | undefined;
   /**
    * The need for a model that it served, from 1: one more than the number of the job's trials that had delivered a model
-   * before it started. Only GetTrial, and ListTrials of one job, say it. 0: unknown.
+   * before it started. Unset: this call does not say it. GetTrial and ListTrials with a job_id say it of every trial that has
+   * a start time, and no other call does.
    */
-  recurrence: number;
+  recurrence?:
+    | number
+    | undefined;
   /** What its launch has said about itself, such as "host"; see GetNextBatchSizeRequest. Empty: nothing. */
   labels: { [key: string]: string };
   /** Id of the token that it was dispatched or imported with. Empty: the server needed no token. */
@@ -714,8 +716,8 @@ export interface Decision {
   /** Output only. The newest epoch that the server has of the trial. 0: none, or the trial was deleted with its job. */
   lastEpoch: number;
   /**
-   * Output only. Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. Unset: no report
-   * yet, or the trial was deleted with its job.
+   * Output only. Cost of the newest report, in joules: eta_knob * energy + (1 - eta_knob) * max_power_watts_per_gpu * count *
+   * time; in observer mode of the computed energy and time. Unset: no report yet, or the trial was deleted with its job.
    */
   cost?:
     | number
@@ -906,11 +908,11 @@ function createBaseTrial(): Trial {
     excluded: false,
     warnings: [],
     reason: "",
-    decisionMessage: "",
+    decisionMessage: undefined,
     costBound: undefined,
     targetReached: false,
     policyRole: undefined,
-    recurrence: 0,
+    recurrence: undefined,
     labels: {},
     tokenId: "",
     heartbeatInterval: undefined,
@@ -967,7 +969,7 @@ export const Trial: MessageFns<Trial> = {
     if (message.reason !== "") {
       writer.uint32(130).string(message.reason);
     }
-    if (message.decisionMessage !== "") {
+    if (message.decisionMessage !== undefined) {
       writer.uint32(138).string(message.decisionMessage);
     }
     if (message.costBound !== undefined) {
@@ -981,7 +983,7 @@ export const Trial: MessageFns<Trial> = {
         PruningGtsTrial.encode(message.policyRole.value, writer.uint32(162).fork()).join();
         break;
     }
-    if (message.recurrence !== 0) {
+    if (message.recurrence !== undefined) {
       writer.uint32(168).int32(message.recurrence);
     }
     globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
@@ -1243,7 +1245,7 @@ export const Trial: MessageFns<Trial> = {
     message.excluded = object.excluded ?? false;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
     message.reason = object.reason ?? "";
-    message.decisionMessage = object.decisionMessage ?? "";
+    message.decisionMessage = object.decisionMessage ?? undefined;
     message.costBound = object.costBound ?? undefined;
     message.targetReached = object.targetReached ?? false;
     switch (object.policyRole?.$case) {
@@ -1254,7 +1256,7 @@ export const Trial: MessageFns<Trial> = {
         break;
       }
     }
-    message.recurrence = object.recurrence ?? 0;
+    message.recurrence = object.recurrence ?? undefined;
     message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
       (acc: { [key: string]: string }, [key, value]: [string, string]) => {
         if (value !== undefined) {
