@@ -29,7 +29,8 @@ POLICIES: Mapping[Policy, Sequence[str]] = {
 }
 """The fields of every policy."""
 
-_DEFAULT_POLICY = "knowledge_gradient"
+DEFAULT_POLICY: Policy = "knowledge_gradient"
+"""The policy of a new job that names none."""
 _POLICY_FIELDS = tuple(dict.fromkeys(name for names in POLICIES.values() for name in names))
 _PATHS = {
     "target_metric": "target.value",
@@ -294,7 +295,7 @@ class JobSpec(_Message):
         given = [name for name in _POLICY_FIELDS if getattr(self, name) is not None]
         if self.policy is None and not given:
             return
-        policy = _DEFAULT_POLICY if self.policy is None else self.policy
+        policy = DEFAULT_POLICY if self.policy is None else self.policy
         if not isinstance(policy, str) or policy not in POLICIES:
             raise _wrong("policy", policy, f"use one of {', '.join(POLICIES)}")
         faults = [Violation(f"job.{name}", _reader(name, policy)) for name in given if name not in POLICIES[policy]]

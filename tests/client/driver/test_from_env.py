@@ -103,7 +103,7 @@ def test_checkpoint_of_an_earlier_launch(requested: v1.Trial, server: LiveServer
     """A trial of an earlier launch, which no driver would end, cannot be resumed."""
     with Client(server.address) as client:
         client.end_trial(requested.id, v1.END_REASON_PREEMPTED)
-    saved = SavedTrial.of(requested, "the-driver's", Progress(1, 1.0, 1.0)).state()
+    saved = SavedTrial.of(requested, Progress(1, 1.0, 1.0)).state()
     message = r"trial 1: .* without the checkpoint"
     with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(ResumeError, match=message):
         bso.load_state_dict(saved)
@@ -246,7 +246,6 @@ def test_last_report_is_not_delivered(
         Journal(record),
         beat_seconds=20.0,
         timeout=0.2,
-        launch_id=record.launch_id,
         ends_completed=False,
     )
     server.stop()

@@ -70,7 +70,7 @@ def test_miss_is_followed_by_another_trial(grpc_addr: str) -> None:
     bso, seen = launched(grpc_addr), []
     for attempt in bso.attempts():
         trained = train(attempt, 0.95 if attempt.number == 3 else 0.1)
-        seen.append((attempt.number, attempt.seed_offset, attempt.batch_size, attempt.trial.launch_id, trained))
+        seen.append((attempt.number, attempt.seed_offset, attempt.batch_size, attempt.trial.id.launch_id, trained))
     assert [(number, offset, epochs) for number, offset, _, _, epochs in seen] == [
         (1, 0, [1, 2]),
         (2, 1, [1, 2]),

@@ -62,7 +62,7 @@ def test_state_is_plain(grpc_addr: str) -> None:
         state = bso.state_dict()
     assert {type(value) for value in state.values()} == {str, int, float}
     assert (state["epoch"], state["time_seconds"], state["energy_joules"]) == (1, 1.0, JOULES)
-    assert (state["job_id"], state["launch_id"]) == (bso.trial.id.job_id, bso.trial.launch_id)
+    assert (state["job_id"], state["launch_id"]) == (bso.trial.id.job_id, bso.trial.id.launch_id)
 
 
 def test_preempted_trial_continues(grpc_addr: str) -> None:
@@ -72,7 +72,7 @@ def test_preempted_trial_continues(grpc_addr: str) -> None:
     second = resumed(grpc_addr, state, job_id=job_id)
     assert second.trial.id == first.trial.id
     assert "epoch 2" in second.trial.reason
-    assert second.trial.launch_id == first.trial.launch_id
+    assert second.trial.id.launch_id == first.trial.id.launch_id
     assert trial_of(grpc_addr, second).status == v1.TRIAL_STATUS_RUNNING
     seen = []
     for epoch in second.epochs():
@@ -222,7 +222,7 @@ def test_changed_job_of_a_trial_that_runs(grpc_addr: str) -> None:
     with Client(grpc_addr) as client:
         client.register_job(spec)
         trial = client.get_next_batch_size(str(spec.job_id), launch_id="the-first").trial
-        state = SavedTrial.of(trial, "the-first", Progress()).state()
+        state = SavedTrial.of(trial, Progress()).state()
         with pytest.raises(JobDiffersError):
             resumed(grpc_addr, state, job_id=spec.job_id, target_metric=0.8)
         assert client.get_trial(trial.id).trial.status == v1.TRIAL_STATUS_RUNNING

@@ -213,7 +213,7 @@ def test_resumed_trial_takes_its_file_over(server: LiveServer) -> None:
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 0
     (record,) = spooled()
-    assert (record.end_reason, record.launch_id) == (v1.END_REASON_UNSPECIFIED, bso.trial.launch_id)
+    assert (record.end_reason, record.launch_id) == (v1.END_REASON_UNSPECIFIED, bso.trial.id.launch_id)
     again.on_train_begin()
     again.on_evaluate(0.3)
     with Client(server.address) as client:

@@ -95,9 +95,7 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
                 for trial in client.list_trials(
                     job.spec.job_id, statuses=statuses, end_reasons=reasons, page_size=PAGE
                 ):
-                    # An older server ignores the reason.
-                    if not reasons or trial.end_reason in reasons:
-                        yield JobTrial(job, trial)
+                    yield JobTrial(job, trial)
 
     return rows()
 
@@ -243,11 +241,6 @@ def _reason(warning: v1.TrialWarning) -> str:
     return _enum(v1.WarningReason, warning.reason) or "unknown"
 
 
-def _status(row: JobTrial) -> str | None:
-    status = row.trial.status
-    return "running" if status == v1.TRIAL_STATUS_RUNNING else _enum(v1.TrialStatus, status)
-
-
 def _of_pruning_gts(value: Callable[[v1.PruningGtsTrial], object]) -> Field:
     return lambda row: value(row.trial.pruning_gts) if row.trial.HasField("pruning_gts") else None
 
@@ -261,7 +254,7 @@ FIELDS: Mapping[str, Field] = {
     "trial": lambda row: row.trial.id.trial_number,
     "batch_size": lambda row: row.trial.batch_size,
     "origin": lambda row: _enum(v1.TrialOrigin, row.trial.origin),
-    "status": _status,
+    "status": lambda row: _enum(v1.TrialStatus, row.trial.status),
     "end_reason": lambda row: _enum(v1.EndReason, row.trial.end_reason),
     "target_reached": lambda row: row.trial.target_reached,
     "converged": lambda row: row.trial.converged,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain, islice
 
-from wattwise import v1
 from wattwise.commands.actions import PAGE, add_id, plain, positive, print_json
 from wattwise.commands.columns import add_table_options, arrange, table_options
 from wattwise.commands.tables import (
@@ -66,37 +63,21 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 def _trials(client: Client, args: argparse.Namespace) -> int:
     job, options = client.get_job(args.job_id).job, table_options(args)
-    end_reasons, labels = [END_REASONS[args.end_reason]] if args.end_reason else [], dict(args.labels)
     backwards = options.reverse and options.sort is None
-    found = client.list_trials(
+    trials = client.list_trials(
         args.job_id,
         statuses=[TRIAL_STATUSES[args.status]] if args.status else (),
-        end_reasons=end_reasons,
+        end_reasons=[END_REASONS[args.end_reason]] if args.end_reason else (),
         batch_size=args.batch_size,
-        labels=labels,
+        labels=dict(args.labels),
         newest_first=backwards,
         page_size=0 if options.limit is None else min(options.limit + 1, PAGE),
     )
-    # An older server ignores what it does not know.
-    trials: Iterable[v1.Trial] = (
-        trial
-        for trial in found
-        if (not end_reasons or trial.end_reason in end_reasons) and labels.items() <= trial.labels.items()
-    )
     if backwards:
-        trials, options = _newest_first(trials), replace(options, reverse=False)
+        options = replace(options, reverse=False)
     if args.json:
         rows = (JobTrial(job, trial) for trial in trials)
         print_json([plain(row.trial) for row in arrange(TRIAL_COLUMNS, rows, options)[0]])
     else:
         print_trials(job, trials, options)
     return 0
-
-
-def _newest_first(trials: Iterable[v1.Trial]) -> Iterable[v1.Trial]:
-    """The trials, of which an older server sends the oldest first."""
-    rest = iter(trials)
-    first = list(islice(rest, 2))
-    if len(first) == 2 and first[0].id.trial_number < first[1].id.trial_number:
-        return reversed([*first, *rest])
-    return chain(first, rest)

@@ -136,8 +136,7 @@ def _facts(job: v1.Job, trial: v1.Trial) -> Iterator[tuple[str, str]]:
     yield "trial", f"{trial.id.trial_number} of {spec.job_id}"
     yield "result", result(JobTrial(job, trial))
     yield "batch size", f"{size}, the default" if size == spec.default_batch_size else str(size)
-    if (kind := trial_origin(trial)) != "-":
-        yield "type", kind
+    yield "origin", trial_origin(trial)
     yield "why this one", trial.reason or "not recorded: it was imported"
     if trial.decision_message:
         yield "decision", trial.decision_message

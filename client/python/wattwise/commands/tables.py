@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.columns import Column, Mark, TableOptions, numbers, print_table, print_text
@@ -27,29 +27,22 @@ from wattwise.commands.humanize import (
 )
 from wattwise.monitor.kind import monitor_text
 from wattwise.spec import enum_name, gpus_text, policy_name
-from wattwise.training.rules import reaches_target
+from wattwise.training.rules import higher_is_better
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
 
-TRIAL_STATUSES = {
-    "running": v1.TRIAL_STATUS_RUNNING,
-    "decided": v1.TRIAL_STATUS_DECIDED,
-    "interrupted": v1.TRIAL_STATUS_INTERRUPTED,
-    "failed": v1.TRIAL_STATUS_FAILED,
-}
-"""The names that options use."""
+def _options(enum: Any) -> Mapping[str, Any]:
+    """The values of an enum by the names that options use, such as "out-of-memory"."""
+    return {enum_name(enum, value).replace(" ", "-"): value for value in enum.values() if value}
+
+
+TRIAL_STATUSES = _options(v1.TrialStatus)
+END_REASONS = _options(v1.EndReason)
 
 UNDECIDED = (v1.TRIAL_STATUS_INTERRUPTED, v1.TRIAL_STATUS_FAILED)
 """The statuses of trials that ended without a decision."""
-
-END_REASONS = {
-    name.removeprefix("END_REASON_").lower().replace("_", "-"): value
-    for name, value in v1.EndReason.items()
-    if value != v1.END_REASON_UNSPECIFIED
-}
-"""The names that options use, such as "out-of-memory"."""
 
 
 def print_jobs(jobs: Iterable[v1.JobListing], options: TableOptions | None = None) -> None:
@@ -225,12 +218,10 @@ def _trial_notes(rows: Sequence[JobTrial], names: Sequence[str]) -> Iterable[str
 
 def result(row: JobTrial) -> str:
     """How a trial ended, its target and whether it counts, such as "missed: cost bound, excluded"."""
-    job, trial = row
-    text = "running"
+    trial, text = row.trial, "running"
     if trial.status != v1.TRIAL_STATUS_RUNNING:
-        reached = target(job.spec, trial).startswith("reached")
         decided = trial.status == v1.TRIAL_STATUS_DECIDED
-        text = trial_result(end_reason(trial.end_reason), reached=reached, decided=decided)
+        text = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, decided=decided)
     return _with_uncounted(text, row)
 
 
@@ -299,7 +290,7 @@ def policy(spec: v1.JobSpec) -> str:
 
 def direction(spec: v1.JobSpec) -> str:
     """On which side of a job's target its metric must be."""
-    return "at most" if spec.target.direction == v1.DIRECTION_LOWER_IS_BETTER else "at least"
+    return "at least" if higher_is_better(spec) else "at most"
 
 
 def beta_knob(spec: v1.JobSpec) -> float | None:
@@ -329,13 +320,13 @@ def stuck(job: v1.Job) -> bool:
     return not job.available_batch_sizes
 
 
-def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
+def target(trial: v1.Trial) -> str:
     """Whether a trial has reached its job's target; empty if it was never evaluated, or failed."""
     if not trial.HasField("newest") or trial.status in UNDECIDED:
         return ""
     if trial.status == v1.TRIAL_STATUS_RUNNING:
         return "not yet"
-    if not reaches_target(spec, trial.newest.metric):
+    if not trial.target_reached:
         return "missed"
     return "reached" if trial.converged else "reached, over budget"
 
@@ -513,12 +504,13 @@ def _status(row: JobTrial) -> str:
     return _with_uncounted(enum_name(v1.TrialStatus, row.trial.status), row)
 
 
-def _metric(row: JobTrial) -> float | None:
+def metric_of(row: JobTrial) -> float | None:
+    """The metric of the newest report; None before it."""
     return row.trial.newest.metric if row.trial.HasField("newest") else None
 
 
 def _time(row: JobTrial) -> float | None:
-    """Seconds; None before the first report, like the next two."""
+    """Seconds; None before the first report."""
     return row.trial.newest.time_seconds if row.trial.HasField("newest") else None
 
 
@@ -526,7 +518,8 @@ def _energy(row: JobTrial) -> float | None:
     return energy_of(row.trial.newest)
 
 
-def _cost(row: JobTrial) -> float | None:
+def cost_of(row: JobTrial) -> float | None:
+    """The cost of the newest report in joules; None before it."""
     return row.trial.cost if row.trial.HasField("cost") else None
 
 
@@ -579,12 +572,12 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     Column("origin", lambda row: trial_origin(row.trial), priority=9),
     Column("status", _status, priority=12),
     Column("ended by", lambda row: end_reason(row.trial.end_reason) if row.trial.end_reason else "", priority=13),
-    Column("target", lambda row: target(row.job.spec, row.trial), priority=14),
+    Column("target", lambda row: target(row.trial), priority=14),
     numbers("epochs", lambda row: row.trial.newest.epoch or None, priority=5),
-    numbers("metric", _metric, "{:.4g}".format, priority=4),
+    numbers("metric", metric_of, "{:.4g}".format, priority=4),
     numbers("time", _time, duration, priority=3),
     numbers("energy", _energy, joules, priority=7),
-    numbers("cost", _cost, joules, priority=2),
+    numbers("cost", cost_of, joules, priority=2),
     Column("monitor", lambda row: monitor_text(row.trial.monitor), priority=8),
     Column(
         "started",

@@ -29,9 +29,11 @@ from wattwise.commands.tables import (
     USAGE_ESTIMATES,
     JobTrial,
     batch_size_in_use,
+    cost_of,
     job_state,
     listed_state,
     mark_of,
+    metric_of,
     next_launch,
     seconds_since,
 )
@@ -40,6 +42,7 @@ from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
 from wattwise.streams import printable
+from wattwise.training.rules import higher_is_better
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -384,7 +387,7 @@ class _TrialTable:
 
     def lines(self, width: int, height: int) -> Iterable[str]:
         job, spec = self._job, self._job.spec
-        sign = "<=" if spec.target.direction == v1.DIRECTION_LOWER_IS_BETTER else ">="
+        sign = ">=" if higher_is_better(spec) else "<="
         target = f"metric {sign} {spec.target.value:g}"
         yield f"{printable(spec.job_id)}: {job_state(job, self._details)}, {job.num_trials} trials, target: {target}"
         yield printable(f"next launch: {next_launch(job, self._details)}")
@@ -449,16 +452,8 @@ def _of(
     return both
 
 
-def _cost(row: JobTrial) -> float | None:
-    return row.trial.cost if row.trial.HasField("cost") else None
-
-
 def _bound(row: JobTrial) -> float | None:
     return row.trial.cost_bound if row.trial.HasField("cost_bound") else None
-
-
-def _metric(row: JobTrial) -> float | None:
-    return row.trial.newest.metric if row.trial.HasField("newest") else None
 
 
 def _target(row: JobTrial) -> float | None:
@@ -476,8 +471,8 @@ _TRIAL_TABLE: Sequence[Column[JobTrial]] = (
     _BY_NAME["batch size"],
     _BY_NAME["result"],
     _BY_NAME["epochs"],
-    Column("metric / target", _of(_metric, _target, "{:.4g}".format), right=True, priority=2),
-    Column(COST_AND_BOUND, _of(_cost, _bound, joules), right=True, priority=3),
+    Column("metric / target", _of(metric_of, _target, "{:.4g}".format), right=True, priority=2),
+    Column(COST_AND_BOUND, _of(cost_of, _bound, joules), right=True, priority=3),
     _BY_NAME["age"],
     Column("reported", _report_age, right=True, priority=7),
     Column("host", lambda row: row.trial.labels.get("host", ""), priority=8),

@@ -30,8 +30,9 @@ from wattwise.errors import (
 from wattwise.files import open_file
 from wattwise.rpc.answers import heartbeat_seconds
 from wattwise.spec import max_power_watts
+from wattwise.training.resume import Progress
 from wattwise.training.rules import cost, own_decision
-from wattwise.training.windows import TrainingWindows, monitor_message
+from wattwise.training.windows import TrainingWindows, training_result
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -186,13 +187,8 @@ class CommandExecution:
         windows.reopen()
         if cost(self.spec, windows.time_seconds, windows.energy_joules) <= cost_bound:
             return False
-        result = v1.TrainingResult(
-            trial=self.trial.id,
-            measurement=v1.Measurement(
-                time_seconds=windows.time_seconds, energy_joules=windows.energy_joules or None, metric=math.nan, epoch=1
-            ),
-            monitor=monitor_message(windows.monitor),
-        )
+        so_far = Progress(1, windows.time_seconds, windows.energy_joules)
+        result = training_result(self.trial.id, so_far, math.nan, windows.monitor)
         try:
             return client.report_result(result).stop_train
         except WattwiseError as error:

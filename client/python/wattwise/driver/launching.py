@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.humanize import end_reason
-from wattwise.commands.tables import UNDECIDED
+from wattwise.commands.humanize import end_reason, energy_of
 from wattwise.driver.evaluations import EvaluationReader
 from wattwise.driver.execution import CommandExecution
 from wattwise.driver.files import read_object, write_json, writing
@@ -39,7 +38,7 @@ from wattwise.rpc.labels import launch_labels
 from wattwise.spec import max_power_watts
 from wattwise.training.delivery import REFUSALS, deliver_record, opened
 from wattwise.training.journal import TrialRecord as SpooledRecord
-from wattwise.training.resume import ended_by_trainer, has_ended
+from wattwise.training.resume import ended_by_trainer, has_ended, joules_or_none
 from wattwise.training.rules import cost, own_decision
 from wattwise.training.spool import Spool
 
@@ -380,7 +379,7 @@ class Launcher:
             cost=usage.cost,
             measured_by=usage.measured_by,
             monitor=self._monitor_of(trial, outcome),
-            reached=trial.target_reached and trial.status not in UNDECIDED,
+            reached=trial.target_reached,
             end_reason=end_reason(trial.end_reason),
             exit_code=None if outcome is None else outcome.exit_code,
         )
@@ -389,7 +388,7 @@ class Launcher:
             record = replace(
                 record,
                 computed_time_seconds=used.time_seconds,
-                computed_energy_joules=used.energy_joules if used.HasField("energy_joules") else None,
+                computed_energy_joules=energy_of(used),
                 computed_limit_watts_per_gpu=used.power_setting.limit_watts_per_gpu,
             )
         self.run.folder.record(claim, record)
@@ -438,9 +437,8 @@ def _usage(spec: v1.JobSpec, trial: v1.Trial, outcome: LaunchOutcome | None) -> 
             outcome.over_cost_bound
             or newest.time_seconds in (outcome.time_seconds, *(epoch.time_seconds for epoch in outcome.epochs))
         )
-        joules = newest.energy_joules if newest.HasField("energy_joules") else None
-        return _Usage(newest.time_seconds, joules, trial.cost, BY_DRIVER if by_driver else BY_COMMAND)
+        return _Usage(newest.time_seconds, energy_of(newest), trial.cost, BY_DRIVER if by_driver else BY_COMMAND)
     if outcome is None:
         return _Usage()
     seconds, joules = outcome.time_seconds, outcome.energy_joules
-    return _Usage(seconds, joules or None, cost(spec, seconds, joules), BY_DRIVER)
+    return _Usage(seconds, joules_or_none(joules), cost(spec, seconds, joules), BY_DRIVER)

@@ -13,7 +13,6 @@ measured.json   written by the driver once the command has ended: a `LaunchOutco
 
 from __future__ import annotations
 
-import math
 import re
 import signal
 import sys
@@ -30,7 +29,8 @@ from wattwise.files import FileError, integer_of, is_number, read_end, read_json
 from wattwise.monitor.kind import MonitorKinds
 from wattwise.streams import printable
 from wattwise.training.client_file import ClientFile, power_fault_of, power_limit_of
-from wattwise.training.windows import monitor_message
+from wattwise.training.resume import Progress
+from wattwise.training.windows import training_result
 
 OUTPUT = "output.log"
 RESULT = "result.json"
@@ -57,16 +57,8 @@ class MeasuredEpoch(NamedTuple):
 
     def result(self, trial: v1.TrialId, monitor: MonitorKinds) -> v1.TrainingResult:
         """The measurement as the server takes it."""
-        return v1.TrainingResult(
-            trial=trial,
-            measurement=v1.Measurement(
-                time_seconds=self.time_seconds,
-                energy_joules=self.energy_joules or None,
-                metric=self.metric if math.isfinite(self.metric) else math.nan,
-                epoch=self.epoch,
-            ),
-            monitor=monitor_message(monitor),
-        )
+        progress = Progress(self.epoch, self.time_seconds, self.energy_joules)
+        return training_result(trial, progress, self.metric, monitor)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wattwise import v1
 from wattwise.errors import MonitorError, log
 from wattwise.monitor import Monitor
+from wattwise.training.resume import joules_or_none
 from wattwise.training.rules import cost
 
 _EXPENSIVE_IN_A_ROW = 2
@@ -145,7 +146,7 @@ class Profile:
             v1.PowerSample(
                 power_setting=v1.PowerSetting(limit_watts_per_gpu=limit),
                 time_seconds=time,
-                energy_joules=energy or None,
+                energy_joules=joules_or_none(energy),
                 steps=steps,
             )
         )

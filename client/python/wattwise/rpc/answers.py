@@ -179,12 +179,6 @@ def check_registered(job: v1.Job, sent: v1.JobSpec) -> None:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Message):
-        # A newer server may say more.
-        known = type(value)()
-        known.CopyFrom(value)
-        known.DiscardUnknownFields()
-        return known
     # The order of batch sizes does not matter.
     return sorted(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 

@@ -63,9 +63,10 @@ class DriverLaunch:
         self.server = variables["SERVER"]
         self.job = spec_from_json(variables["JOB_SPEC"])
         self._endpoint = Endpoint.of(self.server, timeout, credentials)
-        self._launch_id = variables["LAUNCH_ID"]
         self._trial = v1.TrialId(
-            job_id=self.job.job_id, launch_id=self._launch_id, trial_number=_integer(variables, "TRIAL_NUMBER")
+            job_id=self.job.job_id,
+            launch_id=variables["LAUNCH_ID"],
+            trial_number=_integer(variables, "TRIAL_NUMBER"),
         )
         self._batch_size = _integer(variables, "BATCH_SIZE")
         self._folder = Path(variables["LOG_DIR"]) if "LOG_DIR" in variables else None
@@ -105,7 +106,7 @@ class DriverLaunch:
     @property
     def launch_id(self) -> str:
         """The driver's launch id."""
-        return self._launch_id
+        return self._trial.launch_id
 
     def _check_same(self, job: JobSpec) -> None:
         """Compares a script's own job with the driver's. Fields that a script does not set have the server's defaults.
@@ -176,7 +177,7 @@ class DriverLaunch:
         del fallback
         kind, spec = str(monitor_kinds(monitor)), with_gpu(self.job, monitor)
         self._sent = spec.to_proto()
-        with self._endpoint.start_client(self._launch_id, warns=False) as client:
+        with self._endpoint.start_client(self.launch_id, warns=False) as client:
             try:
                 # Before register_job, which would create a deleted job again.
                 trial = self._ask(client)
@@ -191,7 +192,7 @@ class DriverLaunch:
                 self._away = True
                 return self._start_locally(kind)
         self._write(ClientFile(joined=True))
-        return StartedTrial(TrialInfo(trial, job, self._reason, self._launch_id, kind))
+        return StartedTrial(TrialInfo(trial, job, self._reason, kind))
 
     def _ask(self, client: Client) -> v1.Trial | None:
         """The driver's trial, which lives on if it was lost; None if the server does not know it.
@@ -206,7 +207,7 @@ class DriverLaunch:
         if has_ended(known):
             return known
         # To resume never dispatches another trial.
-        return client.get_next_batch_size(self._trial.job_id, launch_id=self._launch_id, resume=True).trial
+        return client.get_next_batch_size(self._trial.job_id, launch_id=self.launch_id, resume=True).trial
 
     def _check(self, found: v1.Trial) -> None:
         number = self._trial.trial_number
@@ -223,7 +224,7 @@ class DriverLaunch:
         trial = v1.Trial(id=self._trial, batch_size=self._batch_size, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(time.time_ns())
         job = v1.Job(spec=resolved(self._sent))
-        return StartedTrial(TrialInfo(trial, job, self._reason, self._launch_id, kind))
+        return StartedTrial(TrialInfo(trial, job, self._reason, kind))
 
     def session(self, info: TrialInfo, timeout: float) -> Session:
         """The session that reports the trial. The driver sees the exit status and ends an undecided trial."""
@@ -231,7 +232,7 @@ class DriverLaunch:
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""
-        return self._endpoint.client(info.launch_id, timeout, search_timeout)
+        return self._endpoint.client(info.id.launch_id, timeout, search_timeout)
 
     def record_power_limit(self, watts: float) -> None:
         """Records the power limit for the driver's history."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.errors import InvalidJobSpecError, Violation
+from wattwise.prices import power_faults
 from wattwise.spec import flat_name, leaves, policy_name
 from wattwise.training.rules import resolved
 
@@ -154,15 +155,14 @@ def _gpu_faults(sent: v1.JobSpec) -> Iterator[tuple[str, str]]:
         yield "gpus", f"has {len(sent.gpus)} groups; this version trains with exactly one group of equal GPUs"
         return
     (group,) = sent.gpus
-    watts = group.max_power_watts_per_gpu
     if not group.gpu_model:
         yield "gpus[0].gpu_model", "is empty; set it to the model's name"
     if fault := _identifier_fault(group.gpu_model):
         yield "gpus[0].gpu_model", fault
     if group.count < 1:
         yield "gpus[0].count", f"is {group.count}; use 1 or more"
-    if not math.isfinite(watts) or watts <= 0:
-        yield "gpus[0].max_power_watts_per_gpu", f"is {watts}; use the watts of one GPU, above 0"
+    for name, fault in power_faults(group.max_power_watts_per_gpu):
+        yield f"gpus[0].{name}", fault
 
 
 def _identifier_fault(value: str) -> str | None:

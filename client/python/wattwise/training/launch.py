@@ -176,7 +176,7 @@ class Endpoint:
         """A session of the trial of the job as it was registered; see `Session` for the other arguments."""
         trial = info.snapshot
         start = trial.start_time.ToNanoseconds() / 1e9
-        record = TrialRecord(self.name, job, info.launch_id, info.id.trial_number, info.batch_size, start)
+        record = TrialRecord(self.name, job, info.id.launch_id, info.id.trial_number, info.batch_size, start)
         return Session(
             self.server,
             info.id,
@@ -184,7 +184,6 @@ class Endpoint:
             beat_seconds=heartbeat_seconds(trial),
             timeout=timeout,
             credentials=self.credentials,
-            launch_id=info.launch_id,
             ends_completed=ends_completed,
             away=away,
             resumes=resumes,
@@ -290,7 +289,7 @@ class ServerLaunch:
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""
-        return self._endpoint.client(info.launch_id, timeout, search_timeout)
+        return self._endpoint.client(info.id.launch_id, timeout, search_timeout)
 
     def record_power_limit(self, watts: float) -> None:
         """Does nothing: no launcher waits for it."""
@@ -313,7 +312,7 @@ class ServerLaunch:
             if fallback is None:
                 raise
             return self._fall_back(job, kind, fallback, error)
-        return StartedTrial(TrialInfo(answer.trial, job, answer.reason, self._launch_id, kind))
+        return StartedTrial(TrialInfo(answer.trial, job, answer.reason, kind))
 
     def _deliver_earlier(self) -> None:
         """Delivers what earlier launches of the job could not; what takes too long goes on beside the training."""
@@ -348,7 +347,7 @@ class ServerLaunch:
             id=trial_id, batch_size=batch_size, origin=v1.TRIAL_ORIGIN_IMPORTED, status=v1.TRIAL_STATUS_RUNNING
         )
         trial.start_time.FromNanoseconds(time.time_ns())
-        return StartedTrial(TrialInfo(trial, job, f"the fallback batch size: {cause}", self._launch_id, kind))
+        return StartedTrial(TrialInfo(trial, job, f"the fallback batch size: {cause}", kind))
 
     def _resume_away(self, kind: str, saved: SavedTrial, cause: WattwiseError) -> StartedTrial:
         """Continues a trial of a server that is away; the server is asked to resume it when it is back."""
@@ -392,7 +391,7 @@ class ServerLaunch:
         origin = v1.TRIAL_ORIGIN_UNSPECIFIED if saved.trial_number else v1.TRIAL_ORIGIN_IMPORTED
         trial = v1.Trial(id=saved.trial_id, batch_size=saved.batch_size, origin=origin, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(saved.start_time_nanoseconds)
-        return StartedTrial(TrialInfo(trial, job, reason, saved.launch_id, kind), saved.progress)
+        return StartedTrial(TrialInfo(trial, job, reason, kind), saved.progress)
 
     def _next(self, client: Client, job_id: str) -> v1.GetNextBatchSizeResponse:
         ranks = self.unconnected_ranks
@@ -431,7 +430,7 @@ class ServerLaunch:
         decided = decision is not None and decision.stop_train
         if not decided and trial.newest.epoch != saved.progress.epoch:
             log.info("training continues from epoch %d of the checkpoint", saved.progress.epoch)
-        info = TrialInfo(trial, job, answer.reason, saved.launch_id, kind)
+        info = TrialInfo(trial, job, answer.reason, kind)
         return StartedTrial(info, saved.progress_in(trial), decision if decided else None)
 
 

@@ -34,6 +34,7 @@ from wattwise.training.launch import Launch, ServerLaunch, has_driver
 from wattwise.training.metric import MetricReduction, checked_reduction
 from wattwise.training.ranks import Broadcast, Ranks, not_connected, warn_if_not_connected
 from wattwise.training.resume import SavedTrial, check_is_state, saved_attempt
+from wattwise.training.rules import higher_is_better
 from wattwise.training.running import RunningTrial
 from wattwise.training.split import GlobalBatch
 from wattwise.training.trial import StartedTrial, TrialInfo
@@ -551,7 +552,7 @@ class BatchSizeOptimizer:
         finally:
             if trial.progress.epoch > before:
                 newest = BestEpoch(self._attempt, trial.progress.epoch, trial.metric)
-                higher = trial.info.job.spec.target.direction != v1.DIRECTION_LOWER_IS_BETTER
+                higher = higher_is_better(trial.info.job.spec)
                 self._best = better(self._best, newest, higher_is_better=higher)
 
     def close(self, reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED) -> None:
@@ -584,7 +585,7 @@ class BatchSizeOptimizer:
         if within_epoch is None:
             within_epoch = self._epoch_of_loop > self.last_epoch
         progress = trial.measure() if within_epoch else trial.progress
-        saved = SavedTrial.of(trial.info.snapshot, trial.info.launch_id, progress)
+        saved = SavedTrial.of(trial.info.snapshot, progress)
         return {**saved.state(), "attempt": self._attempt, **best_state(self._best)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -612,7 +613,7 @@ class BatchSizeOptimizer:
             self._continue(state)
             return
         saved = SavedTrial.from_state(state)
-        if saved.launch_id == self.trial.launch_id:
+        if saved.launch_id == self.trial.id.launch_id:
             trains = self._training or self.training_finished
             if not trains and saved.progress.epoch != self.last_epoch:
                 raise ResumeError(

@@ -15,7 +15,7 @@ from wattwise.training.resume import Progress
 from wattwise.training.rules import own_decision
 from wattwise.training.session import Session
 from wattwise.training.trial import TrialInfo
-from wattwise.training.windows import TrainingWindows, monitor_message
+from wattwise.training.windows import TrainingWindows, training_result
 
 
 class EpochOutcome(NamedTuple):
@@ -111,16 +111,7 @@ class Reporter:
         self._windows.discard()
 
     def _result(self, progress: Progress, metric: float) -> v1.TrainingResult:
-        result = v1.TrainingResult(
-            trial=self._trial.id,
-            measurement=v1.Measurement(
-                time_seconds=progress.time_seconds,
-                energy_joules=progress.energy_joules or None,
-                metric=metric if math.isfinite(metric) else math.nan,
-                epoch=progress.epoch,
-            ),
-            monitor=monitor_message(self._windows.monitor),
-        )
+        result = training_result(self._trial.id, progress, metric, self._windows.monitor)
         self.power.complete(result.measurement)
         return result
 

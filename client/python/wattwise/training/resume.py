@@ -20,14 +20,16 @@ _NEW_TRIAL = "start without the checkpoint (omit load_state_dict()) to get a new
 
 
 class Progress(NamedTuple):
-    """The last epoch of a trial that has ended, and the trial's time and energy up to its end.
-
-    A monitor that measures anything measures more than 0 J: an energy of 0 means that none was measured.
-    """
+    """The last epoch of a trial that has ended, and the trial's time and energy up to its end."""
 
     epoch: int = 0
     time_seconds: float = 0.0
     energy_joules: float = 0.0
+
+
+def joules_or_none(total: float) -> float | None:
+    """A total as the protos have it: a monitor that measures anything measures more than 0 J, so 0 is not measured."""
+    return total or None
 
 
 def largest(*several: v1.Measurement) -> v1.Measurement:
@@ -93,10 +95,10 @@ class SavedTrial(NamedTuple):
     progress: Progress
 
     @classmethod
-    def of(cls, trial: v1.Trial, launch_id: str, progress: Progress) -> SavedTrial:
+    def of(cls, trial: v1.Trial, progress: Progress) -> SavedTrial:
         """The state of a trial."""
         start = trial.start_time.ToNanoseconds()
-        return cls(trial.id.job_id, launch_id, trial.id.trial_number, trial.batch_size, start, progress)
+        return cls(trial.id.job_id, trial.id.launch_id, trial.id.trial_number, trial.batch_size, start, progress)
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> SavedTrial:
@@ -132,7 +134,7 @@ class SavedTrial(NamedTuple):
         Raises:
             ResumeError: if not; says what to do.
         """
-        if SavedTrial.of(trial, self.launch_id, self.progress) != self:
+        if SavedTrial.of(trial, self.progress) != self:
             raise self.gone()
         if ended_by_trainer(trial):
             raise self.ended(trial.end_reason)
@@ -196,7 +198,7 @@ def check_is_state(state: object) -> None:
 
 
 def saved_attempt(state: Mapping[str, object]) -> int:
-    """The number of the attempt that a state was saved in; 1 if an older client wrote it.
+    """The number of the attempt that a state was saved in; 1 if it has none.
 
     Raises:
         ResumeError: if it is not a number.

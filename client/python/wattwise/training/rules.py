@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.spec import max_power_watts, policy_name
+from wattwise.spec import DEFAULT_POLICY, max_power_watts, policy_name
 
 _DEFAULTS = v1.JobSpec(
     eta_knob=0.5,
@@ -15,7 +15,6 @@ _DEFAULTS = v1.JobSpec(
     max_epochs=100,
     trial_lease_seconds=300.0,
 )
-_POLICY = "knowledge_gradient"
 _POLICIES: Mapping[str, Message] = {
     "knowledge_gradient": v1.KnowledgeGradientSpec(window_size=0),
     "pruning_gts": v1.PruningGtsSpec(
@@ -34,7 +33,7 @@ _POLICIES: Mapping[str, Message] = {
 
 def resolved(spec: v1.JobSpec) -> v1.JobSpec:
     """The job with all defaults filled in, as the server does for a new job."""
-    policy = policy_name(spec) or _POLICY
+    policy = policy_name(spec) or DEFAULT_POLICY
     full = v1.JobSpec()
     full.CopyFrom(_DEFAULTS)
     getattr(full.policy, policy).CopyFrom(_POLICIES[policy])
@@ -57,11 +56,14 @@ def cost(spec: v1.JobSpec, time_seconds: float, energy_joules: float) -> float:
     return eta * energy_joules + (1 - eta) * max_power_watts(spec) * time_seconds
 
 
+def higher_is_better(spec: v1.JobSpec) -> bool:
+    """Whether a higher metric is better."""
+    return spec.target.direction != v1.DIRECTION_LOWER_IS_BETTER
+
+
 def reaches_target(spec: v1.JobSpec, metric: float) -> bool:
     """Whether a metric reaches the job's target, regardless of cost; NaN does not."""
-    if spec.target.direction == v1.DIRECTION_LOWER_IS_BETTER:
-        return metric <= spec.target.value
-    return metric >= spec.target.value
+    return metric >= spec.target.value if higher_is_better(spec) else metric <= spec.target.value
 
 
 def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:

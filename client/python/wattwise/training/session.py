@@ -24,10 +24,10 @@ from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import enum_constant
-from wattwise.training.delivery import REFUSALS, deliver_record
+from wattwise.training.delivery import REFUSALS, deliver_record, find_launch
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
-from wattwise.training.resume import Progress, carry_on, ended_by_trainer, largest
+from wattwise.training.resume import Progress, carry_on, ended_by_trainer, joules_or_none, largest
 from wattwise.training.stream import ResultStream
 from wattwise.training.trial import StartedTrial
 
@@ -52,12 +52,12 @@ class Session:
 
     Args:
         address: of the server, or of several.
-        trial: the trial; with number 0 the server has not dispatched it.
+        trial: the trial, whose launch names the calls in the server's log and in errors; with number 0 the server has
+            not dispatched it.
         journal: the trial's journal.
         beat_seconds: pause between two heartbeats, until a decision names another one.
         timeout: seconds that a report waits for its answer, and that a single call may take.
         credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
-        launch_id: the id of the trial's launch, and the name of the calls in the server's log and in errors.
         ends_completed: whether `close` ends an undecided trial as completed; False leaves that to a driver.
         away: whether the server was away when the trial started, which was warned of, or did not know the trial.
         resumes: whether the trial is that of a checkpoint and the server was not asked to resume it, which is done
@@ -73,7 +73,6 @@ class Session:
         beat_seconds: float,
         timeout: float = 10.0,
         credentials: Credentials | None = None,
-        launch_id: str,
         ends_completed: bool = True,
         away: bool = False,
         resumes: bool = False,
@@ -85,7 +84,7 @@ class Session:
         self._pid = os.getpid()
         self._exchange = Exchange(address, lambda result: journal.leave_out(result.measurement.epoch))
         self._exchange.beat_seconds = beat_seconds
-        if not trial.trial_number or journal.record.launch_id != launch_id:
+        if not trial.trial_number or journal.record.launch_id != trial.launch_id:
             # Not dispatched, or an earlier process has learnt that the trial cannot continue.
             self._exchange.detach()
         elif away:
@@ -98,7 +97,7 @@ class Session:
         # The server knows how the trial ended, and every epoch that it may count; or has deleted it.
         self._settled = False
         # Used by the session's thread only: a signal must not find the trainer's thread holding a lock of its channel.
-        self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, call_id=launch_id)
+        self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, call_id=trial.launch_id)
         self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
         self._stream_pauses = pauses(0.5, _LONGEST_STREAM_PAUSE)
         self._stream_at = 0.0
@@ -138,7 +137,8 @@ class Session:
         known = largest(trial.newest, *(result.measurement for result in results[-1:]))
         progress = Progress(epoch, max(seconds, known.time_seconds), max(joules, known.energy_joules))
         base = largest(
-            known, v1.Measurement(time_seconds=progress.time_seconds, energy_joules=progress.energy_joules or None)
+            known,
+            v1.Measurement(time_seconds=progress.time_seconds, energy_joules=joules_or_none(progress.energy_joules)),
         )
         if self._resumes:
             journal.count_from(base)
@@ -474,12 +474,12 @@ class Session:
             WattwiseError: if the server does not answer.
         """
         try:
-            self._client.lookup_trial(self._trial.job_id, self._journal.record.launch_id, timeout=self._timeout)
+            found = find_launch(self._client, self._journal.record.trial_id, self._timeout)
         except TrialDeletedError:
             return False
-        except (JobNotFoundError, TrialNotFoundError) as error:
-            self._detach(error)
-        return self._exchange.detached
+        if found is None:
+            self._detach("it does not know the launch")
+        return found is None
 
     def _flush(self, ending: Ending) -> None:
         """Sends what is pending."""

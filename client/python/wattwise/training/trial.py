@@ -19,7 +19,6 @@ class TrialInfo:
         job: the job as the server had it; `job.spec` has all defaults filled in. If the server could not be reached,
             only `job.spec` is set.
         reason: one sentence on why the server chose this batch size, or why it is the fallback.
-        launch_id: the name of this launch's calls in the server's log and in errors.
         monitor_kind: what measures the trial, such as "nvml+rapl"; "estimate" if nothing is measured.
         rank: this process among the ranks, from 0.
         world_size: the number of ranks; 1 without `torch.distributed`.
@@ -28,14 +27,13 @@ class TrialInfo:
     snapshot: v1.Trial
     job: v1.Job
     reason: str
-    launch_id: str
     monitor_kind: str
     rank: int = 0
     world_size: int = 1
 
     @property
     def id(self) -> v1.TrialId:
-        """The trial's job, launch and number."""
+        """The trial's job, launch and number; the launch names its calls in the server's log and in errors."""
         return self.snapshot.id
 
     @property

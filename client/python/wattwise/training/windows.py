@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 
 from wattwise import v1
 from wattwise.errors import MonitorError, log
 from wattwise.monitor import Monitor, MonitorKinds, monitor_kinds
 from wattwise.monitor.plausible import CheckedMonitor
+from wattwise.training.resume import Progress, joules_or_none
 
 _SHORTEST_SECONDS = 1e-6
 """The shortest window: the server refuses a trial whose time is 0."""
 
 
-def monitor_message(known: MonitorKinds) -> v1.Monitor:
+def _monitor_message(known: MonitorKinds) -> v1.Monitor:
     """The monitor as a message."""
     return v1.Monitor(kinds=known.kinds, quality=v1.EnergyQuality.Value(f"ENERGY_QUALITY_{known.quality.name}"))
+
+
+def training_result(trial: v1.TrialId, progress: Progress, metric: float, monitor: MonitorKinds) -> v1.TrainingResult:
+    """The measurement of an epoch as the server takes it, which has NaN for a metric that is not finite."""
+    return v1.TrainingResult(
+        trial=trial,
+        measurement=v1.Measurement(
+            epoch=progress.epoch,
+            time_seconds=progress.time_seconds,
+            energy_joules=joules_or_none(progress.energy_joules),
+            metric=metric if math.isfinite(metric) else math.nan,
+        ),
+        monitor=_monitor_message(monitor),
+    )
 
 
 class TrainingWindows:
