@@ -16,7 +16,7 @@ from statistics import median
 
 import numpy as np
 from wattwise_server.domain import EndReason, GpuGroup, JobSpec, Measurement, Search, Trial, TrialOrigin, TrialStatus
-from wattwise_server.policy.base import Choice, Dispatched, Succeeded
+from wattwise_server.policy.base import Choice, Decided, Dispatched
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import judge
@@ -70,7 +70,7 @@ def _launches(count: int) -> Iterator[tuple[float, Search]]:
             converged=verdict.converged,
             target_reached=verdict.target_reached,
         )
-        search = observe(_POLICY, _SPEC, search, Succeeded(ended))
+        search = observe(_POLICY, _SPEC, search, Decided(ended))
         yield time.perf_counter() - started, search
 
 

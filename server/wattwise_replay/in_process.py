@@ -13,13 +13,13 @@ from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import (
     ArmBelief,
     Choice,
+    Decided,
     Dispatched,
     Event,
     Exhausted,
     Failed,
     Policy,
     Reported,
-    Succeeded,
 )
 from wattwise_server.policy.cost import cost
 from wattwise_server.policy.history import observe, prior_of
@@ -123,10 +123,10 @@ class InProcess:
             reached = verdict.target_reached
             ended = ended._replace(last=measured, cost=price, cost_bound=bound, target_reached=reached)
             if verdict.end_reason is not None:
-                return self._succeeded(ended, verdict)
+                return self._decided(ended, verdict)
         return self._failed(ended, epochs.crash)
 
-    def _succeeded(self, trial: Trial, verdict: Verdict) -> TrialEnd:
+    def _decided(self, trial: Trial, verdict: Verdict) -> TrialEnd:
         self._observations += 1
         done = trial._replace(
             status=TrialStatus.DECIDED,
@@ -134,7 +134,7 @@ class InProcess:
             converged=verdict.converged,
             observation=self._observations,
         )
-        self._observe(Succeeded(done))
+        self._observe(Decided(done))
         self.ended.append(done)
         return TrialEnd(done.last.epoch if done.last else 0, verdict.target_reached)
 

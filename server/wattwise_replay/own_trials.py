@@ -113,7 +113,7 @@ def from_server(client: Client, job_id: str) -> Workload:
     known = client.get_job(job_id)
     spec = known.job.spec
     limits = {limit.batch_size: limit.power_setting.limit_watts_per_gpu for limit in known.details.power_limits}
-    trials = [_listed(trial, spec, limits.get(trial.batch_size)) for trial in client.list_trials(job_id)]
+    trials = [_listed(trial, limits.get(trial.batch_size)) for trial in client.list_trials(job_id)]
     if not any(trial.epochs and trial.seconds for trial in trials):
         raise ReplayError(f"job {job_id!r} has no measured trial yet; run some of its recurrences first")
     job = Workload(
@@ -147,12 +147,9 @@ def _recorded(record: TrialRecord) -> EndedTrial:
     )
 
 
-def _listed(trial: v1.Trial, spec: v1.JobSpec, limit_watts_per_gpu: float | None) -> EndedTrial:
+def _listed(trial: v1.Trial, limit_watts_per_gpu: float | None) -> EndedTrial:
     name = enum_constant(v1.EndReason, trial.end_reason).removeprefix("END_REASON_")
     reason = EndReason(name) if name in EndReason.__members__ else _BY_STATUS.get(trial.status)
-    metric, target = trial.newest.metric, spec.target
-    lower = target.direction == v1.DIRECTION_LOWER_IS_BETTER
-    near = metric <= target.value if lower else metric >= target.value
     used: v1.Measurement | v1.ComputedUsage = trial.newest
     if trial.newest.HasField("computed"):
         used, limit_watts_per_gpu = trial.newest.computed, trial.newest.computed.power_setting.limit_watts_per_gpu
@@ -161,11 +158,11 @@ def _listed(trial: v1.Trial, spec: v1.JobSpec, limit_watts_per_gpu: float | None
     return EndedTrial(
         trial.batch_size,
         trial.newest.epoch,
-        trial.converged or (trial.HasField("newest") and near),
+        trial.target_reached,
         reason,
         limit_watts_per_gpu,
         used.time_seconds,
-        used.energy_joules,
+        used.energy_joules if used.HasField("energy_joules") else None,
     )
 
 

@@ -288,14 +288,14 @@ class Arm:
         excluded: Whether it does not fit into memory.
         banned: Whether a person banned it.
         round_cost: Cost of its exploration in this round; None while it has no result.
-        num_decided: Succeeded trials of all types.
+        num_decided: Decided trials of all origins.
         num_converged: Those of them that converged.
         num_failed: Trials that failed; a preemption is no failure.
         num_out_of_memory: Those of them that ran out of memory.
         failed_cost: What the failed ones cost together, in joules.
-        failed_trials: Numbers of the trials that failed since one succeeded, the newest ones, oldest first.
-        out_of_memory: Trials that ran out of memory since one of this or a larger batch size succeeded.
-        running: Dispatched trials.
+        failed_trials: Numbers of the trials that failed since one was decided, the newest ones, oldest first.
+        out_of_memory: Trials that ran out of memory since one of this or a larger batch size was decided.
+        running: Running trials.
         reached: Costs of the trials that converged; like `missed` and `cheapest` of the window only, if there is one.
         missed: Costs of the trials that did not converge.
         cheapest: The least of `reached` above 0; None if there is none.

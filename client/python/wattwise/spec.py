@@ -174,7 +174,7 @@ class JobSpec(_Message):
             batch size, in joules (default 0). Has no effect while `prior_precision` is 0.
         prior_precision: the confidence in that expectation, as 1/variance in 1/joules². 0 (the default) is none;
             values far above the precision of real costs let the prior outweigh the evidence.
-        num_explorations: how many succeeded trials each surviving batch size gets before the search samples among
+        num_explorations: how many decided trials each surviving batch size gets before the search samples among
             them. 1 starts early on little evidence, 2 (the default) is usual, more is useful if costs are very noisy.
         seed: seed of the random draws, for repeatable experiments. None (the default) uses entropy.
         learn_reward_precision: under "gts", whether the noise of the costs is estimated from them (default True).

@@ -98,7 +98,7 @@ class Metrics:
         self._jobs = Gauge("wattwise_jobs", "Jobs in the database.", **self._here)
         self._registered = Counter("wattwise_jobs_registered", "Jobs created.", **self._here)
         self._deleted = Counter("wattwise_jobs_deleted", "Jobs deleted.", **self._here)
-        self._running = Gauge("wattwise_running_trials", "Trials dispatched that have not ended.", **self._here)
+        self._running = Gauge("wattwise_running_trials", "Running trials.", **self._here)
         self._dispatched = Counter(
             "wattwise_trials_dispatched", "Trials dispatched or imported, by origin.", ["origin"], **self._here
         )

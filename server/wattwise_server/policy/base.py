@@ -34,7 +34,7 @@ class Dispatched:
 
 
 @dataclass(frozen=True, slots=True)
-class Succeeded:
+class Decided:
     """A trial ran to a decision; it carries its cost and whether it converged.
 
     A doubtful one does not count; it only frees what it held.
@@ -59,7 +59,7 @@ class Revived:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A running trial reported an epoch, its `last`; comes before Succeeded if the epoch ends it."""
+    """A running trial reported an epoch, its `last`; comes before Decided if the epoch ends it."""
 
     trial: Trial
 
@@ -85,7 +85,7 @@ class Readmitted:
     batch_size: int
 
 
-Event = Dispatched | Reported | Succeeded | Failed | Revived | Banned | Unbanned | Readmitted
+Event = Dispatched | Reported | Decided | Failed | Revived | Banned | Unbanned | Readmitted
 
 
 class ArmBelief(NamedTuple):

@@ -21,6 +21,7 @@ from wattwise_server.policy.arm import record, with_floor
 from wattwise_server.policy.base import (
     ArmBelief,
     Banned,
+    Decided,
     Dispatched,
     Event,
     Failed,
@@ -29,7 +30,6 @@ from wattwise_server.policy.base import (
     Readmitted,
     Reported,
     Revived,
-    Succeeded,
     Unbanned,
 )
 from wattwise_server.policy.cost import missed_floor
@@ -57,11 +57,11 @@ def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
             search = with_failure_undone(_with_running(search, trial, 1), trial)
         case Failed(trial):
             search = with_failure(_with_running(search, trial, -1), trial)
-        case Succeeded(trial) if trial.doubtful:
+        case Decided(trial) if trial.doubtful:
             search = _with_running(search, trial, -1)
             search = with_arm(search, trial.batch_size, lambda arm: replace(arm, failed_trials=()))
             search = with_fitting(search, trial.batch_size)
-        case Succeeded(trial):
+        case Decided(trial):
             search = _with_success(spec, _with_running(search, trial, -1), trial)
         case Banned(batch_size):
             search = with_arm(search, batch_size, lambda arm: replace(arm, banned=True))
@@ -106,7 +106,7 @@ def _with_running(search: Search, trial: Trial, more: int) -> Search:
 
 def _with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
     if trial.cost is None:
-        raise ValueError(f"trial {trial.number} has no cost, so it cannot have succeeded")
+        raise ValueError(f"trial {trial.number} has no cost, so it cannot have been decided")
     floor = search.missed_floor
     seen = Observation(trial.cost, trial.converged)
     search = with_arm(search, trial.batch_size, lambda arm: record(arm, seen, spec.window_size, floor))

@@ -12,13 +12,13 @@ from wattwise_server.policy import explorer
 from wattwise_server.policy.base import (
     ArmBelief,
     Choice,
+    Decided,
     Dispatched,
     Event,
     Exhausted,
     Failed,
     Prior,
     Revived,
-    Succeeded,
 )
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.failures import choosable
@@ -69,9 +69,9 @@ class PruningGts:
                 search = replace(search, exploring=trial.number)
             case Revived(trial):
                 search = _revived(search, trial)
-            case Succeeded(trial) if search.exploring == trial.number and not trial.doubtful:
+            case Decided(trial) if search.exploring == trial.number and not trial.doubtful:
                 search = explorer.explored(search, trial)
-            case Succeeded(trial) | Failed(trial) if search.exploring == trial.number:
+            case Decided(trial) | Failed(trial) if search.exploring == trial.number:
                 search = replace(search, exploring=None)
         return explorer.settled(spec, search)
 

@@ -72,7 +72,7 @@ def belief(spec: JobSpec, arm: Arm, reward_precision: float | None = None) -> Ar
 
 
 def failure_surcharge(arm: Arm) -> float:
-    """What an arm's failed trials cost per succeeded one, in joules; all of it while none has succeeded."""
+    """What an arm's failed trials cost per decided one, in joules; all of it while none was decided."""
     return arm.failed_cost / max(1, arm.num_decided)
 
 

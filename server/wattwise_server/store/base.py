@@ -346,10 +346,10 @@ class Transaction(Protocol):
         """
 
     def running(self) -> Sequence[Trial]:
-        """The dispatched trials by number."""
+        """The running trials by number."""
 
     def running_trial(self, number: int) -> Trial | None:
-        """The dispatched trial of this number."""
+        """The trial of this number if it is running."""
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
@@ -363,7 +363,7 @@ class Transaction(Protocol):
         """The metrics of a trial's measurements that were saved by earlier transactions."""
 
     async def trial_of_launch(self, launch_id: str) -> Trial | None:
-        """The trial that this request dispatched."""
+        """The trial of this launch."""
 
     async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
         """Whether the launch of this launch id was dispatched by a job of this id that was deleted.

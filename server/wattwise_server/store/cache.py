@@ -512,7 +512,7 @@ class CachedTransaction:
         return len(self.cached.running)
 
     def running(self) -> Sequence[Trial]:
-        """The dispatched trials by number."""
+        """The running trials by number."""
         latest = self.cached.running | self.changed
         return [trial for _, trial in sorted(latest.items()) if trial.running]
 

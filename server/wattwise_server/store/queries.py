@@ -237,7 +237,7 @@ class Queries(ABC):
         return await self._count(lists.count_jobs(wanted, self.dialect))
 
     async def running(self, job_id: str, key: int) -> Sequence[Trial]:
-        """A job's dispatched trials by number."""
+        """A job's running trials by number."""
         # A range of one key: see lists.py.
         running = "t.job_key BETWEEN $1 AND $1 AND t.status = 'RUNNING'"
         sql = f"{self._trials_sql} WHERE {running} ORDER BY t.trial_number"
@@ -249,7 +249,7 @@ class Queries(ABC):
         return self._trial(found[0], job_id) if found else None
 
     async def trial_of_launch(self, job_id: str, key: int, launch_id: str) -> Trial | None:
-        """The trial that a request dispatched."""
+        """The trial of a launch."""
         found = await self._all(f"{self._trials_sql} WHERE t.job_key = $1 AND t.launch_id = $2", key, launch_id)
         return self._trial(found[0], job_id) if found else None
 

@@ -153,7 +153,7 @@ class Importer:
             job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, "end_reason", imported.end_reason))
             return self._lifecycle.fail(tx, job, trial, reason or EndReason.COMPLETED)[1], known is None
         job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
-        job = self._lifecycle.succeed(tx, job, trial, verdict)
+        job = self._lifecycle.decide(tx, job, trial, verdict)
         await self._lifecycle.stop_over_bound(tx, job)
         return await tx.trial(trial.number) or trial, known is None
 

@@ -31,13 +31,13 @@ from wattwise_server.observability.events import (
 from wattwise_server.policy import history
 from wattwise_server.policy.base import (
     Banned,
+    Decided,
     Dispatched,
     Event,
     Failed,
     Readmitted,
     Reported,
     Revived,
-    Succeeded,
     Unbanned,
 )
 from wattwise_server.policy.registry import POLICIES
@@ -106,7 +106,7 @@ class Lifecycle:
                 continue
             verdict = judge(job.spec, bound_of(job, trial), trial.last)
             if verdict.end_reason is EndReason.COST_BOUND:
-                job = self.succeed(tx, job, trial, verdict)
+                job = self.decide(tx, job, trial, verdict)
 
     def observe_report(self, tx: Transaction, job: Job, trial: Trial) -> Job:
         """Lets a policy that watches epochs observe a report; returns the job."""
@@ -117,7 +117,7 @@ class Lifecycle:
         tx.save_job(job)
         return job
 
-    def succeed(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
+    def decide(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
         """Ends a decided trial; returns its job."""
         place = None if trial.doubtful else job.num_observations + 1
         trial = self._ended(job, trial, TrialStatus.DECIDED, verdict.end_reason)._replace(
@@ -128,7 +128,7 @@ class Lifecycle:
             observation=place,
             best_known=is_best_known(job),
         )
-        return self._save(tx, replace(job, num_observations=place or job.num_observations), trial, Succeeded(trial))[0]
+        return self._save(tx, replace(job, num_observations=place or job.num_observations), trial, Decided(trial))[0]
 
     def fail(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
         """Fails a trial that its trainer ended, or that was lost.

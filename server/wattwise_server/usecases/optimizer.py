@@ -318,7 +318,7 @@ class Optimizer:
                 job, trial = await self._lifecycle.warn_of_miss(tx, job, trial)
             if reason is EndReason.STOPPED_EARLY and trial.last is not None:
                 verdict = stopped_early(job.spec, bound_of(job, trial), trial.last)
-                self._lifecycle.succeed(tx, job, trial, verdict)
+                self._lifecycle.decide(tx, job, trial, verdict)
                 return await tx.trial(trial.number) or trial
             return self._lifecycle.fail(tx, job, trial, reason)[1]
 
@@ -360,7 +360,7 @@ class Optimizer:
 
     async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> tuple[Trial, str]:
         if not resume:
-            return with_current_cost(job, trial), f"trial {trial.number} was dispatched for this request"
+            return with_current_cost(job, trial), f"trial {trial.number} was dispatched for this launch"
         if trial.running:
             trial = trial.renew(trial.last, job.spec.lease_expiry(self._clock()))
             tx.renew_lease(trial)
@@ -418,7 +418,7 @@ class Optimizer:
                 new = () if repeated else (measurement.metric,)
                 job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
             job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
-            job = self._lifecycle.succeed(tx, job, trial, verdict)
+            job = self._lifecycle.decide(tx, job, trial, verdict)
             await self._lifecycle.stop_over_bound(tx, job)
         return with_notes(trial, decide(job.spec, measurement, verdict, unbounded))
 

@@ -9,13 +9,13 @@ from wattwise_server.domain import EventKind, Job, JobEvent, Search, Trial
 from wattwise_server.policy import history
 from wattwise_server.policy.base import (
     Banned,
+    Decided,
     Dispatched,
     Event,
     Failed,
     Readmitted,
     Reported,
     Revived,
-    Succeeded,
     Unbanned,
 )
 from wattwise_server.policy.registry import POLICIES
@@ -23,7 +23,7 @@ from wattwise_server.policy.registry import POLICIES
 _OF_TRIALS: Mapping[EventKind, Callable[[Trial], Event]] = {
     EventKind.DISPATCHED: Dispatched,
     EventKind.REPORTED: Reported,
-    EventKind.DECIDED: Succeeded,
+    EventKind.DECIDED: Decided,
     EventKind.FAILED: Failed,
     EventKind.REVIVED: Revived,
 }

@@ -22,7 +22,7 @@ from wattwise_server.domain import (
     TrialStatus,
     undecided,
 )
-from wattwise_server.policy.base import Choice, Dispatched, Exhausted, Failed, Revived, Succeeded
+from wattwise_server.policy.base import Choice, Decided, Dispatched, Exhausted, Failed, Revived
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import judge
@@ -83,10 +83,10 @@ class SimulatedJob:
         self.search = observe(self.policy, self.spec, self.search, Dispatched(trial))
         return trial
 
-    def succeed(self, trial: Trial, cost: float, reason: EndReason | None = None, *, converged: bool = True) -> Trial:
+    def decide(self, trial: Trial, cost: float, reason: EndReason | None = None, *, converged: bool = True) -> Trial:
         """Ends it with a decision."""
         ended = trial._replace(status=TrialStatus.DECIDED, end_reason=reason, cost=cost, converged=converged)
-        self.search = observe(self.policy, self.spec, self.search, Succeeded(ended))
+        self.search = observe(self.policy, self.spec, self.search, Decided(ended))
         return ended
 
     def run(
@@ -107,7 +107,7 @@ class SimulatedJob:
             verdict = judge(self.spec, self.policy.bound(self.spec, self.search, trial.batch_size), last)
             if verdict.end_reason is not None:
                 trial = trial._replace(last=last, target_reached=verdict.target_reached)
-                return self.succeed(trial, verdict.cost, verdict.end_reason, converged=verdict.converged)
+                return self.decide(trial, verdict.cost, verdict.end_reason, converged=verdict.converged)
         raise AssertionError("none of the steps ends the trial")
 
     def fail(self, trial: Trial, reason: EndReason, cost: float | None = None) -> Trial:

@@ -25,22 +25,22 @@ def bandit(**fields: object) -> SimulatedJob:
 def test_bound_doubles_from_the_second_stop_in_a_row_until_a_trial_converges() -> None:
     """Stops at the bound in a row double it; a trial in between that ran to its last epoch does not matter."""
     job, seen = bandit(), []
-    job.succeed(job.dispatch(8), 100)
+    job.decide(job.dispatch(8), 100)
     for _ in range(4):
         seen.append(bounds(job)[1])
-        job.succeed(job.dispatch(16), 900, EndReason.COST_BOUND, converged=False)
-        job.succeed(job.dispatch(8), 10, EndReason.MAX_EPOCHS, converged=False)
+        job.decide(job.dispatch(16), 900, EndReason.COST_BOUND, converged=False)
+        job.decide(job.dispatch(8), 10, EndReason.MAX_EPOCHS, converged=False)
     assert seen == [200, 200, 400, 800]
-    job.succeed(job.dispatch(8), 120)
+    job.decide(job.dispatch(8), 120)
     assert bounds(job) == [None, 200]
 
 
 def test_stops_of_the_pruning_stage_do_not_raise_the_bound() -> None:
     """Only trials of the bandit count."""
     job = bandit()
-    job.succeed(job.dispatch(8), 100)
+    job.decide(job.dispatch(8), 100)
     for kind in (PruningGtsRole.EXPLORATION, PruningGtsRole.CONCURRENT, PruningGtsRole.EXPLORATION):
-        job.succeed(job.dispatch(16, kind), 900, EndReason.COST_BOUND, converged=False)
+        job.decide(job.dispatch(16, kind), 900, EndReason.COST_BOUND, converged=False)
     assert bounds(job)[1] == 200
 
 
@@ -48,24 +48,24 @@ def test_no_bound_without_early_stopping_or_a_converged_trial() -> None:
     """Before the first converged trial, and with early stopping off, no trial is bounded."""
     assert bounds(bandit()) == [None, None]
     job = bandit(beta_knob=None)
-    job.succeed(job.dispatch(8), 100)
+    job.decide(job.dispatch(8), 100)
     assert bounds(job) == [None, None]
 
 
 def test_cheapest_cost_follows_the_window() -> None:
     """With a window the cheapest is among the observations that count; its holder stays while its own is there."""
     job = bandit(window_size=2)
-    job.succeed(job.dispatch(8), 50)
-    job.succeed(job.dispatch(16), 60)
-    job.succeed(job.dispatch(8), 70)
+    job.decide(job.dispatch(8), 50)
+    job.decide(job.dispatch(16), 60)
+    job.decide(job.dispatch(8), 70)
     assert (job.search.min_cost, job.search.min_cost_batch_size) == (50, 8)
-    job.succeed(job.dispatch(8), 80)
+    job.decide(job.dispatch(8), 80)
     assert (job.search.min_cost, job.search.min_cost_batch_size, job.search.missed_floor) == (60, 16, 120)
     for _ in range(2):
-        job.succeed(job.dispatch(16), 10, converged=False)
+        job.decide(job.dispatch(16), 10, converged=False)
     assert (job.search.min_cost, job.search.min_cost_batch_size) == (70, 8)
     for _ in range(2):
-        job.succeed(job.dispatch(8), 10, converged=False)
+        job.decide(job.dispatch(8), 10, converged=False)
     assert (job.search.min_cost, job.search.min_cost_batch_size, job.search.missed_floor) == (None, None, None)
     assert bounds(job) == [None, None]
     assert job.search.arm(8).counted.mean == 10
@@ -74,9 +74,9 @@ def test_cheapest_cost_follows_the_window() -> None:
 def test_trial_that_cost_nothing_is_not_the_cheapest() -> None:
     """It converges and is an observation, but bounds nothing."""
     job = bandit()
-    job.succeed(job.dispatch(8), 0)
+    job.decide(job.dispatch(8), 0)
     assert (job.search.min_cost, job.search.arm(8).num_converged) == (None, 1)
-    job.succeed(job.dispatch(16), 30)
+    job.decide(job.dispatch(16), 30)
     assert (job.search.min_cost, bounds(job)) == (30, [60, None])
 
 
@@ -85,7 +85,7 @@ def test_every_launch_delivers_once_the_cheapest_batch_size_does_not_fit(policy:
     """The best known batch size is one that may be chosen: its trials are never stopped for what cannot run."""
     job = SimulatedJob(spec(policy=policy, batch_sizes=(16, 32), num_pruning_rounds=1))
     for cost, size in ((500, 16), (100, 32)):
-        job.succeed(job.dispatch(size, PruningGtsRole.CONCURRENT), cost)
+        job.decide(job.dispatch(size, PruningGtsRole.CONCURRENT), cost)
     for _ in range(2):
         job.fail(job.dispatch(32, PruningGtsRole.CONCURRENT), EndReason.OUT_OF_MEMORY)
     ended = [job.run(job.next(), 50).end_reason for _ in range(20)]
@@ -96,9 +96,9 @@ def test_pruned_batch_size_is_not_the_best_known() -> None:
     """A late success of a pruned batch size is an observation, but no bound of those that survive."""
     job = SimulatedJob(spec(batch_sizes=(16, 32), num_pruning_rounds=1))
     late = job.dispatch(16, PruningGtsRole.CONCURRENT)
-    job.succeed(job.next(), 10, converged=False)
-    job.succeed(job.next(), 300)
-    job.succeed(late, 100)
+    job.decide(job.next(), 10, converged=False)
+    job.decide(job.next(), 300)
+    job.decide(late, 100)
     assert (job.search.min_cost, job.search.min_cost_batch_size) == (300, 32)
     assert [job.run(job.next(), 30).converged for _ in range(3)] == [True] * 3
 
@@ -106,16 +106,16 @@ def test_pruned_batch_size_is_not_the_best_known() -> None:
 def test_batch_size_that_keeps_failing_is_best_known_only_if_no_other_has_converged() -> None:
     """Three failures in a row end it, a decided trial brings it back, and misses count by the cost that is known."""
     job = bandit()
-    job.succeed(job.dispatch(8), 100)
+    job.decide(job.dispatch(8), 100)
     for _ in range(3):
         job.fail(job.dispatch(8), EndReason.ERROR)
     assert (job.search.min_cost, bounds(job)) == (100, [None, 200])
-    job.succeed(job.dispatch(16), 150, converged=False)
+    job.decide(job.dispatch(16), 150, converged=False)
     assert job.search.arm(16).counted.mean == 200
-    job.succeed(job.dispatch(16), 300)
+    job.decide(job.dispatch(16), 300)
     assert (job.search.min_cost, job.search.min_cost_batch_size, bounds(job)) == (300, 16, [600, None])
     assert job.search.arm(16).counted.mean == (300 + 600) / 2
-    job.succeed(job.dispatch(8), 110)
+    job.decide(job.dispatch(8), 110)
     assert (job.search.min_cost, job.search.min_cost_batch_size, bounds(job)) == (100, 8, [None, 200])
     assert job.search.arm(16).counted.mean == (300 + 200) / 2
 

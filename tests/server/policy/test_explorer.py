@@ -105,14 +105,14 @@ def test_walk_returns_to_what_fits_after_all() -> None:
     """A decided trial of a smaller batch size refutes one of two out-of-memory trials that excluded a larger one."""
     job = SimulatedJob(spec(batch_sizes=(8, 16), num_pruning_rounds=2))
     for _ in range(2):
-        job.succeed(job.next(), 100)
+        job.decide(job.next(), 100)
     fits = job.dispatch(8, PruningGtsRole.CONCURRENT)
     for size in (8, 16):
         job.fail(job.dispatch(size, PruningGtsRole.CONCURRENT), EndReason.OUT_OF_MEMORY)
     assert [arm.batch_size for arm in job.search.available] == [8]
-    job.succeed(fits, 100)
+    job.decide(fits, 100)
     assert [arm.batch_size for arm in job.search.available] == [8, 16]
-    job.succeed(job.next(), 100)
+    job.decide(job.next(), 100)
     assert job.next().batch_size == 16
 
 
@@ -154,10 +154,10 @@ def test_concurrent_results_never_move_the_walk(job: JobSpec, data: st.DataObjec
         assert mine.batch_size == theirs.batch_size
         extra = crowded.next()
         assert extra.role is PruningGtsRole.CONCURRENT
-        crowded.succeed(extra, data.draw(st.floats(1, 1e6)), converged=data.draw(st.booleans()))
+        crowded.decide(extra, data.draw(st.floats(1, 1e6)), converged=data.draw(st.booleans()))
         cost, converged = data.draw(st.floats(1, 1e6)), data.draw(st.booleans())
-        alone.succeed(mine, cost, converged=converged)
-        crowded.succeed(theirs, cost, converged=converged)
+        alone.decide(mine, cost, converged=converged)
+        crowded.decide(theirs, cost, converged=converged)
 
 
 def ended(walk: SimulatedJob) -> bool:
@@ -172,7 +172,7 @@ def step(walk: SimulatedJob, data: st.DataObject, possible: st.SearchStrategy[An
     if isinstance(outcome, EndReason):
         walk.fail(trial, outcome)
     else:
-        walk.succeed(trial, outcome[0], converged=outcome[1])
+        walk.decide(trial, outcome[0], converged=outcome[1])
     return trial.batch_size
 
 
@@ -184,7 +184,7 @@ def test_revived_exploration_gets_its_free_slot_back() -> None:
     assert job.revive(lost)
     assert not job.search.arm(16).failed_trials
     assert job.next().role is PruningGtsRole.CONCURRENT
-    job.succeed(lost, 100)
+    job.decide(lost, 100)
     assert job.next().batch_size == 8
 
 
@@ -195,7 +195,7 @@ def test_revived_exploration_does_not_take_an_occupied_slot() -> None:
     again = job.next()
     assert again.batch_size == 16
     assert not job.revive(lost)
-    job.succeed(lost, 100)
+    job.decide(lost, 100)
     assert job.search.exploring == again.number
 
 
@@ -239,7 +239,7 @@ def test_lost_exploration_of_an_earlier_round_gets_no_slot_in_a_later_one() -> N
     """A trial lost in round one does not get the exploration of round two."""
     job = SimulatedJob(spec(batch_sizes=(16,)))
     lost = job.fail(job.next(), EndReason.LOST)
-    job.succeed(job.next(), 100)
+    job.decide(job.next(), 100)
     assert job.search.pruning_round == 1
     assert not job.revive(lost)
 
@@ -256,7 +256,7 @@ def test_preempted_exploration_is_not_counted() -> None:
 def test_concurrent_trials_avoid_the_cheapest_while_it_is_set_aside() -> None:
     """While the only batch size that has converged pauses, concurrent trials get another one."""
     job = SimulatedJob(spec())
-    job.succeed(job.next(), 100)
+    job.decide(job.next(), 100)
     for _ in range(3):
         job.fail(job.dispatch(16, PruningGtsRole.CONCURRENT), EndReason.ERROR)
     assert job.next().batch_size == 8
@@ -268,7 +268,7 @@ def test_concurrent_trials_get_the_cheapest_converged_one_that_may_be_tried() ->
     """While the cheapest of all is set aside, they get the one that is cheapest of the others."""
     job = SimulatedJob(spec(default_batch_size=64))
     for cost in (120, 90, 110):
-        job.succeed(job.next(), cost)
+        job.decide(job.next(), cost)
     exploring = job.next()
     assert exploring.batch_size == 8
     assert job.next().batch_size == 32
@@ -281,7 +281,7 @@ def test_trial_that_cost_nothing_does_not_start_the_next_round() -> None:
     """The next round starts at the cheapest batch size that cost anything."""
     job = SimulatedJob(spec(batch_sizes=(8, 16, 32)))
     for cost in (100, 0, 90):
-        job.succeed(job.next(), cost)
+        job.decide(job.next(), cost)
     assert (job.search.pruning_round, job.search.round_default) == (1, 32)
 
 
@@ -289,8 +289,8 @@ def test_concurrent_trials_get_what_was_cheapest_if_the_windows_have_nothing_tha
     """Of the batch sizes that have converged once, the one whose newest trials cost least."""
     job = SimulatedJob(spec(default_batch_size=64, window_size=1))
     for cost in (120, 90):
-        job.succeed(job.next(), cost)
+        job.decide(job.next(), cost)
     for size, cost in ((64, 20), (32, 50)):
-        job.succeed(job.dispatch(size, PruningGtsRole.CONCURRENT), cost, converged=False)
+        job.decide(job.dispatch(size, PruningGtsRole.CONCURRENT), cost, converged=False)
     assert job.search.min_cost is None
     assert (job.next().batch_size, job.next().batch_size) == (16, 64)

@@ -74,7 +74,7 @@ def test_other_trials_of_a_batch_size_still_run() -> None:
     """A trial that ends is one fewer of those that run with its batch size, however it ends."""
     job = bandit(8, 16)
     trials = [job.dispatch(16) for _ in range(5)]
-    job.succeed(trials[0], 100)
+    job.decide(trials[0], 100)
     assert job.search.arm(16).running == 4
     job.fail(trials[1], EndReason.ERROR)
     assert job.search.arm(16).running == 3
@@ -131,7 +131,7 @@ def test_pauses_grow_to_1024_trials() -> None:
     for _ in range(12):
         waited = 0
         while 8 not in sizes(job.search):
-            job.succeed(job.dispatch(16), 100)
+            job.decide(job.dispatch(16), 100)
             waited += 1
         pauses.append(waited)
         fail_at(job, 8)
@@ -145,7 +145,7 @@ def test_decided_trial_ends_a_row_of_failures() -> None:
     for _ in range(3):
         fail_at(job, 8)
     assert sizes(job.search) == [16]
-    job.succeed(late, 100, converged=False)
+    job.decide(late, 100, converged=False)
     assert sizes(job.search) == [8, 16]
 
 
@@ -154,7 +154,7 @@ def test_one_trial_at_a_time_tries_a_failing_batch_size() -> None:
     job = bandit(8, 16)
     for _ in range(3):
         fail_at(job, 8)
-    job.succeed(job.dispatch(16), 100)
+    job.decide(job.dispatch(16), 100)
     assert sizes(job.search) == [8, 16]
     job.dispatch(8)
     assert sizes(job.search) == [16]
@@ -173,11 +173,11 @@ def test_out_of_memory_excludes_larger_batch_sizes(converged: tuple[int, ...]) -
     """One such trial excludes its batch size and larger ones; two are needed if one of these has converged before."""
     job = bandit(8, 16, 32, 64)
     for size in converged:
-        job.succeed(job.dispatch(size), 100)
+        job.decide(job.dispatch(size), 100)
     fail_at(job, 32, EndReason.OUT_OF_MEMORY)
     if not {32, 64}.isdisjoint(converged):
         assert sizes(job.search) == [8, 16, 32, 64]
-        job.succeed(job.dispatch(64), 100)
+        job.decide(job.dispatch(64), 100)
         fail_at(job, 32, EndReason.OUT_OF_MEMORY)
         assert sizes(job.search) == [8, 16, 32, 64]
         fail_at(job, 32, EndReason.OUT_OF_MEMORY)
@@ -187,7 +187,7 @@ def test_out_of_memory_excludes_larger_batch_sizes(converged: tuple[int, ...]) -
 def test_out_of_memory_trials_of_smaller_batch_sizes_count() -> None:
     """Where a trial was decided before, one such trial there and one of a smaller batch size exclude it together."""
     job = bandit(8, 16, 32, 64)
-    job.succeed(job.dispatch(64), 100)
+    job.decide(job.dispatch(64), 100)
     fail_at(job, 16, EndReason.OUT_OF_MEMORY)
     assert sizes(job.search) == [8, 16, 32, 64]
     fail_at(job, 32, EndReason.OUT_OF_MEMORY)
@@ -198,9 +198,9 @@ def test_out_of_memory_trials_of_smaller_batch_sizes_count() -> None:
 def test_every_decided_trial_shows_that_its_batch_size_fits() -> None:
     """One that was stopped at its bound ran for an epoch at least: out-of-memory trials before it no longer count."""
     job = bandit(8, 128)
-    job.succeed(job.dispatch(8), 100)
+    job.decide(job.dispatch(8), 100)
     for _ in range(3):
-        job.succeed(job.dispatch(128), 300, EndReason.COST_BOUND, converged=False)
+        job.decide(job.dispatch(128), 300, EndReason.COST_BOUND, converged=False)
         fail_at(job, 128, EndReason.OUT_OF_MEMORY)
         assert sizes(job.search) == [8, 128]
     fail_at(job, 128, EndReason.OUT_OF_MEMORY)
@@ -214,7 +214,7 @@ def test_what_was_excluded_by_a_refuted_trial_is_tried_again() -> None:
     fail_at(job, 32, EndReason.OUT_OF_MEMORY)
     assert sizes(job.search) == [16]
     assert "trials with batch size 32 ran out of memory" in state(job.search, job.search.arm(128), "j").reason
-    job.succeed(late, 100, converged=False)
+    job.decide(late, 100, converged=False)
     assert sizes(job.search) == [16, 32, 64, 128]
     fail_at(job, 128, EndReason.OUT_OF_MEMORY)
     assert sizes(job.search) == [16, 32, 64]
@@ -225,12 +225,12 @@ def test_out_of_memory_is_no_crash() -> None:
     job = bandit(8, 16)
     late = job.dispatch(8)
     fail_at(job, 8, EndReason.OUT_OF_MEMORY)
-    job.succeed(late, 100)
+    job.decide(late, 100)
     for _ in range(2):
         fail_at(job, 8, EndReason.OUT_OF_MEMORY)
     causes = ruled_out(job.search)
     assert (causes["failed"], causes["out_of_memory"]) == ([], [8])
-    job.succeed(job.dispatch(8), 100)
+    job.decide(job.dispatch(8), 100)
     assert ruled_out(job.search)["failed"] == ruled_out(job.search)["out_of_memory"] == []
 
 
@@ -251,7 +251,7 @@ def test_nothing_is_left_if_the_smallest_does_not_fit() -> None:
     fail_at(job, 8, EndReason.OUT_OF_MEMORY)
     assert isinstance(job.choose(), Exhausted)
     assert ruled_out(job.search) == {"failed": [], "out_of_memory": [8], "missed": [], "banned": [], "untried": [16]}
-    job.succeed(late, 100)
+    job.decide(late, 100)
     assert sizes(job.search) == [8, 16]
 
 
@@ -343,15 +343,15 @@ def test_advice_once_everything_has_missed() -> None:
     fail_at(job, 64, EndReason.OUT_OF_MEMORY)
     for _ in range(3):
         fail_at(job, 32)
-    job.succeed(job.dispatch(8), 100, converged=False)
+    job.decide(job.dispatch(8), 100, converged=False)
     assert advice(job.search, "j") == ""
     late = job.dispatch(16)
-    job.succeed(job.dispatch(16), 100, converged=False)
+    job.decide(job.dispatch(16), 100, converged=False)
     missed = advice(job.search, "j")
     assert "under a new job_id with other batch_sizes that fit into memory, an easier target_metric" in missed
     assert "ended undecided: 32; out of memory: 64): register" in missed
     assert missed.endswith("`wattwise jobs reset j` begins the search again")
-    job.succeed(late, 100)
+    job.decide(late, 100)
     assert advice(job.search, "j") == ""
 
 
@@ -367,7 +367,7 @@ def test_advice_once_everything_fails() -> None:
     assert advice(job.search, "j").endswith("the next launches try again")
     pruned = replace(job.search, arms=(*job.search.arms, Arm(32, pruned=True)))
     assert advice(pruned, "j").endswith(", and `wattwise jobs reset j` brings the pruned batch sizes back")
-    job.succeed(job.dispatch(16), 100)
+    job.decide(job.dispatch(16), 100)
     assert advice(job.search, "j") == ""
 
 
@@ -381,7 +381,7 @@ def test_advice_however_failures_are_spread() -> None:
     fail_at(job, 8)
     assert "ended undecided: 8, 16)" in advice(job.search, "j")
     job = bandit(8, 16)
-    job.succeed(job.dispatch(8), 100)
+    job.decide(job.dispatch(8), 100)
     for _ in range(3):
         assert advice(job.search, "j") == ""
         for size in (8, 16):
@@ -394,14 +394,14 @@ def test_advice_once_the_newest_trials_fail() -> None:
     """Earlier successes hide no failures: three in a row are named, until a trial is decided."""
     job = bandit(8, 16, 32)
     for size in (8, 16, 32):
-        job.succeed(job.dispatch(size), 100)
+        job.decide(job.dispatch(size), 100)
     fail_at(job, 16)
     job.dispatch(8)
     job.dispatch(8)
     assert advice(job.search, "j") == ""
     job = bandit(8, 16, 32)
     for size in (8, 16, 32):
-        job.succeed(job.dispatch(size), 100)
+        job.decide(job.dispatch(size), 100)
     fail_at(job, 16)
     fail_at(job, 8, EndReason.LOST)
     assert advice(job.search, "j") == ""
@@ -412,20 +412,20 @@ def test_advice_once_the_newest_trials_fail() -> None:
     assert "trials 4 to 6 failed" in found
     assert "ended undecided: 8, 16)" in found
     assert "jobs reset" not in found
-    job.succeed(running, 100)
+    job.decide(running, 100)
     assert advice(job.search, "j") == ""
 
 
 def test_advice_once_memory_runs_out_where_it_did_not() -> None:
     """What ran out of memory counts where trials have fitted; larger batch sizes are only how the search finds out."""
     job = bandit(8, 16, 32, 64, 128)
-    job.succeed(job.dispatch(8), 100)
+    job.decide(job.dispatch(8), 100)
     for size in (128, 64, 32):
         fail_at(job, size, EndReason.OUT_OF_MEMORY)
     assert advice(job.search, "j") == ""
     job = bandit(8, 16, 32)
     for size in (8, 16, 32):
-        job.succeed(job.dispatch(size), 100)
+        job.decide(job.dispatch(size), 100)
     for size in (32, 32, 16):
         fail_at(job, size, EndReason.OUT_OF_MEMORY)
     assert "out of memory: 16, 32)" in advice(job.search, "j")
@@ -479,8 +479,8 @@ def test_deviation_follows_a_fixed_reward_precision() -> None:
 def test_expected_cost_is_what_trials_cost() -> None:
     """A miss counts as more for the bandit, but a model costs what its trials did cost."""
     job = bandit(8, 16)
-    job.succeed(job.dispatch(8), 100)
-    job.succeed(job.dispatch(8), 1, converged=False)
+    job.decide(job.dispatch(8), 100)
+    job.decide(job.dispatch(8), 1, converged=False)
     known = job.policy.belief(job.spec, job.search)[0]
     assert (known.mean, known.expected_cost) == (-150, 101)
 
@@ -489,19 +489,19 @@ def test_expected_cost_follows_the_window() -> None:
     """Only the trials in the window tell how many it takes for a model."""
     job = SimulatedJob(spec(policy="gts", batch_sizes=(8,), default_batch_size=8, window_size=3))
     for _ in range(5):
-        job.succeed(job.dispatch(8), 900, converged=False)
+        job.decide(job.dispatch(8), 900, converged=False)
     assert job.policy.belief(job.spec, job.search)[0].expected_cost is None
     for cost in (90, 100, 110):
-        job.succeed(job.dispatch(8), cost)
+        job.decide(job.dispatch(8), cost)
     assert job.policy.belief(job.spec, job.search)[0].expected_cost == 100
-    job.succeed(job.dispatch(8), 30, converged=False)
+    job.decide(job.dispatch(8), 30, converged=False)
     assert job.policy.belief(job.spec, job.search)[0].expected_cost == (100 + 110 + 30) / 2
 
 
 def test_failure_rate_counts_no_misses() -> None:
     """Trials that were decided have not failed, whether they reached the target or not."""
     job = bandit(8, 16)
-    job.succeed(job.dispatch(8), 100, converged=False)
+    job.decide(job.dispatch(8), 100, converged=False)
     assert job.policy.belief(job.spec, job.search)[0].failure_rate == 0
     fail_at(job, 8)
     assert job.policy.belief(job.spec, job.search)[0].failure_rate == 0.5
@@ -520,7 +520,7 @@ def test_sampled_cost_includes_failed_trials() -> None:
 def test_walk_ends_its_round_without_what_is_set_aside() -> None:
     """A batch size that fails again after its first pause goes into the next round with the others."""
     job = SimulatedJob(spec(batch_sizes=(8, 16)))
-    job.succeed(job.next(), 100)
+    job.decide(job.next(), 100)
     for _ in range(4):
         assert job.search.pruning_round == 0
         trial = job.next()
@@ -538,7 +538,7 @@ def test_walk_does_not_wait_for_a_failing_batch_size_that_is_running() -> None:
         job.fail(trial, EndReason.ERROR)
     small = job.next()
     assert small.batch_size == 8
-    job.succeed(small, 100)
+    job.decide(small, 100)
     assert job.search.stage is Stage.BANDIT
     assert sizes(job.search) == [8]
 
@@ -548,10 +548,10 @@ def test_default_that_does_not_fit_stays_replaced_in_its_round() -> None:
     job = SimulatedJob(spec(batch_sizes=(8, 16, 32), default_batch_size=32))
     exploration, late = job.next(), job.next()
     job.fail(exploration, EndReason.OUT_OF_MEMORY)
-    job.succeed(late, 100)
+    job.decide(late, 100)
     walked = []
     for _ in range(3):
         trial = job.next()
         walked.append(trial.batch_size)
-        job.succeed(trial, 100)
+        job.decide(trial, 100)
     assert walked == [16, 8, 32]

@@ -133,7 +133,7 @@ def test_a_miss_is_no_reason_to_draw_an_arm_while_nothing_has_converged() -> Non
     for _ in range(3):
         trial = job.next()
         tried.append(trial.batch_size)
-        job.succeed(trial, 5 + trial.batch_size, converged=False)
+        job.decide(trial, 5 + trial.batch_size, converged=False)
     assert sorted(tried) == [8, 16, 32]
     assert job.next().batch_size == 8
 
@@ -172,7 +172,7 @@ def test_fixed_reward_precision_keeps_an_arm_in_doubt() -> None:
         )
     )
     for size, cost in ((8, 5.0), (8, 5.0), (16, 4.9), (16, 4.9)):
-        job.succeed(job.dispatch(size), cost)
+        job.decide(job.dispatch(size), cost)
     counts: Counter[int] = Counter()
     for number in range(100):
         choice = job.policy.next(job.spec, job.search, number, generator(job.spec, number))
@@ -226,5 +226,5 @@ def test_bandit_finds_the_cheapest_arm() -> None:
     for _ in range(200):
         trial = job.next()
         chosen.append(trial.batch_size)
-        job.succeed(trial, mean[trial.batch_size] * rng.normal(1, 0.1))
+        job.decide(trial, mean[trial.batch_size] * rng.normal(1, 0.1))
     assert Counter(chosen[-50:])[32] > 40

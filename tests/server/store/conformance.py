@@ -71,7 +71,7 @@ def a_trial(number: int, job_id: str = "j", **fields: object) -> Trial:
         TrialOrigin.SEARCH,
         PruningGtsTrial(PruningGtsRole.EXPLORATION, 0),
         NOW,
-        launch_id=f"request {number}",
+        launch_id=f"launch {number}",
     )
     return trial._replace(**fields)  # type: ignore[arg-type]
 
@@ -209,7 +209,7 @@ class StoreConformance(FigureTests):
         async with opener() as store, store.transaction("j") as tx:
             assert tx.job == job
             assert await tx.trial(1) == ended
-            assert await tx.trial_of_launch("request 1") == ended
+            assert await tx.trial_of_launch("launch 1") == ended
             assert [await tx.trial(number) for number in (0, 2, 3)] == [None, None, None]
 
     async def test_launch_ids_are_told_apart_however_often_they_are_asked(
@@ -223,15 +223,15 @@ class StoreConformance(FigureTests):
             for number in range(1, 10):
                 async with store.transaction("j") as tx:
                     assert tx.job is not None
-                    assert await tx.trial_of_launch(f"request {number}") is None
+                    assert await tx.trial_of_launch(f"launch {number}") is None
                     tx.save_job(with_trials(tx.job, number))
-                    tx.save_trial(a_trial(number, launch_id=f"request {number}"))
+                    tx.save_trial(a_trial(number, launch_id=f"launch {number}"))
                 async with store.transaction("j") as tx:
                     if number % 3:
-                        tx.save_trial(a_trial(number, status=TrialStatus.FAILED, launch_id=f"request {number}"))
+                        tx.save_trial(a_trial(number, status=TrialStatus.FAILED, launch_id=f"launch {number}"))
                 for _ in range(2):
                     async with store.transaction("j") as tx:
-                        found = [await tx.trial_of_launch(f"request {each}") for each in range(number + 2)]
+                        found = [await tx.trial_of_launch(f"launch {each}") for each in range(number + 2)]
                         assert [trial and trial.number for trial in found] == [None, *range(1, number + 1), None]
 
     @pytest.mark.parametrize("status", [TrialStatus.RUNNING, TrialStatus.INTERRUPTED])
@@ -242,12 +242,12 @@ class StoreConformance(FigureTests):
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(with_trials(a_job(), 1))
-                tx.save_trial(a_trial(1, status=status, launch_id="request 1"))
+                tx.save_trial(a_trial(1, status=status, launch_id="launch 1"))
             async with store.transaction("j") as tx:
                 for now in (TrialStatus.FAILED, TrialStatus.RUNNING):
-                    changed = a_trial(1, status=now, launch_id="request 1")
+                    changed = a_trial(1, status=now, launch_id="launch 1")
                     tx.save_trial(changed)
-                    assert await tx.trial_of_launch("request 1") == changed == await tx.trial(1)
+                    assert await tx.trial_of_launch("launch 1") == changed == await tx.trial(1)
 
     async def test_events_are_numbered_and_tell_every_state(self, opener: Opener) -> None:
         """Dispatches and ends come from the trials, the rest from the events, in their order and with every number."""
@@ -630,14 +630,14 @@ class StoreConformance(FigureTests):
             async with store.transaction("j") as tx:
                 assert tx.job is None
                 assert await tx.measurements(2) == []
-            known = [await was_launch_deleted(store, "j", f"request {number}", None) for number in range(6)]
+            known = [await was_launch_deleted(store, "j", f"launch {number}", None) for number in range(6)]
             assert known == [False, True, True, True, False, False]
             moment = timedelta(seconds=1)
             assert await was_launch_deleted(store, "j", "", NOW + moment)
             assert not await was_launch_deleted(store, "j", "", NOW - moment)
             assert not await was_launch_deleted(store, "j", "", NOW + timedelta(days=36500))
             assert not await was_launch_deleted(store, "j", "", None)
-            assert not await was_launch_deleted(store, "another", "request 2", NOW + moment)
+            assert not await was_launch_deleted(store, "another", "launch 2", NOW + moment)
 
     async def test_every_lifetime_of_a_deleted_job_is_known(self, opener: Opener) -> None:
         """A job id that was deleted twice: launches that started in either lifetime were deleted, others were not."""

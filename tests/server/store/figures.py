@@ -78,7 +78,7 @@ def ended_trial(
         TrialOrigin.SEARCH,
         None,
         minutes(number),
-        f"request {number}",
+        f"launch {number}",
         status=TrialStatus.DECIDED if decided else TrialStatus.FAILED,
         end_reason=end,
         end_time=minutes(number + 1),
@@ -112,7 +112,7 @@ def running_trial(
 ) -> Trial:
     """A trial that runs since the minute of its number, or since a start."""
     start = start_time or minutes(number)
-    return Trial("j", number, batch_size, TrialOrigin.SEARCH, None, start, f"request {number}", last=last)
+    return Trial("j", number, batch_size, TrialOrigin.SEARCH, None, start, f"launch {number}", last=last)
 
 
 def only(groups: Sequence[TrialGroup], **wanted: object) -> TrialGroup:

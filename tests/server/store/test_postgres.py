@@ -88,11 +88,11 @@ async def test_a_job_that_is_read_again_during_a_block(postgres_url: str) -> Non
             tx = await block.__aenter__()
             assert tx.job is not None
             tx.save_job(with_trials(tx.job, 1))
-            tx.save_trial(a_trial(1, launch_id=f"request {number}"))
+            tx.save_trial(a_trial(1, launch_id=f"launch {number}"))
             store.distrust()
         ends = await asyncio.gather(*(block.__aexit__(None, None, None) for block in blocks), return_exceptions=True)
         assert [type(end) for end in ends].count(ConflictError) == 1
         async with store.transaction("j") as tx:
             kept = await tx.trial(1)
             assert kept is not None
-            assert kept.launch_id == f"request {[type(end) for end in ends].index(type(None))}"
+            assert kept.launch_id == f"launch {[type(end) for end in ends].index(type(None))}"

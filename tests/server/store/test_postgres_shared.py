@@ -236,7 +236,7 @@ async def test_texts_with_nul_equal_none(postgres_url: str) -> None:
         assert not await was_launch_deleted(store, "j\0", "\0", None)
         assert await store.queries.versions(["j", "j\0"]) == {"j": 1}
         async with store.transaction("j") as tx:
-            assert await tx.trial_of_launch("request\0") is None
+            assert await tx.trial_of_launch("launch\0") is None
 
 
 async def test_infinite_costs_are_kept(postgres_url: str) -> None:

@@ -83,11 +83,11 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
     """Executes one event; returns the response to the trainer."""
     match event:
         case ("next",):
-            trial, reason = await site.optimizer.next_trial("j", f"request {len(running)}")
+            trial, reason = await site.optimizer.next_trial("j", f"launch {len(running)}")
             running.append(trial.key)
             return trial, reason
         case ("again", back) if len(running) > back:
-            return await site.optimizer.next_trial("j", f"request {len(running) - 1 - back}", resume=True)
+            return await site.optimizer.next_trial("j", f"launch {len(running) - 1 - back}", resume=True)
         case ("report", back, cost, metric, further) if len(running) > back:
             key = running[-1 - back]
             epoch = epochs[key.trial_number] = epochs.get(key.trial_number, 0) + further

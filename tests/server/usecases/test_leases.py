@@ -212,7 +212,7 @@ def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) ->
         job.next()
         job.report(job.next(), 10.0)
     request = v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id="launch")
-    assert server.trainer.GetNextBatchSize(request).reason == f"{reason[:7]} was dispatched for this request"
+    assert server.trainer.GetNextBatchSize(request).reason == f"{reason[:7]} was dispatched for this launch"
     request.resume = True
     assert server.trainer.GetNextBatchSize(request).reason == reason
 

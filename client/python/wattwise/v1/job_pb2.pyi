@@ -366,7 +366,7 @@ class PruningGtsSpec(_message.Message):
     prior_precision: _builtins.float
     """Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules²."""
     num_explorations: _builtins.int
-    """Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
+    """Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set
     aside with growing pauses, so that it is not tried forever.
     """
     seed: _builtins.int
@@ -434,7 +434,7 @@ class GtsSpec(_message.Message):
     prior_precision: _builtins.float
     """Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules²."""
     num_explorations: _builtins.int
-    """Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
+    """Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set
     aside with growing pauses, so that it is not tried forever.
     """
     seed: _builtins.int

@@ -14,6 +14,7 @@ from wattwise_server.policy.base import (
     ArmBelief,
     Banned,
     Choice,
+    Decided,
     Dispatched,
     Event,
     Exhausted,
@@ -21,7 +22,6 @@ from wattwise_server.policy.base import (
     Prior,
     Readmitted,
     Revived,
-    Succeeded,
     Unbanned,
 )
 from wattwise_server.policy.cost import cost_bound
@@ -96,9 +96,9 @@ class KnowledgeGradient:
             return search
         knowledge, number = read(search.notes), event.trial.number
         match event:
-            case Succeeded(trial) if trial.doubtful:
+            case Decided(trial) if trial.doubtful:
                 knowledge = replace(knowledge, delivered=max(knowledge.delivered, number), retry=None)
-            case Succeeded(trial):
+            case Decided(trial):
                 knowledge = self._learned(spec, search, knowledge, trial)
             case Failed(trial) if counts_as_failure(trial) and _retried(knowledge, trial):
                 knowledge = replace(knowledge, retry=number)

@@ -56,7 +56,7 @@ def show(job: SimulatedJob, batch_size: int, epochs: int, *, reached: bool = Tru
     last = Measurement(epochs, 2.0 * epochs, 100.0 * epochs, 1.0 if reached else 0.0, NOW)
     trial = job.dispatch(batch_size)._replace(last=last, target_reached=reached)
     reason = EndReason.TARGET_REACHED if reached else EndReason.MAX_EPOCHS
-    job.succeed(trial, 100.0 * epochs, reason, converged=reached)
+    job.decide(trial, 100.0 * epochs, reason, converged=reached)
 
 
 def next_size(job: SimulatedJob) -> int:

@@ -46,7 +46,7 @@ def test_extreme_costs(cost: float) -> None:
     job = kg_job()
     for size in (32, 64):
         ended = job.dispatch(size)._replace(last=Measurement(2, 1e-3, cost, 1.0, NOW), target_reached=True)
-        job.succeed(ended, cost, EndReason.TARGET_REACHED)
+        job.decide(ended, cost, EndReason.TARGET_REACHED)
     for belief in job.policy.belief(job.spec, job.search):
         numbers = (belief.mean, belief.precision, belief.reward_precision, belief.expected_cost)
         assert all(number is not None and math.isfinite(number) for number in numbers)
@@ -58,7 +58,7 @@ def test_costs_of_next_to_nothing_tell_nothing() -> None:
     jobs = [kg_job() for _ in range(3)]
     for job, cost in zip(jobs, (0.0, 1e-100, 1e-99), strict=True):
         ended = job.dispatch(32)._replace(last=Measurement(10, 20.0, 1000.0, 1.0, NOW), target_reached=True)
-        job.succeed(ended, cost, EndReason.TARGET_REACHED)
+        job.decide(ended, cost, EndReason.TARGET_REACHED)
         job.run(job.dispatch(64), 10, 1e-98)
     nothing, little, more = (belief_of(job, 32).mean for job in jobs)
     assert nothing == pytest.approx(little, abs=0)

@@ -125,7 +125,7 @@ class Reference:
                 continue
             cost = each.epochs * each.epoch_cost
             last = Measurement(each.epochs, cost / WATTS, cost, 1.0 if each.reached else 0.0, NOW)
-            job.succeed(trial._replace(last=last, target_reached=each.reached), cost, converged=each.reached)
+            job.decide(trial._replace(last=last, target_reached=each.reached), cost, converged=each.reached)
         for size in self.running:
             job.dispatch(size)
         return job

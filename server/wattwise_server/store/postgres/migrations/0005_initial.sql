@@ -80,8 +80,8 @@ CREATE TABLE arms (
     num_failed bigint NOT NULL,
     num_out_of_memory bigint NOT NULL,
     failed_cost double precision NOT NULL,
-    failed_trials text NOT NULL,                -- JSON: the numbers of the newest since one succeeded, oldest first
-    out_of_memory bigint NOT NULL,              -- trials, since one of this or a larger batch size succeeded
+    failed_trials text NOT NULL,                -- JSON: the numbers of the newest since one was decided, oldest first
+    out_of_memory bigint NOT NULL,              -- trials, since one of this or a larger batch size was decided
     cheapest double precision,                  -- NULL: none has converged
     reached_count bigint NOT NULL,
     reached_mean double precision NOT NULL,

@@ -76,8 +76,8 @@ CREATE TABLE arms (
     num_failed INTEGER NOT NULL,
     num_out_of_memory INTEGER NOT NULL,
     failed_cost REAL NOT NULL,
-    failed_trials TEXT NOT NULL,            -- JSON: the numbers of the newest since one succeeded, oldest first
-    out_of_memory INTEGER NOT NULL,         -- trials, since one of this or a larger batch size succeeded
+    failed_trials TEXT NOT NULL,            -- JSON: the numbers of the newest since one was decided, oldest first
+    out_of_memory INTEGER NOT NULL,         -- trials, since one of this or a larger batch size was decided
     cheapest REAL,                          -- NULL: none has converged
     reached_count INTEGER NOT NULL,
     reached_mean REAL NOT NULL,

@@ -313,7 +313,7 @@ export interface PruningGtsSpec {
     | number
     | undefined;
   /**
-   * Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
+   * Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set
    * aside with growing pauses, so that it is not tried forever.
    */
   numExplorations?:
@@ -341,7 +341,7 @@ export interface GtsSpec {
     | number
     | undefined;
   /**
-   * Unset: 2. Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set
+   * Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set
    * aside with growing pauses, so that it is not tried forever.
    */
   numExplorations?:
