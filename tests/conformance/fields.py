@@ -26,6 +26,8 @@ def check(message: Message, then: Mapping[str, Any]) -> None:
         if expected is None:
             if holder.HasField(name):
                 raise MismatchError(f"{name} is {getattr(holder, name)}, not unset")
+        elif field.has_presence and not holder.HasField(name):
+            raise MismatchError(f"{name} is unset, not {expected!r}")
         elif isinstance(expected, list) and field.message_type is not None:
             _check_messages(name, getattr(holder, name), expected)
         else:

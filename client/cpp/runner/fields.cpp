@@ -158,10 +158,14 @@ void check(const Message& message, const YAML::Node& then) {
     const FieldDescriptor* field = field_of(holder, name);
     if (field->is_repeated()) {
       check_list(holder, field, entry.second);
-    } else if (!entry.second.IsNull()) {
+      continue;
+    }
+    const bool set = holder.GetReflection()->HasField(holder, field);
+    if (entry.second.IsNull()) {
+      if (set) throw Mismatch(name + " is set, not unset");
+    } else {
+      if (field->has_presence() && !set) throw Mismatch(name + " is unset");
       check_one(holder, field, entry.second);
-    } else if (holder.GetReflection()->HasField(holder, field)) {
-      throw Mismatch(name + " is set, not unset");
     }
   }
 }

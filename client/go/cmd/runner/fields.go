@@ -126,6 +126,9 @@ func compare(from protoreflect.Message, field protoreflect.FieldDescriptor, expe
 		}
 		return nil
 	}
+	if field.HasPresence() && !from.Has(field) {
+		return fmt.Errorf("is unset, not %v", expected)
+	}
 	if field.IsList() {
 		return compareList(field, value.List(), expected)
 	}
