@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from wattwise import v1
@@ -85,9 +86,13 @@ class Recurring(Trainer):
 
     @property
     def figures(self) -> v1.JobStatistics:
-        """The figures of the job, with a range for each trial."""
-        request = v1.GetJobStatisticsRequest(job_id=self.job_id, num_buckets=1000)
-        return self.admin.GetJobStatistics(request).statistics
+        """The figures of the job."""
+        return self.admin.GetJobStatistics(v1.GetJobStatisticsRequest(job_id=self.job_id)).statistics
+
+    @property
+    def savings_points(self) -> Sequence[v1.SavingsPoint]:
+        """What was saved up to each trial."""
+        return self.admin.ListTrialBuckets(v1.ListTrialBucketsRequest(job_id=self.job_id)).savings_points
 
     def events(self, kind: v1.EventKind.ValueType = v1.EVENT_KIND_CHANGE_DETECTED) -> list[v1.Event]:
         """The events of a kind, newest first."""

@@ -30,7 +30,6 @@ _SECONDS_OF_ONE = 5.0
 _WATCHES = 100
 """Streams on one connection: servers allow 128 calls on each."""
 
-_LARGEST_ANSWER = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,1000}")
 
 
@@ -112,7 +111,7 @@ class Backend:
         self._links: list[_Link] = []
         several = may_be_several(address)
         for server in servers_of(address):
-            options = (*channel_options(server, several=several), _LARGEST_ANSWER)
+            options = channel_options(server, several=several)
             opened = (
                 partial(grpc.aio.insecure_channel, server, options=options)
                 if secret is None

@@ -155,15 +155,17 @@ class Reader:
         trials_request = TrialFilter().request(job_id, page_size=_NEWEST_TRIALS)
         running_request = TrialFilter(result="running").request(job_id, page_size=PAGE_SIZE)
         events_request = v1.ListEventsRequest(job_id=job_id, page_size=_NEWEST_EVENTS)
-        info, statistics, listed, running, events, preview = await asyncio.gather(
+        info, figures, profiles, listed, running, events, preview = await asyncio.gather(
             self.info(visitor),
-            self._statistics(visitor, job_id, job),
+            self._figures(visitor, job_id, job),
+            self._power_profiles(visitor, job_id),
             self._call(visitor, lambda link: link.reader.ListTrials, trials_request),
             self._call(visitor, lambda link: link.reader.ListTrials, running_request),
             self._call(visitor, lambda link: link.reader.ListEvents, events_request),
             self._call(visitor, lambda link: link.reader.PreviewNext, v1.PreviewNextRequest(job_id=job_id)),
         )
-        curves = await self._newest_curves(visitor, job, running.trials, statistics.buckets)
+        curves = await self._newest_curves(visitor, job, running.trials, figures.buckets)
+        statistics = figures.statistics
         bounds = [trial.cost_bound for trial in listed.trials if trial.HasField("cost_bound")]
         found = answer(job, details, statistics.savings, info.factors, preview.choices)
         return {
@@ -185,13 +187,13 @@ class Reader:
             "charts": [
                 chart
                 for chart in (
-                    charts.cost_by_trial(job, details, statistics, bounds[0] if bounds else None),
+                    charts.cost_by_trial(job, details, figures, bounds[0] if bounds else None),
                     charts.expected_costs(job, details, preview.choices, by_batch_size(statistics, info.factors)),
                     charts.curves(job.spec, curves),
-                    charts.saved_so_far(job, statistics),
+                    charts.saved_so_far(job, figures),
                     charts.model_by_month(statistics, info.factors),
                     charts.epochs(job, statistics),
-                    charts.power(job, details, statistics.power_profiles),
+                    charts.power(job, details, profiles),
                 )
                 if not chart.is_empty
             ],
@@ -282,22 +284,22 @@ class Reader:
             return values | {"found": ids, "more": bool(listed.next_page_token), "rows": [], "charts": [], "notes": []}
         known = [one, other]
         jobs = [each.job for each in known]
-        statistics = await asyncio.gather(
-            *(self._statistics(visitor, job_id, job) for job_id, job in zip((first, second), jobs, strict=True))
+        figures = await asyncio.gather(
+            *(self._figures(visitor, job_id, job) for job_id, job in zip((first, second), jobs, strict=True))
         )
-        top = max(map(charts.highest_cost, statistics)) * _ROOM or None
+        top = max(map(charts.highest_cost, figures)) * _ROOM or None
         sizes = {size for job in jobs for size in job.spec.batch_sizes}
-        pairs = list(zip(jobs, statistics, strict=True))
+        pairs = list(zip(jobs, figures, strict=True))
         found = [
             charts.cost_by_trial(
                 each.job, each.details, of, name=f"cost-{place}", title=each.job.spec.job_id, sizes=sizes, top=top
             )
-            for place, (each, of) in enumerate(zip(known, statistics, strict=True), 1)
+            for place, (each, of) in enumerate(zip(known, figures, strict=True), 1)
         ]
         return values | {
             "found": [],
             "more": False,
-            "rows": facts.compared(pairs, info.factors),
+            "rows": facts.compared([(job, of.statistics) for job, of in pairs], info.factors),
             "notes": facts.incomparable(one.job, other.job),
             "charts": [chart for chart in (charts.cost_per_delivery(pairs), *found) if not chart.is_empty],
         }
@@ -313,24 +315,43 @@ class Reader:
             return None
         return found
 
-    async def _statistics(self, visitor: Visitor, job_id: str, job: v1.Job) -> v1.JobStatistics:
+    async def _figures(self, visitor: Visitor, job_id: str, job: v1.Job) -> charts.Figures:
         """The figures of a job, with at most `_MARKS` buckets if it has too many trials to show each one."""
-
-        async def ask(num_buckets: int) -> v1.JobStatistics:
-            request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=num_buckets, with_excluded=True)
-            answer: v1.GetJobStatisticsResponse = await self._call(
-                visitor, lambda link: link.reader.GetJobStatistics, request
-            )
-            return answer.statistics
-
-        if job.num_trials - job.reset_after <= _SINGLE_TRIALS:
-            return await ask(_SINGLE_TRIALS)
-        statistics = await ask(_RANGES)
-        if len(statistics.buckets) > _MARKS:
+        request = v1.GetJobStatisticsRequest(job_id=job_id)
+        single = job.num_trials - job.reset_after <= _SINGLE_TRIALS
+        answer, found = await asyncio.gather(
+            self._call(visitor, lambda link: link.reader.GetJobStatistics, request),
+            self._buckets(visitor, job_id, _SINGLE_TRIALS if single else _RANGES),
+        )
+        if not single and len(found.buckets) > _MARKS:
             # Each range may have a bucket for each batch size that was ever used.
-            sizes = {bucket.batch_size for bucket in statistics.buckets}
-            statistics = await ask(max(1, _MARKS // len(sizes)))
-        return statistics
+            sizes = {bucket.batch_size for bucket in found.buckets}
+            found = await self._buckets(visitor, job_id, max(1, _MARKS // len(sizes)))
+        return charts.Figures(answer.statistics, found.buckets, found.savings_points)
+
+    async def _buckets(self, visitor: Visitor, job_id: str, max_ranges: int) -> v1.ListTrialBucketsResponse:
+        """All pages of the buckets of a job."""
+        request = v1.ListTrialBucketsRequest(job_id=job_id, max_ranges=max_ranges, with_excluded=True)
+        found = v1.ListTrialBucketsResponse()
+        async for page in self._pages(visitor, "ListTrialBuckets", request):
+            found.MergeFrom(page)
+        return found
+
+    async def _power_profiles(self, visitor: Visitor, job_id: str) -> list[v1.PowerProfile]:
+        pages = self._pages(visitor, "ListPowerProfiles", v1.ListPowerProfilesRequest(job_id=job_id))
+        return [profile async for page in pages for profile in page.power_profiles]
+
+    async def _pages(self, visitor: Visitor, method: str, request: Any) -> AsyncIterator[Any]:
+        """The pages of a list of the reader, each of which is checked."""
+        pages = Pages()
+        while True:
+            page = await self._call(visitor, lambda link: getattr(link.reader, method), request)
+            with naming(self.backend.address, method):
+                pages.check(page)
+            yield page
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return
 
     async def _trial(self, visitor: Visitor, job_id: str, trial_number: int) -> v1.GetTrialResponse:
         request = v1.GetTrialRequest(trial=v1.TrialId(job_id=job_id, trial_number=trial_number))
@@ -338,17 +359,11 @@ class Reader:
         return answer
 
     async def _measurements(self, visitor: Visitor, job_id: str, trial_number: int) -> list[v1.Measurement]:
-        found: list[v1.Measurement] = []
         trial = v1.TrialId(job_id=job_id, trial_number=trial_number)
-        request, pages = v1.ListMeasurementsRequest(trial=trial, page_size=_MEASUREMENTS), Pages()
-        while True:
-            page = await self._call(visitor, lambda link: link.reader.ListMeasurements, request)
-            with naming(self.backend.address, "ListMeasurements"):
-                pages.check(page)
-            found += page.measurements
-            request.page_token = page.next_page_token
-            if not request.page_token:
-                return found
+        pages = self._pages(
+            visitor, "ListMeasurements", v1.ListMeasurementsRequest(trial=trial, page_size=_MEASUREMENTS)
+        )
+        return [measurement async for page in pages for measurement in page.measurements]
 
     async def trial(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/trial?job=&number=`."""

@@ -145,7 +145,7 @@ def test_a_lower_bound_far_below_is_cut_off() -> None:
         v1.SavingsPoint(trial_number=number, num_deliveries=number, saved_cost=each, saved_cost_at_least=bound)
         for number, (each, bound) in enumerate(zip(saved, least, strict=True), 1)
     ]
-    chart = charts.saved_so_far(v1.Job(), v1.JobStatistics(savings_points=points))
+    chart = charts.saved_so_far(v1.Job(), charts.Figures(v1.JobStatistics(), savings_points=points))
     assert chart.spec is not None
     low, high = axis_of(chart.spec)["scale"]["domain"]
     assert (low, high) == (-1e3 - 2 * 4e3, pytest.approx(1.1 * 3e3))

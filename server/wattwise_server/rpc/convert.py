@@ -69,8 +69,9 @@ from wattwise_server.usecases.monitors import warnings_of
 from wattwise_server.usecases.power_limits import MAX_SAMPLES, AcquiredLimit
 from wattwise_server.usecases.report import NO_METRIC, Report
 from wattwise_server.usecases.statistics import (
-    MAX_BUCKETS,
+    MAX_RANGES,
     JobStatistics,
+    Range,
     Savings,
     Summary,
     TrialStatistics,
@@ -492,16 +493,16 @@ def create_time(request: v1.DeleteJobRequest) -> datetime | None:
     return time
 
 
-def num_buckets(request: v1.GetJobStatisticsRequest) -> int:
-    """How many ranges of trials are requested.
+def max_ranges(request: v1.ListTrialBucketsRequest) -> int:
+    """Into how many ranges the trials are divided at most.
 
     Raises:
         InvalidRequestError: it is negative or too large.
     """
-    if not 0 <= request.num_buckets <= MAX_BUCKETS:
-        fault = f"is {request.num_buckets}; use 0 to {MAX_BUCKETS}"
-        raise InvalidRequestError(Violation("num_buckets", fault))
-    return request.num_buckets
+    if not 0 <= request.max_ranges <= MAX_RANGES:
+        fault = f"is {request.max_ranges}; use 1 to {MAX_RANGES}, or 0 for {MAX_RANGES}"
+        raise InvalidRequestError(Violation("max_ranges", fault))
+    return request.max_ranges or MAX_RANGES
 
 
 def fill_decision(message: v1.Decision, decision: Decision) -> None:
@@ -629,40 +630,6 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
         spent=_amount(known.spent),
         savings=_savings(known.savings),
         num_excluded=known.num_excluded,
-        buckets=[
-            v1.TrialBucket(
-                first_trial=found.first,
-                last_trial=found.last,
-                batch_size=found.bucket.batch_size,
-                num_trials=found.bucket.num_trials,
-                num_deliveries=found.bucket.num_deliveries,
-                num_failed=found.bucket.num_failed,
-                least_cost=found.bucket.least_cost,
-                median_cost=found.bucket.median_cost,
-                most_cost=found.bucket.most_cost,
-                newest_trial=found.bucket.newest_trial,
-                last_end_time=timestamp(found.bucket.last_end_time),
-                mean_epochs=found.bucket.mean_epochs,
-                end_reason=_end_reason(found.bucket.end_reason),
-                reason=found.bucket.reason,
-                excluded=found.bucket.excluded,
-            )
-            for found in known.ranges
-        ],
-        savings_points=[
-            v1.SavingsPoint(
-                trial_number=found.last,
-                num_deliveries=found.num_deliveries,
-                spent_cost=found.spent_cost,
-                saved_cost=found.saved_cost,
-                saved_cost_at_least=found.saved_at_least,
-            )
-            for found in known.points
-        ],
-        power_profiles=[
-            _power_profile(known.spec, profile.trial_number, profile.batch_size, profile.samples)
-            for profile in known.profiles
-        ],
         months=[
             v1.MonthStatistics(
                 start_time=timestamp(month.start),
@@ -675,6 +642,41 @@ def job_statistics(known: JobStatistics) -> v1.JobStatistics:
         advice=known.advice,
         break_even_trial=known.break_even_trial,
     )
+
+
+def trial_range(known: Range) -> v1.ListTrialBucketsResponse:
+    """What the trials of a range cost and saved, as a page of its own."""
+    page = v1.ListTrialBucketsResponse(
+        buckets=[
+            v1.TrialBucket(
+                first_trial=known.first,
+                last_trial=known.last,
+                batch_size=bucket.batch_size,
+                num_trials=bucket.num_trials,
+                num_deliveries=bucket.num_deliveries,
+                num_failed=bucket.num_failed,
+                least_cost=bucket.least_cost,
+                median_cost=bucket.median_cost,
+                most_cost=bucket.most_cost,
+                newest_trial=bucket.newest_trial,
+                last_end_time=timestamp(bucket.last_end_time),
+                mean_epochs=bucket.mean_epochs,
+                end_reason=_end_reason(bucket.end_reason),
+                reason=bucket.reason,
+                excluded=bucket.excluded,
+            )
+            for bucket in known.buckets
+        ]
+    )
+    if known.point is not None:
+        page.savings_points.add(
+            trial_number=known.point.last,
+            num_deliveries=known.point.num_deliveries,
+            spent_cost=known.point.spent_cost,
+            saved_cost=known.point.saved_cost,
+            saved_cost_at_least=known.point.saved_at_least,
+        )
+    return page
 
 
 def _trial_statistics(known: TrialStatistics) -> v1.TrialStatistics:
@@ -699,12 +701,8 @@ def _energy_per_step(sample: PowerSample) -> float | None:
     return None if sample.energy_joules is None else sample.energy_joules / sample.steps
 
 
-def power_profile(spec: JobSpec, known: Trial, samples: Sequence[PowerSample]) -> v1.PowerProfile:
+def power_profile(spec: JobSpec, number: int, batch_size: int, samples: Sequence[PowerSample]) -> v1.PowerProfile:
     """The power limits that a trial has profiled."""
-    return _power_profile(spec, known.number, known.batch_size, samples)
-
-
-def _power_profile(spec: JobSpec, number: int, batch_size: int, samples: Sequence[PowerSample]) -> v1.PowerProfile:
     limits = [
         v1.ProfiledLimit(
             power_setting=power_setting(sample.limit_watts_per_gpu),

@@ -16,7 +16,14 @@ from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.call import current_call
 from wattwise_server.store.base import JobPlace, Place
 
-ListRequest: TypeAlias = v1.ListJobsRequest | v1.ListTrialsRequest | v1.ListEventsRequest | v1.ListMeasurementsRequest
+ListRequest: TypeAlias = (
+    v1.ListJobsRequest
+    | v1.ListTrialsRequest
+    | v1.ListEventsRequest
+    | v1.ListMeasurementsRequest
+    | v1.ListTrialBucketsRequest
+    | v1.ListPowerProfilesRequest
+)
 
 USUAL_PAGE = 50
 LARGEST_PAGE = 1000

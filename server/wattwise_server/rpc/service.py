@@ -32,7 +32,7 @@ from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
-from wattwise_server.usecases.statistics import Statistics
+from wattwise_server.usecases.statistics import MAX_RANGES, Division, Statistics
 
 _WATCH_JOBS_SECONDS = 1.0
 
@@ -171,7 +171,9 @@ class JobReaderService(v1.JobReaderServicer):
         found = await self._administration.trial(convert.shown_trial_key(request))
         response = v1.GetTrialResponse(trial=convert.shown_trial(found.shown))
         if found.samples:
-            response.power_profile.CopyFrom(convert.power_profile(found.spec, found.shown.trial, found.samples))
+            response.power_profile.CopyFrom(
+                convert.power_profile(found.spec, found.shown.trial.number, found.shown.trial.batch_size, found.samples)
+            )
         return response
 
     async def ListMeasurements(
@@ -248,9 +250,47 @@ class JobReaderService(v1.JobReaderServicer):
         self, request: v1.GetJobStatisticsRequest, context: Context
     ) -> v1.GetJobStatisticsResponse:
         """The figures of a job."""
-        buckets = convert.num_buckets(request)
-        found = await self._statistics.job(request.job_id, buckets, with_excluded=request.with_excluded)
-        return v1.GetJobStatisticsResponse(statistics=convert.job_statistics(found))
+        return v1.GetJobStatisticsResponse(
+            statistics=convert.job_statistics(await self._statistics.job(request.job_id))
+        )
+
+    async def ListTrialBuckets(
+        self, request: v1.ListTrialBucketsRequest, context: Context
+    ) -> v1.ListTrialBucketsResponse:
+        """A page of ranges of trials."""
+        size, max_ranges = page_size(request.page_size, MAX_RANGES, MAX_RANGES), convert.max_ranges(request)
+        *division, after = self._tokens.place(request) or (-1,)
+        course = await self._statistics.course(
+            request.job_id,
+            max_ranges,
+            Division(*division) if division else None,
+            with_excluded=request.with_excluded,
+        )
+        page, num_bytes = v1.ListTrialBucketsResponse(), 0
+        wanted = [each for each in course.ranges if each.place > after]
+        for count, each in enumerate(wanted):
+            if count == size or num_bytes >= PAGE_BYTES:
+                page.next_page_token = self._tokens.token(request, (*course.division, wanted[count - 1].place))
+                break
+            found = convert.trial_range(each)
+            num_bytes += found.ByteSize()
+            page.MergeFrom(found)
+        return page
+
+    async def ListPowerProfiles(
+        self, request: v1.ListPowerProfilesRequest, context: Context
+    ) -> v1.ListPowerProfilesResponse:
+        """A page of power profiles."""
+        size, after = page_size(request.page_size), next(iter(self._tokens.place(request)), 0)
+        spec, profiles = await self._statistics.profiles(request.job_id)
+        page = v1.ListPowerProfilesResponse()
+        wanted = [each for each in profiles if each.batch_size > after]
+        for count, (number, batch_size, samples) in enumerate(wanted):
+            if count == size or page.ByteSize() >= PAGE_BYTES:
+                page.next_page_token = self._tokens.token(request, (wanted[count - 1].batch_size,))
+                break
+            page.power_profiles.append(convert.power_profile(spec, number, batch_size, samples))
+        return page
 
     async def GetTotals(self, request: v1.GetTotalsRequest, context: Context) -> v1.GetTotalsResponse:
         """The figures of several jobs."""

@@ -142,6 +142,8 @@ ACCESS: Mapping[str, Access] = {
             "WatchTrials": _job,
             "WatchJobs": _listed,
             "GetJobStatistics": _job,
+            "ListTrialBuckets": _job,
+            "ListPowerProfiles": _job,
             "GetTotals": _listed,
             "PreviewNext": _job,
             "ListEvents": _listed_events,

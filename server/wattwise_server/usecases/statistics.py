@@ -51,7 +51,8 @@ _JOBS_AT_A_TIME = 200
 _JOBS_AT_A_STRETCH = 20
 """Jobs whose claims are computed before other calls get their turn: a few milliseconds."""
 
-MAX_BUCKETS = 1000
+MAX_RANGES = 1000
+"""Into which the trials of a job are divided."""
 MONTHS = 12
 """Calendar months that a trend shows."""
 
@@ -140,12 +141,11 @@ class Month(NamedTuple):
     spent: Amount
 
 
-class Range(NamedTuple):
-    """The trials of one batch size in a range of trial numbers."""
+class Division(NamedTuple):
+    """How the trials of a job are divided into ranges: from a first number on, so many in each."""
 
     first: int
-    last: int
-    bucket: Bucket
+    width: int
 
 
 class Point(NamedTuple):
@@ -163,18 +163,47 @@ class Point(NamedTuple):
     saved_at_least: float | None
 
 
+class Range(NamedTuple):
+    """A range of consecutive trials.
+
+    Attributes:
+        place: 0 is the first range.
+        buckets: Its ended trials, by batch size.
+        point: What was spent and saved up to its end; None if no trial has ended in it that counts.
+    """
+
+    place: int
+    first: int
+    last: int
+    buckets: Sequence[Bucket]
+    point: Point | None
+
+
+class Course(NamedTuple):
+    """The ranges of a job in which trials have ended."""
+
+    division: Division
+    ranges: Sequence[Range]
+
+
+class _Read(NamedTuple):
+    """What the figures of a job are computed from."""
+
+    job: Job
+    version: JobVersion
+    ended: Sequence[TrialGroup]
+    groups: Sequence[TrialGroup]
+    compared_from: int
+
+
 class JobStatistics(NamedTuple):
     """The figures of a job."""
 
-    spec: JobSpec
     trials: Sequence[TrialStatistics]
     num_deliveries: int
     spent: Amount
     savings: Savings
     num_excluded: int
-    ranges: Sequence[Range]
-    points: Sequence[Point]
-    profiles: Sequence[Profile]
     months: Sequence[Month]
     advice: Sequence[str]
     break_even_trial: int | None
@@ -205,12 +234,74 @@ class Statistics:
         # What else was read of the ended trials of a job, with its version.
         self._answers: OrderedDict[tuple[object, ...], tuple[JobVersion, Any]] = OrderedDict()
 
-    async def job(self, job_id: str, num_buckets: int, *, with_excluded: bool = False) -> JobStatistics:
-        """The figures of a job, with at most this many ranges of trials; also of excluded ones, if wanted.
+    async def job(self, job_id: str) -> JobStatistics:
+        """The figures of a job.
 
         Raises:
             JobNotFoundError: there is no such job.
         """
+        job, version, ended, groups, compared_from = await self._read(job_id)
+        savings = self._savings(version, groups, compared_from)
+        return JobStatistics(
+            self._by_batch_size(groups, version.num_gpus),
+            _num_deliveries(groups),
+            self._spent(groups, version.num_gpus),
+            savings,
+            sum(number > job.reset_after for number in version.excluded),
+            self._months(await self._days(version, ended), version.num_gpus),
+            await self._advice(savings, version, job),
+            await self._break_even(savings, version),
+        )
+
+    async def course(
+        self, job_id: str, max_ranges: int, division: Division | None = None, *, with_excluded: bool = False
+    ) -> Course:
+        """What the trials of a job cost and saved, by ranges of their numbers.
+
+        Args:
+            job_id: The job.
+            max_ranges: At most so many ranges.
+            division: That of an earlier answer; None divides the trials anew.
+            with_excluded: Whether excluded trials are among them, in buckets of their own.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        job, version, _, groups, compared_from = await self._read(job_id)
+        if division is None:
+            width = max(1, -(-(job.num_trials - job.reset_after) // max_ranges))
+            division = Division(job.reset_after + 1, width)
+        first, width = division
+        baseline = self._savings(version, groups, compared_from).cost.baseline
+        found = await self._of_ended(version, self._store.buckets, *division, with_excluded=with_excluded)
+        spent = await self._of_ended(version, self._store.spent, *division, compared_from)
+
+        def last(place: int) -> int:
+            return min(first + (place + 1) * width - 1, job.num_trials)
+
+        buckets = {place: list(these) for place, these in groupby(found, key=lambda bucket: bucket.place)}
+        points = _points(spent, last, compared_from=compared_from, baseline=baseline)
+        by_place = {each.place: point for each, point in zip(spent, points, strict=True)}
+        ranges = [
+            Range(place, first + place * width, last(place), buckets.get(place, ()), by_place.get(place))
+            for place in sorted(buckets.keys() | by_place.keys())
+        ]
+        return Course(division, ranges)
+
+    async def profiles(self, job_id: str) -> tuple[JobSpec, Sequence[Profile]]:
+        """The newest power profile of each batch size of a job, ascending, and what the job was registered with.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        async with self._store.transaction(job_id) as tx:
+            job = find_job(tx, job_id)
+        for version in await self._store.job_versions("", job_id):
+            return job.spec, [Profile(*profile) for profile in await self._store.profiles(version.key)]
+        # It was deleted in between.
+        raise JobNotFoundError(job_id)
+
+    async def _read(self, job_id: str) -> _Read:
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
         keys = [version.key for version in await self._store.job_versions("", job_id)]
@@ -221,36 +312,7 @@ class Statistics:
             raise JobNotFoundError(job_id)
         key = versions[0].key
         ended, compared_from = (await self._ended(versions))[key]
-        groups = [*ended, *running.get(key, ())]
-        savings = self._savings(versions[0], groups, compared_from)
-        baseline = savings.cost.baseline
-        ranges: Sequence[Range] = ()
-        points: Sequence[Point] = ()
-        if num_buckets and job.num_trials > job.reset_after:
-            first = job.reset_after + 1
-            width = -(-(job.num_trials - job.reset_after) // num_buckets)
-            buckets = await self._of_ended(versions[0], self._store.buckets, first, width, with_excluded=with_excluded)
-            spent = await self._of_ended(versions[0], self._store.spent, first, width, compared_from)
-
-            def last(place: int) -> int:
-                return min(first + (place + 1) * width - 1, job.num_trials)
-
-            ranges = [Range(first + each.place * width, last(each.place), each) for each in buckets]
-            points = _points(spent, last, compared_from=compared_from, baseline=baseline)
-        return JobStatistics(
-            job.spec,
-            self._by_batch_size(groups, versions[0].num_gpus),
-            _num_deliveries(groups),
-            self._spent(groups, versions[0].num_gpus),
-            savings,
-            sum(number > job.reset_after for number in versions[0].excluded),
-            ranges,
-            points,
-            [Profile(*profile) for profile in await self._store.profiles(key)],
-            self._months(await self._days(versions[0], ended), versions[0].num_gpus),
-            await self._advice(savings, versions[0], job),
-            await self._break_even(savings, versions[0]),
-        )
+        return _Read(job, versions[0], ended, [*ended, *running.get(key, ())], compared_from)
 
     async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[Summary | None]:
         """What a list shows of jobs that were listed with their activity; None of one that was deleted since."""

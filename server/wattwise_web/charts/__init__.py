@@ -8,11 +8,12 @@ from wattwise_web.charts.base import Chart, Link
 from wattwise_web.charts.batch_sizes import epochs, expected_costs, power
 from wattwise_web.charts.curves import Curve, curves
 from wattwise_web.charts.months import model_by_month
-from wattwise_web.charts.trials import cost_by_trial, cost_per_delivery, highest_cost, saved_so_far
+from wattwise_web.charts.trials import Figures, cost_by_trial, cost_per_delivery, highest_cost, saved_so_far
 
 __all__ = [
     "Chart",
     "Curve",
+    "Figures",
     "Link",
     "cost_by_trial",
     "cost_per_delivery",

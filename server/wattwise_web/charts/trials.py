@@ -46,10 +46,18 @@ _HOLLOW, _FILLED, _FAILED = range(3)
 _SINGLE, _SEVERAL = "Each mark is a trial", "Each mark is the median of a range of trials, its line their range"
 
 
+class Figures(NamedTuple):
+    """The figures of a job, and its ended trials in ranges."""
+
+    statistics: v1.JobStatistics
+    buckets: Sequence[v1.TrialBucket] = ()
+    savings_points: Sequence[v1.SavingsPoint] = ()
+
+
 def cost_by_trial(
     job: v1.Job,
     details: v1.JobDetails,
-    statistics: v1.JobStatistics,
+    figures: Figures,
     bound: float | None = None,
     *,
     name: str = "cost",
@@ -62,22 +70,22 @@ def cost_by_trial(
     Args:
         job: the job.
         details: what it knows, with the changes that it has detected.
-        statistics: its figures, with buckets.
+        figures: its figures.
         bound: the cost at which its newest trial is stopped, if it is.
         name: of the chart's element.
         title: its heading.
         sizes: the batch sizes that have colors; by default those of the job.
         top: where the vertical axis ends, so that two charts can be compared.
     """
-    buckets = [bucket for bucket in statistics.buckets if math.isfinite(bucket.median_cost)]
+    buckets = [bucket for bucket in figures.buckets if math.isfinite(bucket.median_cost)]
     if not buckets:
         return Chart(name, title)
     single = all(bucket.first_trial == bucket.last_trial for bucket in buckets)
     words: dict[str, int] = {}
     explained = {bucket.newest_trial for bucket in buckets[-_EXPLAINED:]}
     values = [_mark(bucket, words, single=single, explained=bucket.newest_trial in explained) for bucket in buckets]
-    lines = _lines(job, statistics, bound)
-    highest = highest_cost(statistics)
+    lines = _lines(job, figures.statistics, bound)
+    highest = highest_cost(figures)
     x = number_axis("x", "trial", [value["x"] for value in values])
     y = unit_axis("y", "cost", [highest, *(line.cost for line in lines if line.cost <= 2 * highest)], high=top)
     kinds = {(value["k"], "o" in value) for value in values}
@@ -109,9 +117,9 @@ def cost_by_trial(
     )
 
 
-def highest_cost(statistics: v1.JobStatistics) -> float:
+def highest_cost(figures: Figures) -> float:
     """The highest cost that a chart shows: excluded trials may be out of it."""
-    counted = [bucket for bucket in statistics.buckets if not bucket.excluded] or statistics.buckets
+    counted = [bucket for bucket in figures.buckets if not bucket.excluded] or figures.buckets
     costs = [value for bucket in counted for value in (bucket.median_cost, bucket.most_cost) if math.isfinite(value)]
     return max(costs, default=0.0)
 
@@ -300,13 +308,14 @@ def _row(job_id: str, bucket: v1.TrialBucket, *, single: bool) -> tuple[Cell, ..
     return Link(f"{bucket.first_trial}–{bucket.last_trial}", href), size, median, ends, *tail
 
 
-def saved_so_far(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
+def saved_so_far(job: v1.Job, figures: Figures) -> Chart:
     """The saving up to each trial, and where it broke even."""
     name, title = "savings", "Saved so far"
-    points = [point for point in statistics.savings_points if point.HasField("saved_cost")]
+    statistics = figures.statistics
+    points = [point for point in figures.savings_points if point.HasField("saved_cost")]
     if not points:
         return Chart(name, title)
-    dates = _dates(statistics.buckets)
+    dates = _dates(figures.buckets)
     values = [_saved(point, dates(point.trial_number)) for point in thinned(points, _LINE)]
     estimates = [value["s"] for value in values if value["s"] is not None]
     bounds = [value["l"] for value in values if value["l"] is not None]
@@ -410,14 +419,14 @@ class _Delivered(NamedTuple):
     date: int | None
 
 
-def cost_per_delivery(found: Sequence[tuple[v1.Job, v1.JobStatistics]]) -> Chart:
+def cost_per_delivery(found: Sequence[tuple[v1.Job, Figures]]) -> Chart:
     """What a delivery has cost each of two jobs up to each trial."""
     name, title = "per-delivery", "Cost per delivery"
     points = [
         _Delivered(job.spec.job_id, point.trial_number, point.num_deliveries, each, dates(point.trial_number))
-        for job, statistics in found
-        for dates in [_dates(statistics.buckets)]
-        for point in thinned(statistics.savings_points, _LINE)
+        for job, figures in found
+        for dates in [_dates(figures.buckets)]
+        for point in thinned(figures.savings_points, _LINE)
         if point.num_deliveries and math.isfinite(each := point.spent_cost / point.num_deliveries)
     ]
     if not points:

@@ -220,7 +220,7 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     assert (savings.compared_from_trial, savings.num_deliveries, savings.num_baseline_trials) == (since, number, 0)
     assert (savings.cost.verdict, savings.cost.spent) == (v1.SAVINGS_VERDICT_NO_BASELINE, 150.0 * number)
     assert (found.num_deliveries, found.spent.cost) == (25 + number, 1500.0 + 150.0 * number)
-    assert not any(point.HasField("saved_cost") for point in found.savings_points)
+    assert not any(point.HasField("saved_cost") for point in job.savings_points)
     job.train(16, 30, times=5)
     job.train(8, 15, times=20)
     found, savings = job.figures, job.figures.savings
@@ -231,7 +231,7 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     # The five trials of the default may cost more than was saved for certain by then; a few launches save that again.
     tried = since + number + 4
     assert since <= found.break_even_trial <= tried + 3
-    points = {point.trial_number: point for point in found.savings_points}
+    points = {point.trial_number: point for point in job.savings_points}
     assert [number for number, point in points.items() if not point.HasField("saved_cost")] == list(range(1, since))
     newest = points[job.shown.num_trials]
     assert newest.saved_cost == pytest.approx(savings.cost.saved)

@@ -74,13 +74,14 @@ def test_savings_without_a_doubtful_delivery(server: WatchedServer) -> None:
 
     def claim() -> tuple[int, float, float, float]:
         with Client(server.address) as client:
-            found = client.get_job_statistics(job.job_id, num_buckets=1)
+            found = client.get_job_statistics(job.job_id)
+            points = client.list_trial_buckets(job.job_id, max_ranges=1).savings_points
         savings = found.savings
         return (
             savings.num_deliveries,
             savings.cost.spent,
             savings.cost.default_mean,
-            found.savings_points[-1].saved_cost,
+            points[-1].saved_cost,
         )
 
     deliveries, spent, baseline, saved = claim()

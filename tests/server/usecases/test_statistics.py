@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.client import Client, new_id
+from wattwise_server.config import Factors
+from wattwise_server.domain import PowerSample
+from wattwise_server.rpc import service
+from wattwise_server.rpc.calls import StreamLimit
+from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.store.base import HistoryList
+from wattwise_server.usecases.control import Control
+from wattwise_server.usecases.power_limits import PowerLimitProfiler
+from wattwise_server.usecases.statistics import Statistics
 
 from tests.jobs import Trainer, power_sample
 from tests.live_server import LiveServer
 from tests.refusals import refused
-from tests.server.site import Site, draft
+from tests.server.site import Site, draft, report
 
 FACTORS = (
     *("--electricity-price", "0.36", "--gpu-hour-price", "1.8", "--currency", "EUR"),
@@ -33,10 +41,14 @@ def priced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         yield server
 
 
-def figures(server: LiveServer, job_id: str, num_buckets: int = 0) -> v1.JobStatistics:
+def figures(server: LiveServer, job_id: str) -> v1.JobStatistics:
     """The figures of a job."""
-    request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=num_buckets)
-    return server.admin.GetJobStatistics(request).statistics
+    return server.admin.GetJobStatistics(v1.GetJobStatisticsRequest(job_id=job_id)).statistics
+
+
+def course(server: LiveServer, job_id: str, max_ranges: int, **fields: Any) -> v1.ListTrialBucketsResponse:
+    """The ended trials of a job in ranges."""
+    return server.admin.ListTrialBuckets(v1.ListTrialBucketsRequest(job_id=job_id, max_ranges=max_ranges, **fields))
 
 
 class People(Trainer):
@@ -284,8 +296,7 @@ def test_buckets_of_single_trials_say_when_and_why(priced: LiveServer) -> None:
     key = v1.TrialId(job_id=job.job_id, trial_number=excluded.id.trial_number)
     job.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=key, excluded=True))
     trials = job.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials
-    request = v1.GetJobStatisticsRequest(job_id=job.job_id, num_buckets=10, with_excluded=True)
-    found = job.admin.GetJobStatistics(request).statistics
+    found = course(priced, job.job_id, 10, with_excluded=True)
     assert [
         (each.newest_trial, each.last_end_time, each.mean_epochs, each.end_reason, each.reason, each.excluded)
         for each in found.buckets
@@ -295,7 +306,7 @@ def test_buckets_of_single_trials_say_when_and_why(priced: LiveServer) -> None:
     ]
     assert [each.excluded for each in found.buckets] == [False, False, True]
     assert all(each.reason for each in found.buckets)
-    assert list(figures(priced, job.job_id, 10).buckets) == list(found.buckets[:2])
+    assert list(course(priced, job.job_id, 10).buckets) == list(found.buckets[:2])
     assert [point.trial_number for point in found.savings_points] == [1, 2]
 
 
@@ -305,11 +316,11 @@ def test_buckets_cover_the_trials(priced: LiveServer) -> None:
     costs = [100.0, 20.0, 30.0, 40.0, 50.0]
     for number, cost in enumerate(costs):
         job.run_with(16 if number == 0 else 8, cost)
-    single = figures(priced, job.job_id, 10)
+    single = course(priced, job.job_id, 0)
     assert [(each.first_trial, each.last_trial, each.median_cost) for each in single.buckets] == [
         (number, number, cost) for number, cost in enumerate(costs, 1)
     ]
-    joint = figures(priced, job.job_id, 2)
+    joint, savings = course(priced, job.job_id, 2), figures(priced, job.job_id).savings
     assert [(each.first_trial, each.last_trial, each.batch_size, each.num_trials) for each in joint.buckets] == [
         (1, 3, 8, 2),
         (1, 3, 16, 1),
@@ -319,25 +330,81 @@ def test_buckets_cover_the_trials(priced: LiveServer) -> None:
         (3, 3, 150.0),
         (5, 5, 240.0),
     ]
-    assert joint.savings_points[-1].saved_cost == pytest.approx(joint.savings.cost.saved)
-    assert joint.savings_points[-1].saved_cost_at_least == pytest.approx(joint.savings.cost.at_least)
+    assert joint.savings_points[-1].saved_cost == pytest.approx(savings.cost.saved)
+    assert joint.savings_points[-1].saved_cost_at_least == pytest.approx(savings.cost.at_least)
     with refused() as refusal:
-        figures(priced, job.job_id, 1001)
-    assert list(refusal.faults) == ["num_buckets"]
+        course(priced, job.job_id, 1001)
+    assert list(refusal.faults) == ["max_ranges"]
+    for call in (lambda: course(priced, "no-such-job", 0), lambda: figures(priced, "no-such-job")):
+        with refused() as refusal:
+            call()
+        assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+
+
+def test_pages_of_buckets_go_on_with_their_ranges(priced: LiveServer) -> None:
+    """A page has whole ranges; the next one goes on with the same ranges, also if trials have started since."""
+    job = People(priced)
+    for number in range(6):
+        job.run_with(8 if number % 2 else 16, 100.0)
+    whole = course(priced, job.job_id, 3)
+    assert [(each.first_trial, each.last_trial, each.batch_size) for each in whole.buckets] == [
+        (first, first + 1, size) for first in (1, 3, 5) for size in (8, 16)
+    ]
+    first = course(priced, job.job_id, 3, page_size=1)
+    for _ in range(3):
+        job.run_with(8, 100.0)
+    second = course(priced, job.job_id, 3, page_size=2, page_token=first.next_page_token)
+    assert [*first.buckets, *second.buckets] == list(whole.buckets)
+    assert [point.trial_number for point in (*first.savings_points, *second.savings_points)] == [2, 4, 6]
+    last = course(priced, job.job_id, 3, page_token=second.next_page_token)
+    assert [(each.first_trial, each.last_trial, each.num_trials) for each in last.buckets] == [(7, 8, 2), (9, 9, 1)]
+    assert not last.next_page_token
     with refused() as refusal:
-        figures(priced, "no-such-job")
-    assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+        course(priced, job.job_id, 2, page_token=first.next_page_token)
+    assert list(refusal.faults) == ["page_token"]
+
+
+async def test_page_of_buckets_or_profiles_is_cut_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page ends with the range or profile that reaches the size of a page; the pages together have all of them."""
+    monkeypatch.setattr(service, "PAGE_BYTES", 300)
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    await site.optimizer.register(draft())
+    control, profiler = Control(site.store, lambda: site.now), PowerLimitProfiler(site.store, lambda: site.now)
+    for number in range(9):
+        await control.pin("j", (8, 16, 32)[number % 3])
+        trial, _ = await site.optimizer.next_trial("j", new_id())
+        await profiler.report(trial.key, [PowerSample(100.0 + watts, 1.0, 100.0, 10) for watts in range(9)])
+        await report(site, trial.key, 1, 0.99)
+    reader = service.JobReaderService(
+        site.administration, Statistics(site.store, Factors()), StreamLimit(0), PageTokens(site.store.page_token_key)
+    )
+    requests: tuple[Any, ...] = (v1.ListTrialBucketsRequest(job_id="j"), v1.ListPowerProfilesRequest(job_id="j"))
+    calls: tuple[Callable[..., Awaitable[Any]], ...] = (reader.ListTrialBuckets, reader.ListPowerProfiles)
+    found: list[list[Any]] = [[], []]
+    num_pages = [0, 0]
+    for place, (request, call) in enumerate(zip(requests, calls, strict=True)):
+        while not num_pages[place] or request.page_token:
+            page = await call(request, cast("Any", None))
+            found[place] += getattr(page, ("buckets", "power_profiles")[place])
+            num_pages[place] += 1
+            request.page_token = page.next_page_token
+            assert page.ByteSize() < 2000
+    assert [each.first_trial for each in found[0]] == list(range(1, 10))
+    assert [each.batch_size for each in found[1]] == [8, 16, 32]
+    assert min(num_pages) > 1
+    await site.close()
 
 
 def test_every_change_of_a_job_shows_in_its_course(priced: LiveServer) -> None:
     """What was answered before is not repeated once a trial has ended or was excluded."""
     job = People(priced)
     job.run_with(16, 100.0)
-    assert [point.spent_cost for point in figures(priced, job.job_id, 1).savings_points] == [100.0]
+    assert [point.spent_cost for point in course(priced, job.job_id, 1).savings_points] == [100.0]
     wrong = job.run_with(16, 300.0)
-    assert [point.spent_cost for point in figures(priced, job.job_id, 1).savings_points] == [400.0]
+    assert [point.spent_cost for point in course(priced, job.job_id, 1).savings_points] == [400.0]
     priced.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=wrong.id, excluded=True))
-    assert [point.spent_cost for point in figures(priced, job.job_id, 1).savings_points] == [100.0]
+    assert [point.spent_cost for point in course(priced, job.job_id, 1).savings_points] == [100.0]
 
 
 def test_totals_claim_only_what_was_measured(priced: LiveServer) -> None:
@@ -516,7 +583,27 @@ def test_whole_profile_is_kept(server: LiveServer) -> None:
     profile = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).power_profile
     assert [limit.power_setting.limit_watts_per_gpu for limit in profile.limits] == [200.0, 250.0, 300.0]
     assert [limit.cost_per_step for limit in profile.limits] == [10.0, 9.0, 12.0]
-    assert list(figures(server, job.job_id).power_profiles) == [profile]
+    with Client(server.address) as client:
+        assert list(client.list_power_profiles(job.job_id)) == [profile]
+
+
+def test_pages_of_power_profiles(server: LiveServer) -> None:
+    """They are by batch size, as many on a page as wanted; an unknown job has none."""
+    job = Trainer(server.trainer, batch_sizes=[8, 16, 32])
+    for size in (32, 8):
+        server.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job.job_id, batch_size=size))
+        samples = [power_sample(300, energy=120)]
+        server.trainer.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=job.next().id, samples=samples))
+    request = v1.ListPowerProfilesRequest(job_id=job.job_id, page_size=1)
+    first = server.admin.ListPowerProfiles(request)
+    request.page_token = first.next_page_token
+    second = server.admin.ListPowerProfiles(request)
+    assert [each.batch_size for each in (*first.power_profiles, *second.power_profiles)] == [8, 32]
+    assert first.next_page_token
+    assert not second.next_page_token
+    with refused() as refusal:
+        server.admin.ListPowerProfiles(v1.ListPowerProfilesRequest(job_id="no-such-job"))
+    assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
 
 
 def events(server: LiveServer, job_id: str) -> list[v1.Event]:

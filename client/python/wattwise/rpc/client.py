@@ -40,8 +40,24 @@ OfJob = TypeVar(
     v1.SetBaselineEveryResponse,
     v1.SetJobPolicyResponse,
 )
-Listing = TypeVar("Listing", v1.ListJobsRequest, v1.ListTrialsRequest, v1.ListMeasurementsRequest, v1.ListEventsRequest)
-Page = TypeVar("Page", v1.ListJobsResponse, v1.ListTrialsResponse, v1.ListMeasurementsResponse, v1.ListEventsResponse)
+Listing = TypeVar(
+    "Listing",
+    v1.ListJobsRequest,
+    v1.ListTrialsRequest,
+    v1.ListMeasurementsRequest,
+    v1.ListEventsRequest,
+    v1.ListTrialBucketsRequest,
+    v1.ListPowerProfilesRequest,
+)
+Page = TypeVar(
+    "Page",
+    v1.ListJobsResponse,
+    v1.ListTrialsResponse,
+    v1.ListMeasurementsResponse,
+    v1.ListEventsResponse,
+    v1.ListTrialBucketsResponse,
+    v1.ListPowerProfilesResponse,
+)
 
 
 def new_id() -> str:
@@ -689,21 +705,54 @@ class Client:
         request = v1.SetJobPolicyRequest(job_id=job_id, policy=policy)
         return self._about(lambda link: link.control.SetJobPolicy, request, timeout)
 
-    def get_job_statistics(
-        self, job_id: str, *, num_buckets: int = 0, timeout: float | None = None
-    ) -> v1.JobStatistics:
+    def get_job_statistics(self, job_id: str, *, timeout: float | None = None) -> v1.JobStatistics:
         """What a job's trials took, by batch size, and what they saved.
 
         Args:
             job_id: the job.
-            num_buckets: into how many ranges the trials are divided for charts, at most 1000; 0 for none.
             timeout: seconds; None is the client's.
 
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        request = v1.GetJobStatisticsRequest(job_id=job_id, num_buckets=num_buckets)
+        request = v1.GetJobStatisticsRequest(job_id=job_id)
         return self._call(lambda link: link.reader.GetJobStatistics, request, timeout).statistics
+
+    def list_trial_buckets(
+        self, job_id: str, *, max_ranges: int = 0, with_excluded: bool = False, timeout: float | None = None
+    ) -> v1.ListTrialBucketsResponse:
+        """What a job's ended trials cost and saved, by ranges of their numbers, for charts; all pages in one.
+
+        Args:
+            job_id: the job.
+            max_ranges: into how many ranges the trials are divided at most; 0 is the most, 1000.
+            with_excluded: whether excluded trials are among them, in buckets of their own.
+            timeout: seconds for each page; None is the client's.
+
+        Raises:
+            InvalidRequestError: if `max_ranges` is negative or above 1000.
+            JobNotFoundError: if the job is not registered.
+        """
+        request = v1.ListTrialBucketsRequest(job_id=job_id, max_ranges=max_ranges, with_excluded=with_excluded)
+        found = v1.ListTrialBucketsResponse()
+        for page in self._pages(lambda link: link.reader.ListTrialBuckets, request, timeout):
+            found.MergeFrom(page)
+        found.ClearField("next_page_token")
+        return found
+
+    def list_power_profiles(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.PowerProfile]:
+        """Iterates over the newest power profile of each batch size of a job, ascending.
+
+        Args:
+            job_id: the job.
+            timeout: seconds for each page; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+        """
+        request = v1.ListPowerProfilesRequest(job_id=job_id)
+        for page in self._pages(lambda link: link.reader.ListPowerProfiles, request, timeout):
+            yield from page.power_profiles
 
     def get_totals(self, *, job_id_prefix: str = "", timeout: float | None = None) -> v1.Totals:
         """What the trials of several jobs took and saved together.

@@ -679,28 +679,16 @@ class GetJobStatisticsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
-    NUM_BUCKETS_FIELD_NUMBER: _builtins.int
-    WITH_EXCLUDED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Required. The job."""
-    num_buckets: _builtins.int
-    """0: no buckets. How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one
-    trial.
-    """
-    with_excluded: _builtins.bool
-    """False: excluded trials have no buckets. True: they have buckets, too; those of a batch size in a range have one of their
-    own. No other figure has them.
-    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
-        num_buckets: _builtins.int = ...,
-        with_excluded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "num_buckets", b"num_buckets", "with_excluded", b"with_excluded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -729,6 +717,144 @@ class GetJobStatisticsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetJobStatisticsResponse: _TypeAlias = GetJobStatisticsResponse  # noqa: Y015
+
+@_typing.final
+class ListTrialBucketsRequest(_message.Message):
+    """Request of ListTrialBuckets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    MAX_RANGES_FIELD_NUMBER: _builtins.int
+    WITH_EXCLUDED_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Required. The job."""
+    max_ranges: _builtins.int
+    """0: 1000. Maximum number of ranges into which the trials since the newest reset are divided; more than 1000 are refused. If
+    the job has no more trials, each range is one trial.
+    """
+    with_excluded: _builtins.bool
+    """False: excluded trials have no buckets. True: they have buckets, too; those of a batch size in a range have one of their
+    own. The savings do not count them.
+    """
+    page_size: _builtins.int
+    """0: 1000. Maximum number of ranges on the page; values above 1000 mean 1000. A page may be shorter."""
+    page_token: _builtins.str
+    """Empty: the first page. next_page_token of the previous page."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        max_ranges: _builtins.int = ...,
+        with_excluded: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "max_ranges", b"max_ranges", "page_size", b"page_size", "page_token", b"page_token", "with_excluded", b"with_excluded"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTrialBucketsRequest: _TypeAlias = ListTrialBucketsRequest  # noqa: Y015
+
+@_typing.final
+class ListTrialBucketsResponse(_message.Message):
+    """Response of ListTrialBuckets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    SAVINGS_POINTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Pass it as page_token to get the next page. Empty: this is the last page. The ranges stay the same on all pages, and
+    trials that start between two pages are in ranges that follow.
+    """
+    @_builtins.property
+    def buckets(self) -> _containers.RepeatedCompositeFieldContainer[_statistics_pb2.TrialBucket]:
+        """One for each batch size in a range, by ascending trial number, then by batch size. Those of a range are on one page. Empty
+        if no trial has ended after a report.
+        """
+
+    @_builtins.property
+    def savings_points(self) -> _containers.RepeatedCompositeFieldContainer[_statistics_pb2.SavingsPoint]:
+        """What was saved, one for each range of the page in which a trial has ended that counts, by trial number."""
+
+    def __init__(
+        self,
+        *,
+        buckets: _abc.Iterable[_statistics_pb2.TrialBucket] | None = ...,
+        savings_points: _abc.Iterable[_statistics_pb2.SavingsPoint] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "next_page_token", b"next_page_token", "savings_points", b"savings_points"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTrialBucketsResponse: _TypeAlias = ListTrialBucketsResponse  # noqa: Y015
+
+@_typing.final
+class ListPowerProfilesRequest(_message.Message):
+    """Request of ListPowerProfiles."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Required. The job."""
+    page_size: _builtins.int
+    """0: 50. Maximum number of profiles on the page; values above 1000 mean 1000. A page may be shorter."""
+    page_token: _builtins.str
+    """Empty: the first page. next_page_token of the previous page."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPowerProfilesRequest: _TypeAlias = ListPowerProfilesRequest  # noqa: Y015
+
+@_typing.final
+class ListPowerProfilesResponse(_message.Message):
+    """Response of ListPowerProfiles."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POWER_PROFILES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Pass it as page_token to get the next page. Empty: this is the last page."""
+    @_builtins.property
+    def power_profiles(self) -> _containers.RepeatedCompositeFieldContainer[_statistics_pb2.PowerProfile]:
+        """The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile."""
+
+    def __init__(
+        self,
+        *,
+        power_profiles: _abc.Iterable[_statistics_pb2.PowerProfile] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "power_profiles", b"power_profiles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPowerProfilesResponse: _TypeAlias = ListPowerProfilesResponse  # noqa: Y015
 
 @_typing.final
 class GetTotalsRequest(_message.Message):

@@ -82,6 +82,16 @@ class JobReaderStub(object):
                 request_serializer=wattwise_dot_v1_dot_job__reader__pb2.GetJobStatisticsRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_job__reader__pb2.GetJobStatisticsResponse.FromString,
                 _registered_method=True)
+        self.ListTrialBuckets = channel.unary_unary(
+                '/wattwise.v1.JobReader/ListTrialBuckets',
+                request_serializer=wattwise_dot_v1_dot_job__reader__pb2.ListTrialBucketsRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__reader__pb2.ListTrialBucketsResponse.FromString,
+                _registered_method=True)
+        self.ListPowerProfiles = channel.unary_unary(
+                '/wattwise.v1.JobReader/ListPowerProfiles',
+                request_serializer=wattwise_dot_v1_dot_job__reader__pb2.ListPowerProfilesRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__reader__pb2.ListPowerProfilesResponse.FromString,
+                _registered_method=True)
         self.GetTotals = channel.unary_unary(
                 '/wattwise.v1.JobReader/GetTotals',
                 request_serializer=wattwise_dot_v1_dot_job__reader__pb2.GetTotalsRequest.SerializeToString,
@@ -173,8 +183,24 @@ class JobReaderServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetJobStatistics(self, request, context):
-        """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
-        INVALID_REQUEST for too many buckets.
+        """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTrialBuckets(self, request, context):
+        """Lists the ended trials of a job in ranges of consecutive numbers, one page per call, for charts: what they cost by batch
+        size, and what was saved up to the end of each range. Errors: JOB_NOT_FOUND; INVALID_REQUEST for too many ranges, and for
+        a page token of another list.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPowerProfiles(self, request, context):
+        """Lists the newest power profile of each batch size of a job, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for a
+        page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,6 +276,16 @@ def add_JobReaderServicer_to_server(servicer, server):
                     servicer.GetJobStatistics,
                     request_deserializer=wattwise_dot_v1_dot_job__reader__pb2.GetJobStatisticsRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_job__reader__pb2.GetJobStatisticsResponse.SerializeToString,
+            ),
+            'ListTrialBuckets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTrialBuckets,
+                    request_deserializer=wattwise_dot_v1_dot_job__reader__pb2.ListTrialBucketsRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__reader__pb2.ListTrialBucketsResponse.SerializeToString,
+            ),
+            'ListPowerProfiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPowerProfiles,
+                    request_deserializer=wattwise_dot_v1_dot_job__reader__pb2.ListPowerProfilesRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__reader__pb2.ListPowerProfilesResponse.SerializeToString,
             ),
             'GetTotals': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTotals,
@@ -513,6 +549,60 @@ class JobReader(object):
             '/wattwise.v1.JobReader/GetJobStatistics',
             wattwise_dot_v1_dot_job__reader__pb2.GetJobStatisticsRequest.SerializeToString,
             wattwise_dot_v1_dot_job__reader__pb2.GetJobStatisticsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTrialBuckets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobReader/ListTrialBuckets',
+            wattwise_dot_v1_dot_job__reader__pb2.ListTrialBucketsRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__reader__pb2.ListTrialBucketsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPowerProfiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobReader/ListPowerProfiles',
+            wattwise_dot_v1_dot_job__reader__pb2.ListPowerProfilesRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__reader__pb2.ListPowerProfilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,8 +71,15 @@ class JobReaderStub:
     client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
     """
     GetJobStatistics: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.GetJobStatisticsRequest, _job_reader_pb2.GetJobStatisticsResponse]
-    """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
-    INVALID_REQUEST for too many buckets.
+    """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND."""
+    ListTrialBuckets: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.ListTrialBucketsRequest, _job_reader_pb2.ListTrialBucketsResponse]
+    """Lists the ended trials of a job in ranges of consecutive numbers, one page per call, for charts: what they cost by batch
+    size, and what was saved up to the end of each range. Errors: JOB_NOT_FOUND; INVALID_REQUEST for too many ranges, and for
+    a page token of another list.
+    """
+    ListPowerProfiles: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.ListPowerProfilesRequest, _job_reader_pb2.ListPowerProfilesResponse]
+    """Lists the newest power profile of each batch size of a job, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for a
+    page token of another list.
     """
     GetTotals: _grpc.UnaryUnaryMultiCallable[_job_reader_pb2.GetTotalsRequest, _job_reader_pb2.GetTotalsResponse]
     """Returns the figures of several jobs together. Errors: none of its own."""
@@ -128,8 +135,15 @@ class JobReaderAsyncStub(JobReaderStub):
     client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
     """
     GetJobStatistics: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.GetJobStatisticsRequest, _job_reader_pb2.GetJobStatisticsResponse]  # type: ignore[assignment]
-    """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
-    INVALID_REQUEST for too many buckets.
+    """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND."""
+    ListTrialBuckets: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.ListTrialBucketsRequest, _job_reader_pb2.ListTrialBucketsResponse]  # type: ignore[assignment]
+    """Lists the ended trials of a job in ranges of consecutive numbers, one page per call, for charts: what they cost by batch
+    size, and what was saved up to the end of each range. Errors: JOB_NOT_FOUND; INVALID_REQUEST for too many ranges, and for
+    a page token of another list.
+    """
+    ListPowerProfiles: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.ListPowerProfilesRequest, _job_reader_pb2.ListPowerProfilesResponse]  # type: ignore[assignment]
+    """Lists the newest power profile of each batch size of a job, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for a
+    page token of another list.
     """
     GetTotals: _aio.UnaryUnaryMultiCallable[_job_reader_pb2.GetTotalsRequest, _job_reader_pb2.GetTotalsResponse]  # type: ignore[assignment]
     """Returns the figures of several jobs together. Errors: none of its own."""
@@ -236,8 +250,27 @@ class JobReaderServicer(metaclass=_abc_1.ABCMeta):
         request: _job_reader_pb2.GetJobStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_reader_pb2.GetJobStatisticsResponse, _abc.Awaitable[_job_reader_pb2.GetJobStatisticsResponse]]:
-        """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
-        INVALID_REQUEST for too many buckets.
+        """Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ListTrialBuckets(
+        self,
+        request: _job_reader_pb2.ListTrialBucketsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_reader_pb2.ListTrialBucketsResponse, _abc.Awaitable[_job_reader_pb2.ListTrialBucketsResponse]]:
+        """Lists the ended trials of a job in ranges of consecutive numbers, one page per call, for charts: what they cost by batch
+        size, and what was saved up to the end of each range. Errors: JOB_NOT_FOUND; INVALID_REQUEST for too many ranges, and for
+        a page token of another list.
+        """
+
+    @_abc_1.abstractmethod
+    def ListPowerProfiles(
+        self,
+        request: _job_reader_pb2.ListPowerProfilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_reader_pb2.ListPowerProfilesResponse, _abc.Awaitable[_job_reader_pb2.ListPowerProfilesResponse]]:
+        """Lists the newest power profile of each batch size of a job, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for a
+        page token of another list.
         """
 
     @_abc_1.abstractmethod

@@ -777,9 +777,6 @@ class JobStatistics(_message.Message):
     SPENT_FIELD_NUMBER: _builtins.int
     SAVINGS_FIELD_NUMBER: _builtins.int
     NUM_EXCLUDED_FIELD_NUMBER: _builtins.int
-    BUCKETS_FIELD_NUMBER: _builtins.int
-    SAVINGS_POINTS_FIELD_NUMBER: _builtins.int
-    POWER_PROFILES_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
     MONTHS_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
@@ -807,20 +804,6 @@ class JobStatistics(_message.Message):
         """What they saved, or those of them that are compared. Always set."""
 
     @_builtins.property
-    def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialBucket]:
-        """For charts, by ascending trial number, then by batch size. Empty: no buckets were requested, or nothing was reported."""
-
-    @_builtins.property
-    def savings_points(self) -> _containers.RepeatedCompositeFieldContainer[Global___SavingsPoint]:
-        """One for each range of the buckets in which a trial has ended that counts. Empty: no buckets were requested, or no such
-        trial.
-        """
-
-    @_builtins.property
-    def power_profiles(self) -> _containers.RepeatedCompositeFieldContainer[Global___PowerProfile]:
-        """The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile."""
-
-    @_builtins.property
     def months(self) -> _containers.RepeatedCompositeFieldContainer[Global___MonthStatistics]:
         """Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has
         ended.
@@ -837,9 +820,6 @@ class JobStatistics(_message.Message):
         spent: Global___Usage | None = ...,
         savings: Global___Savings | None = ...,
         num_excluded: _builtins.int = ...,
-        buckets: _abc.Iterable[Global___TrialBucket] | None = ...,
-        savings_points: _abc.Iterable[Global___SavingsPoint] | None = ...,
-        power_profiles: _abc.Iterable[Global___PowerProfile] | None = ...,
         num_deliveries: _builtins.int = ...,
         months: _abc.Iterable[Global___MonthStatistics] | None = ...,
         advice: _abc.Iterable[_builtins.str] | None = ...,
@@ -847,7 +827,7 @@ class JobStatistics(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "break_even_trial", b"break_even_trial", "savings", b"savings", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "advice", b"advice", "break_even_trial", b"break_even_trial", "buckets", b"buckets", "months", b"months", "num_deliveries", b"num_deliveries", "num_excluded", b"num_excluded", "power_profiles", b"power_profiles", "savings", b"savings", "savings_points", b"savings_points", "spent", b"spent", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "advice", b"advice", "break_even_trial", b"break_even_trial", "months", b"months", "num_deliveries", b"num_deliveries", "num_excluded", b"num_excluded", "savings", b"savings", "spent", b"spent", "trials", b"trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__break_even_trial: _TypeAlias = _typing.Literal["break_even_trial"]  # noqa: Y015
     _WhichOneofArgType__break_even_trial: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial"]  # noqa: Y015

@@ -22,7 +22,7 @@ import {
 } from "@grpc/grpc-js";
 import { Event, EventKind, eventKindFromJSON, eventKindToNumber } from "./event.js";
 import { Job, JobDetails } from "./job.js";
-import { JobStatistics, JobSummary, PowerProfile, Totals } from "./statistics.js";
+import { JobStatistics, JobSummary, PowerProfile, SavingsPoint, Totals, TrialBucket } from "./statistics.js";
 import {
   EndReason,
   endReasonFromJSON,
@@ -377,22 +377,66 @@ export interface WatchJobsResponse {
 export interface GetJobStatisticsRequest {
   /** Required. The job. */
   jobId: string;
-  /**
-   * 0: no buckets. How many ranges of trials the buckets cover, at most 1000. If the job has no more trials, each range is one
-   * trial.
-   */
-  numBuckets: number;
-  /**
-   * False: excluded trials have no buckets. True: they have buckets, too; those of a batch size in a range have one of their
-   * own. No other figure has them.
-   */
-  withExcluded: boolean;
 }
 
 /** Response of GetJobStatistics. */
 export interface GetJobStatisticsResponse {
   /** The figures. Always set. */
   statistics: JobStatistics | undefined;
+}
+
+/** Request of ListTrialBuckets. */
+export interface ListTrialBucketsRequest {
+  /** Required. The job. */
+  jobId: string;
+  /**
+   * 0: 1000. Maximum number of ranges into which the trials since the newest reset are divided; more than 1000 are refused. If
+   * the job has no more trials, each range is one trial.
+   */
+  maxRanges: number;
+  /**
+   * False: excluded trials have no buckets. True: they have buckets, too; those of a batch size in a range have one of their
+   * own. The savings do not count them.
+   */
+  withExcluded: boolean;
+  /** 0: 1000. Maximum number of ranges on the page; values above 1000 mean 1000. A page may be shorter. */
+  pageSize: number;
+  /** Empty: the first page. next_page_token of the previous page. */
+  pageToken: string;
+}
+
+/** Response of ListTrialBuckets. */
+export interface ListTrialBucketsResponse {
+  /**
+   * One for each batch size in a range, by ascending trial number, then by batch size. Those of a range are on one page. Empty
+   * if no trial has ended after a report.
+   */
+  buckets: TrialBucket[];
+  /** What was saved, one for each range of the page in which a trial has ended that counts, by trial number. */
+  savingsPoints: SavingsPoint[];
+  /**
+   * Pass it as page_token to get the next page. Empty: this is the last page. The ranges stay the same on all pages, and
+   * trials that start between two pages are in ranges that follow.
+   */
+  nextPageToken: string;
+}
+
+/** Request of ListPowerProfiles. */
+export interface ListPowerProfilesRequest {
+  /** Required. The job. */
+  jobId: string;
+  /** 0: 50. Maximum number of profiles on the page; values above 1000 mean 1000. A page may be shorter. */
+  pageSize: number;
+  /** Empty: the first page. next_page_token of the previous page. */
+  pageToken: string;
+}
+
+/** Response of ListPowerProfiles. */
+export interface ListPowerProfilesResponse {
+  /** The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile. */
+  powerProfiles: PowerProfile[];
+  /** Pass it as page_token to get the next page. Empty: this is the last page. */
+  nextPageToken: string;
 }
 
 /** Request of GetTotals. */
@@ -1904,19 +1948,13 @@ export const WatchJobsResponse: MessageFns<WatchJobsResponse> = {
 };
 
 function createBaseGetJobStatisticsRequest(): GetJobStatisticsRequest {
-  return { jobId: "", numBuckets: 0, withExcluded: false };
+  return { jobId: "" };
 }
 
 export const GetJobStatisticsRequest: MessageFns<GetJobStatisticsRequest> = {
   encode(message: GetJobStatisticsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.jobId !== "") {
       writer.uint32(10).string(message.jobId);
-    }
-    if (message.numBuckets !== 0) {
-      writer.uint32(16).int32(message.numBuckets);
-    }
-    if (message.withExcluded !== false) {
-      writer.uint32(24).bool(message.withExcluded);
     }
     return writer;
   },
@@ -1942,22 +1980,6 @@ export const GetJobStatisticsRequest: MessageFns<GetJobStatisticsRequest> = {
             message.jobId = reader.string();
             continue;
           }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.numBuckets = reader.int32();
-            continue;
-          }
-          case 3: {
-            if (tag !== 24) {
-              break;
-            }
-
-            message.withExcluded = reader.bool();
-            continue;
-          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1976,8 +1998,6 @@ export const GetJobStatisticsRequest: MessageFns<GetJobStatisticsRequest> = {
   fromPartial(object: DeepPartial<GetJobStatisticsRequest>): GetJobStatisticsRequest {
     const message = createBaseGetJobStatisticsRequest();
     message.jobId = object.jobId ?? "";
-    message.numBuckets = object.numBuckets ?? 0;
-    message.withExcluded = object.withExcluded ?? false;
     return message;
   },
 };
@@ -2035,6 +2055,334 @@ export const GetJobStatisticsResponse: MessageFns<GetJobStatisticsResponse> = {
     message.statistics = (object.statistics !== undefined && object.statistics !== null)
       ? JobStatistics.fromPartial(object.statistics)
       : undefined;
+    return message;
+  },
+};
+
+function createBaseListTrialBucketsRequest(): ListTrialBucketsRequest {
+  return { jobId: "", maxRanges: 0, withExcluded: false, pageSize: 0, pageToken: "" };
+}
+
+export const ListTrialBucketsRequest: MessageFns<ListTrialBucketsRequest> = {
+  encode(message: ListTrialBucketsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.maxRanges !== 0) {
+      writer.uint32(16).int32(message.maxRanges);
+    }
+    if (message.withExcluded !== false) {
+      writer.uint32(24).bool(message.withExcluded);
+    }
+    if (message.pageSize !== 0) {
+      writer.uint32(32).int32(message.pageSize);
+    }
+    if (message.pageToken !== "") {
+      writer.uint32(42).string(message.pageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListTrialBucketsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListTrialBucketsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.maxRanges = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.withExcluded = reader.bool();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.pageSize = reader.int32();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.pageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListTrialBucketsRequest>): ListTrialBucketsRequest {
+    return ListTrialBucketsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListTrialBucketsRequest>): ListTrialBucketsRequest {
+    const message = createBaseListTrialBucketsRequest();
+    message.jobId = object.jobId ?? "";
+    message.maxRanges = object.maxRanges ?? 0;
+    message.withExcluded = object.withExcluded ?? false;
+    message.pageSize = object.pageSize ?? 0;
+    message.pageToken = object.pageToken ?? "";
+    return message;
+  },
+};
+
+function createBaseListTrialBucketsResponse(): ListTrialBucketsResponse {
+  return { buckets: [], savingsPoints: [], nextPageToken: "" };
+}
+
+export const ListTrialBucketsResponse: MessageFns<ListTrialBucketsResponse> = {
+  encode(message: ListTrialBucketsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.buckets) {
+      TrialBucket.encode(v!, writer.uint32(10).fork()).join();
+    }
+    for (const v of message.savingsPoints) {
+      SavingsPoint.encode(v!, writer.uint32(18).fork()).join();
+    }
+    if (message.nextPageToken !== "") {
+      writer.uint32(26).string(message.nextPageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListTrialBucketsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListTrialBucketsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.buckets.push(TrialBucket.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.savingsPoints.push(SavingsPoint.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.nextPageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListTrialBucketsResponse>): ListTrialBucketsResponse {
+    return ListTrialBucketsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListTrialBucketsResponse>): ListTrialBucketsResponse {
+    const message = createBaseListTrialBucketsResponse();
+    message.buckets = object.buckets?.map((e) => TrialBucket.fromPartial(e)) || [];
+    message.savingsPoints = object.savingsPoints?.map((e) => SavingsPoint.fromPartial(e)) || [];
+    message.nextPageToken = object.nextPageToken ?? "";
+    return message;
+  },
+};
+
+function createBaseListPowerProfilesRequest(): ListPowerProfilesRequest {
+  return { jobId: "", pageSize: 0, pageToken: "" };
+}
+
+export const ListPowerProfilesRequest: MessageFns<ListPowerProfilesRequest> = {
+  encode(message: ListPowerProfilesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.pageSize !== 0) {
+      writer.uint32(16).int32(message.pageSize);
+    }
+    if (message.pageToken !== "") {
+      writer.uint32(26).string(message.pageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListPowerProfilesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListPowerProfilesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.pageSize = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.pageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListPowerProfilesRequest>): ListPowerProfilesRequest {
+    return ListPowerProfilesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListPowerProfilesRequest>): ListPowerProfilesRequest {
+    const message = createBaseListPowerProfilesRequest();
+    message.jobId = object.jobId ?? "";
+    message.pageSize = object.pageSize ?? 0;
+    message.pageToken = object.pageToken ?? "";
+    return message;
+  },
+};
+
+function createBaseListPowerProfilesResponse(): ListPowerProfilesResponse {
+  return { powerProfiles: [], nextPageToken: "" };
+}
+
+export const ListPowerProfilesResponse: MessageFns<ListPowerProfilesResponse> = {
+  encode(message: ListPowerProfilesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.powerProfiles) {
+      PowerProfile.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nextPageToken !== "") {
+      writer.uint32(18).string(message.nextPageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListPowerProfilesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListPowerProfilesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.powerProfiles.push(PowerProfile.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nextPageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListPowerProfilesResponse>): ListPowerProfilesResponse {
+    return ListPowerProfilesResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListPowerProfilesResponse>): ListPowerProfilesResponse {
+    const message = createBaseListPowerProfilesResponse();
+    message.powerProfiles = object.powerProfiles?.map((e) => PowerProfile.fromPartial(e)) || [];
+    message.nextPageToken = object.nextPageToken ?? "";
     return message;
   },
 };
@@ -2662,10 +3010,7 @@ export const JobReaderService = {
     responseSerialize: (value: WatchJobsResponse): Buffer => Buffer.from(WatchJobsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): WatchJobsResponse => WatchJobsResponse.decode(value),
   },
-  /**
-   * Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
-   * INVALID_REQUEST for too many buckets.
-   */
+  /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND. */
   getJobStatistics: {
     path: "/wattwise.v1.JobReader/GetJobStatistics" as const,
     requestStream: false as const,
@@ -2676,6 +3021,37 @@ export const JobReaderService = {
     responseSerialize: (value: GetJobStatisticsResponse): Buffer =>
       Buffer.from(GetJobStatisticsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetJobStatisticsResponse => GetJobStatisticsResponse.decode(value),
+  },
+  /**
+   * Lists the ended trials of a job in ranges of consecutive numbers, one page per call, for charts: what they cost by batch
+   * size, and what was saved up to the end of each range. Errors: JOB_NOT_FOUND; INVALID_REQUEST for too many ranges, and for
+   * a page token of another list.
+   */
+  listTrialBuckets: {
+    path: "/wattwise.v1.JobReader/ListTrialBuckets" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListTrialBucketsRequest): Buffer =>
+      Buffer.from(ListTrialBucketsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListTrialBucketsRequest => ListTrialBucketsRequest.decode(value),
+    responseSerialize: (value: ListTrialBucketsResponse): Buffer =>
+      Buffer.from(ListTrialBucketsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListTrialBucketsResponse => ListTrialBucketsResponse.decode(value),
+  },
+  /**
+   * Lists the newest power profile of each batch size of a job, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for a
+   * page token of another list.
+   */
+  listPowerProfiles: {
+    path: "/wattwise.v1.JobReader/ListPowerProfiles" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListPowerProfilesRequest): Buffer =>
+      Buffer.from(ListPowerProfilesRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListPowerProfilesRequest => ListPowerProfilesRequest.decode(value),
+    responseSerialize: (value: ListPowerProfilesResponse): Buffer =>
+      Buffer.from(ListPowerProfilesResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListPowerProfilesResponse => ListPowerProfilesResponse.decode(value),
   },
   /** Returns the figures of several jobs together. Errors: none of its own. */
   getTotals: {
@@ -2757,11 +3133,19 @@ export interface JobReaderServer extends UntypedServiceImplementation {
    * client that has lost the stream opens it again and reads everything that it shows. Errors: TOO_MANY_STREAMS.
    */
   watchJobs: handleServerStreamingCall<WatchJobsRequest, WatchJobsResponse>;
-  /**
-   * Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
-   * INVALID_REQUEST for too many buckets.
-   */
+  /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND. */
   getJobStatistics: handleUnaryCall<GetJobStatisticsRequest, GetJobStatisticsResponse>;
+  /**
+   * Lists the ended trials of a job in ranges of consecutive numbers, one page per call, for charts: what they cost by batch
+   * size, and what was saved up to the end of each range. Errors: JOB_NOT_FOUND; INVALID_REQUEST for too many ranges, and for
+   * a page token of another list.
+   */
+  listTrialBuckets: handleUnaryCall<ListTrialBucketsRequest, ListTrialBucketsResponse>;
+  /**
+   * Lists the newest power profile of each batch size of a job, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for a
+   * page token of another list.
+   */
+  listPowerProfiles: handleUnaryCall<ListPowerProfilesRequest, ListPowerProfilesResponse>;
   /** Returns the figures of several jobs together. Errors: none of its own. */
   getTotals: handleUnaryCall<GetTotalsRequest, GetTotalsResponse>;
   /**
@@ -2903,10 +3287,7 @@ export interface JobReaderClient extends Client {
     metadata?: Metadata,
     options?: Partial<CallOptions>,
   ): ClientReadableStream<WatchJobsResponse>;
-  /**
-   * Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND;
-   * INVALID_REQUEST for too many buckets.
-   */
+  /** Returns the figures of a job: its trials by batch size, what they took, and what they saved. Errors: JOB_NOT_FOUND. */
   getJobStatistics(
     request: GetJobStatisticsRequest,
     callback: (error: ServiceError | null, response: GetJobStatisticsResponse) => void,
@@ -2921,6 +3302,45 @@ export interface JobReaderClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetJobStatisticsResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Lists the ended trials of a job in ranges of consecutive numbers, one page per call, for charts: what they cost by batch
+   * size, and what was saved up to the end of each range. Errors: JOB_NOT_FOUND; INVALID_REQUEST for too many ranges, and for
+   * a page token of another list.
+   */
+  listTrialBuckets(
+    request: ListTrialBucketsRequest,
+    callback: (error: ServiceError | null, response: ListTrialBucketsResponse) => void,
+  ): ClientUnaryCall;
+  listTrialBuckets(
+    request: ListTrialBucketsRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListTrialBucketsResponse) => void,
+  ): ClientUnaryCall;
+  listTrialBuckets(
+    request: ListTrialBucketsRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListTrialBucketsResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Lists the newest power profile of each batch size of a job, one page per call. Errors: JOB_NOT_FOUND; INVALID_REQUEST for a
+   * page token of another list.
+   */
+  listPowerProfiles(
+    request: ListPowerProfilesRequest,
+    callback: (error: ServiceError | null, response: ListPowerProfilesResponse) => void,
+  ): ClientUnaryCall;
+  listPowerProfiles(
+    request: ListPowerProfilesRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListPowerProfilesResponse) => void,
+  ): ClientUnaryCall;
+  listPowerProfiles(
+    request: ListPowerProfilesRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListPowerProfilesResponse) => void,
   ): ClientUnaryCall;
   /** Returns the figures of several jobs together. Errors: none of its own. */
   getTotals(

@@ -450,15 +450,6 @@ export interface JobStatistics {
    * before the reset.
    */
   numExcluded: number;
-  /** For charts, by ascending trial number, then by batch size. Empty: no buckets were requested, or nothing was reported. */
-  buckets: TrialBucket[];
-  /**
-   * One for each range of the buckets in which a trial has ended that counts. Empty: no buckets were requested, or no such
-   * trial.
-   */
-  savingsPoints: SavingsPoint[];
-  /** The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile. */
-  powerProfiles: PowerProfile[];
   /** Number of trials that delivered a model, compared or not, without history from before the registration. */
   numDeliveries: number;
   /**
@@ -2084,9 +2075,6 @@ function createBaseJobStatistics(): JobStatistics {
     spent: undefined,
     savings: undefined,
     numExcluded: 0,
-    buckets: [],
-    savingsPoints: [],
-    powerProfiles: [],
     numDeliveries: 0,
     months: [],
     advice: [],
@@ -2108,26 +2096,17 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     if (message.numExcluded !== 0) {
       writer.uint32(32).int32(message.numExcluded);
     }
-    for (const v of message.buckets) {
-      TrialBucket.encode(v!, writer.uint32(42).fork()).join();
-    }
-    for (const v of message.savingsPoints) {
-      SavingsPoint.encode(v!, writer.uint32(50).fork()).join();
-    }
-    for (const v of message.powerProfiles) {
-      PowerProfile.encode(v!, writer.uint32(58).fork()).join();
-    }
     if (message.numDeliveries !== 0) {
-      writer.uint32(64).int32(message.numDeliveries);
+      writer.uint32(40).int32(message.numDeliveries);
     }
     for (const v of message.months) {
-      MonthStatistics.encode(v!, writer.uint32(74).fork()).join();
+      MonthStatistics.encode(v!, writer.uint32(50).fork()).join();
     }
     for (const v of message.advice) {
-      writer.uint32(82).string(v!);
+      writer.uint32(58).string(v!);
     }
     if (message.breakEvenTrial !== undefined) {
-      writer.uint32(88).int32(message.breakEvenTrial);
+      writer.uint32(64).int32(message.breakEvenTrial);
     }
     return writer;
   },
@@ -2178,11 +2157,11 @@ export const JobStatistics: MessageFns<JobStatistics> = {
             continue;
           }
           case 5: {
-            if (tag !== 42) {
+            if (tag !== 40) {
               break;
             }
 
-            message.buckets.push(TrialBucket.decode(reader, reader.uint32()));
+            message.numDeliveries = reader.int32();
             continue;
           }
           case 6: {
@@ -2190,7 +2169,7 @@ export const JobStatistics: MessageFns<JobStatistics> = {
               break;
             }
 
-            message.savingsPoints.push(SavingsPoint.decode(reader, reader.uint32()));
+            message.months.push(MonthStatistics.decode(reader, reader.uint32()));
             continue;
           }
           case 7: {
@@ -2198,35 +2177,11 @@ export const JobStatistics: MessageFns<JobStatistics> = {
               break;
             }
 
-            message.powerProfiles.push(PowerProfile.decode(reader, reader.uint32()));
+            message.advice.push(reader.string());
             continue;
           }
           case 8: {
             if (tag !== 64) {
-              break;
-            }
-
-            message.numDeliveries = reader.int32();
-            continue;
-          }
-          case 9: {
-            if (tag !== 74) {
-              break;
-            }
-
-            message.months.push(MonthStatistics.decode(reader, reader.uint32()));
-            continue;
-          }
-          case 10: {
-            if (tag !== 82) {
-              break;
-            }
-
-            message.advice.push(reader.string());
-            continue;
-          }
-          case 11: {
-            if (tag !== 88) {
               break;
             }
 
@@ -2256,9 +2211,6 @@ export const JobStatistics: MessageFns<JobStatistics> = {
       ? Savings.fromPartial(object.savings)
       : undefined;
     message.numExcluded = object.numExcluded ?? 0;
-    message.buckets = object.buckets?.map((e) => TrialBucket.fromPartial(e)) || [];
-    message.savingsPoints = object.savingsPoints?.map((e) => SavingsPoint.fromPartial(e)) || [];
-    message.powerProfiles = object.powerProfiles?.map((e) => PowerProfile.fromPartial(e)) || [];
     message.numDeliveries = object.numDeliveries ?? 0;
     message.months = object.months?.map((e) => MonthStatistics.fromPartial(e)) || [];
     message.advice = object.advice?.map((e) => e) || [];
