@@ -374,9 +374,6 @@ def test_older_server(ask: Ask, refused: Ask, old_server: str, stub: v1.BatchSiz
     assert not any(line.startswith("savings") for line in shown.splitlines())
     for words in (("savings",), ("savings", trainer.job_id), ("events",), ("watch",), ("watch", trainer.job_id)):
         assert "0.2.0" in refused("jobs", *words, "--server", old_server, status=1)
-    listing = ("jobs", "trials", trainer.job_id, "--no-headers", "--columns", "trial", "--server", old_server)
-    assert ask(*listing, "--reverse", "--limit", "2").split() == ["3", "2"]
-    assert ask(*listing, "--end-reason", "error") == ""
 
 
 def test_claim_of_a_run(old_server: str, grpc_server: LiveServer, saving: Trainer) -> None:
@@ -402,8 +399,8 @@ def test_trials_by_end_reason(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None
     assert ask(*words, "--reverse", "--limit", "2").split() == ["3", "2"]
 
 
-def test_trials_by_label(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub, old_server: str) -> None:
-    """--label chooses trials, several of them those with all labels; with an older server, too."""
+def test_trials_by_label(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """--label chooses trials, several of them those with all labels."""
     trainer = Trainer(stub)
     for host, commit in (("a", "5f0"), ("b", "5f0"), ("a", "9=b")):
         launch = v1.GetNextBatchSizeRequest(
@@ -414,7 +411,6 @@ def test_trials_by_label(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub
     assert ask(*words, "--label", "host=a").split() == ["1", "3"]
     assert ask(*words, "--label", "host=a", "--label", "commit=9=b").split() == ["3"]
     assert ask(*words, "--label", "host=c") == ""
-    assert ask(*words, "--label", "host=a", "--server", old_server).split() == ["1", "3"]
     for bad in ("host", "=a"):
         assert "KEY=VALUE" in refused(*words, "--label", bad, status=2)
 

@@ -13,7 +13,7 @@ import pytest
 from wattwise import WattwiseError
 from wattwise.driver.folder import ADVICE, RunFolder, TriesExhaustedError, folder_name
 from wattwise.driver.history import History, HistoryError, TrialRecord
-from wattwise.driver.output import summary
+from wattwise.driver.output import Board, summary
 from wattwise.monitor import MonitorKinds
 
 from tests.client.driver.running import PYTHON
@@ -196,3 +196,12 @@ def test_summary_with_unknown_trials() -> None:
     assert lines[2].split() == ["all", "trials", "200", "J", "2.0", "s", "100", "J"]
     assert "Not included: 1 trial of unknown time and energy." in lines
     assert "Not included: 2 trials of unknown time and energy." in summary([lost, lost], "X", "nvml")
+
+
+def test_run_without_energy(capsys: pytest.CaptureFixture[str]) -> None:
+    """The energy of a run is unknown if none was measured, and a cost at the cheapest limit is marked without it."""
+    unmeasured = replace(RECORD, energy_joules=None, computed_time_seconds=1.0)
+    lines = list(summary([unmeasured], "X", "nvml"))
+    assert lines[2].split() == ["all", "trials", "unknown", "2.0", "s", "100", "J"]
+    Board("a-b", 1).end(unmeasured)
+    assert "energy unknown, cost 100 J (computed)" in capsys.readouterr().out

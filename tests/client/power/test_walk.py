@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import MonitorError, v1
 from wattwise.monitor import Window
-from wattwise.power.profile import Profile, Walk, cost_per_step, limits_between
+from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, limits_between
 
 SPEC = v1.JobSpec(eta_knob=1.0, gpus=[v1.GpuGroup(count=1, max_power_watts_per_gpu=100)])
 
@@ -181,3 +181,15 @@ def test_profile_without_energy() -> None:
         counter.now += 1
         profile.end_step()
     assert [sample.HasField("energy_joules") for sample in profile.walk.samples] == [False, False]
+
+
+def test_computed_usage_without_energy() -> None:
+    """Without the energy of the profile, the usage is that of the time alone."""
+    highest, best = (
+        v1.PowerSample(power_setting=v1.PowerSetting(limit_watts_per_gpu=watts), time_seconds=seconds, steps=10)
+        for watts, seconds in ((250.0, 2.0), (200.0, 1.0))
+    )
+    usage = ComputedUsage.of(100, best, highest)
+    assert (usage.time_seconds, usage.energy_joules) == (10.0, None)
+    assert (usage.highest_time_seconds, usage.highest_energy_joules) == (20.0, None)
+    assert " J" not in str(usage)

@@ -75,7 +75,7 @@ class LaunchRecord:
             if not least <= getattr(self, name) <= _LARGEST:
                 raise ValueError(f"has {name} {getattr(self, name)!r:.80}, which is not from {least} to {_LARGEST}")
         if not _LAUNCH_ID.fullmatch(self.launch_id):
-            raise ValueError(f"has launch_id {self.launch_id!r:.80}, which is no id of a request")
+            raise ValueError(f"has launch_id {self.launch_id!r:.80}, which is not the id of a launch")
 
 
 class Claim:

@@ -57,7 +57,7 @@ _MARKS = (
     ),
     Mark[TrialRecord](
         ("cost",),
-        lambda record: "" if record.computed_energy_joules is None else COMPUTED_MARK,
+        lambda record: "" if record.computed_time_seconds is None else COMPUTED_MARK,
         "*",
         f"costs {COMPUTED_NOTE}",
         {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."},
@@ -191,7 +191,7 @@ class Board:
 def _line(record: TrialRecord) -> str:
     """An ended launch as a line of a log."""
     mark = estimate_mark(record.monitor)
-    computed = "" if record.computed_energy_joules is None else COMPUTED_MARK
+    computed = "" if record.computed_time_seconds is None else COMPUTED_MARK
     parts = (
         f"recurrence {record.recurrence}",
         f"try {record.try_number}",
@@ -245,18 +245,19 @@ _SUMMARY: Sequence[Column[tuple[str, str, str, str]]] = (
 )
 
 
-def _sums(records: Sequence[TrialRecord]) -> tuple[float, float, float]:
-    """Energy in joules, time in seconds and cost in joules, as far as they are known."""
+def _sums(records: Sequence[TrialRecord]) -> tuple[float | None, float, float]:
+    """Energy in joules, time in seconds and cost in joules, as far as they are known; None if no energy is."""
+    energies = [record.energy_joules for record in records if record.energy_joules is not None]
     return (
-        sum(record.energy_joules or 0.0 for record in records),
+        sum(energies) if energies or not records else None,
         sum(record.time_seconds or 0.0 for record in records),
         sum(record.cost or 0.0 for record in records),
     )
 
 
-def _amounts(sums: tuple[float, float, float]) -> tuple[str, str, str]:
+def _amounts(sums: tuple[float | None, float, float]) -> tuple[str, str, str]:
     energy, seconds, cost = sums
-    return joules(energy), duration(seconds), joules(cost)
+    return _known(energy, joules), duration(seconds), joules(cost)
 
 
 def _counted(number: int, noun: str) -> str:

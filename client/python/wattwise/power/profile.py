@@ -181,36 +181,38 @@ class ComputedUsage:
         steps: training steps so far, including those of the profile and excluding evaluations.
         limit_watts_per_gpu: the cheapest limit.
         time_seconds: time of all steps at the cheapest limit.
-        energy_joules: energy of all steps at the cheapest limit, over all GPUs.
+        energy_joules: energy of all steps at the cheapest limit, over all GPUs; None if the profile has no energy.
         highest_limit_watts_per_gpu: the highest limit, at which the trial trains.
         highest_time_seconds: time of all steps at the highest limit.
-        highest_energy_joules: energy of all steps at the highest limit, over all GPUs.
+        highest_energy_joules: energy of all steps at the highest limit, over all GPUs; None like `energy_joules`.
     """
 
     steps: int
     limit_watts_per_gpu: float
     time_seconds: float
-    energy_joules: float
+    energy_joules: float | None
     highest_limit_watts_per_gpu: float
     highest_time_seconds: float
-    highest_energy_joules: float
+    highest_energy_joules: float | None
 
     @classmethod
     def of(cls, steps: int, best: v1.PowerSample, highest: v1.PowerSample) -> ComputedUsage:
         """The usage of this many steps, from the samples of the cheapest and the highest limit."""
-        return cls(
-            steps,
-            best.power_setting.limit_watts_per_gpu,
-            steps * best.time_seconds / best.steps,
-            steps * best.energy_joules / best.steps,
-            highest.power_setting.limit_watts_per_gpu,
-            steps * highest.time_seconds / highest.steps,
-            steps * highest.energy_joules / highest.steps,
-        )
+
+        def usage(sample: v1.PowerSample) -> tuple[float, float, float | None]:
+            share = steps / sample.steps
+            joules = share * sample.energy_joules if sample.HasField("energy_joules") else None
+            return sample.power_setting.limit_watts_per_gpu, share * sample.time_seconds, joules
+
+        return cls(steps, *usage(best), *usage(highest))
 
     def __str__(self) -> str:
         return (
-            f"computed from the profile, not measured: {self.steps} steps would take {self.time_seconds:.4g} s and "
-            f"{self.energy_joules:.4g} J at {self.limit_watts_per_gpu:g} W, against {self.highest_time_seconds:.4g} s "
-            f"and {self.highest_energy_joules:.4g} J at {self.highest_limit_watts_per_gpu:g} W"
+            f"computed from the profile, not measured: {self.steps} steps would take "
+            f"{_text(self.time_seconds, self.energy_joules)} at {self.limit_watts_per_gpu:g} W, against "
+            f"{_text(self.highest_time_seconds, self.highest_energy_joules)} at {self.highest_limit_watts_per_gpu:g} W"
         )
+
+
+def _text(seconds: float, joules: float | None) -> str:
+    return f"{seconds:.4g} s" if joules is None else f"{seconds:.4g} s and {joules:.4g} J"

@@ -194,7 +194,7 @@ class Client:
         Args:
             job_id: the job.
             launch_id: calls with the same id get the same trial. None generates one for this call and its retries.
-            resume: whether to resume the trial of this request if it was preempted or lost.
+            resume: whether to resume the trial of this launch if it was preempted or lost.
             unconnected_ranks: the number of processes of the launch if they are not connected to each other; the trial
                 then has a warning.
             labels: what the launch says about itself, for people who look at the trial.

@@ -32,7 +32,7 @@ def best_state(best: BestEpoch | None) -> dict[str, int | float]:
 
 
 def saved_best(state: Mapping[str, object]) -> BestEpoch | None:
-    """Reads the result of `best_state`; None if there was no epoch, or an older client wrote it.
+    """Reads the result of `best_state`; None if there was no epoch.
 
     Raises:
         ResumeError: if the values are not numbers.

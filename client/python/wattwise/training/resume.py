@@ -129,7 +129,7 @@ class SavedTrial(NamedTuple):
         return {"version": _VERSION, **trial, **self.progress._asdict()}
 
     def check(self, trial: v1.Trial) -> None:
-        """Checks that the server's trial of this request is the same trial, and can continue.
+        """Checks that the server's trial of this launch is the same trial, and can continue.
 
         Raises:
             ResumeError: if not; says what to do.
