@@ -286,7 +286,7 @@ class Page:
             return self._show_login(request, following, text, 403)
         except WattwiseError as error:
             return self._show_login(request, following, f"The token could not be checked: {error}", 503)
-        if info.role == v1.ROLE_UNSPECIFIED and self._exposure.needs_login:
+        if info.role in (v1.ROLE_ANYONE, v1.ROLE_UNSPECIFIED) and self._exposure.needs_login:
             self._reader.forget(token)
             text = (
                 "The server accepts every caller, so a token proves nothing, and this page is reachable from other "

@@ -143,7 +143,7 @@ class Reader:
             "filtered": bool(search or state),
             "server": self.backend.address,
             "factors": savings.factor_lines(info.factors),
-            "needs_token": info.role != v1.ROLE_UNSPECIFIED,
+            "needs_token": info.role != v1.ROLE_ANYONE,
         }
 
     async def job(self, visitor: Visitor, wanted: Parameters) -> Values:
@@ -502,7 +502,7 @@ class FilteredTrials(NamedTuple):
 
 def _role(value: int) -> str:
     """A token's role in words; empty where the server needs no token."""
-    return enum_name(v1.Role, value) if value else ""
+    return "" if value == v1.ROLE_ANYONE else enum_name(v1.Role, value)
 
 
 def _query(parameters: Mapping[str, str]) -> str:

@@ -396,7 +396,7 @@ class ServerInfoService(v1.ServerInfoServicer):
         call = current_call.get()
         return v1.GetServerInfoResponse(
             version=version("wattwise"),
-            role=v1.Role.Value(f"ROLE_{call.role}") if call and call.role else v1.ROLE_UNSPECIFIED,
+            role=v1.Role.Value(f"ROLE_{call.role}") if call and call.role else v1.ROLE_ANYONE,
             token_id=call.token_id if call else "",
             job_id_prefix=call.reach if call else "",
             factors=convert.factors(self._factors),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from wattwise_server.domain import identifier_fault
 from wattwise_server.errors import PermissionDeniedError
 from wattwise_server.security.tokens import Role, Token
 
@@ -23,7 +24,7 @@ class Access:
 
     Attributes:
         roles: The roles that may call it; None means every caller, without a token.
-        job_ids: The job ids of a message; each must start with the token's prefix.
+        job_ids: The job ids of a message; each must start with the token's prefix if a job can have it.
         lists: Whether a message is about all jobs with a prefix, which is then narrowed to the token's.
     """
 
@@ -199,7 +200,11 @@ def check_reach(token: Token, method: str, message: Any) -> None:
     access, prefix = ACCESS[method], token.prefix
     if access.lists(message) and prefix.startswith(message.job_id_prefix):
         message.job_id_prefix = prefix
-    outside = next((name for name in access.job_ids(message) if not name.startswith(prefix)), None)
+    names = access.job_ids(message)
+    if not access.lists(message):
+        # No job has an empty or invalid id: the call itself says what is wrong.
+        names = tuple(name for name in names if name and identifier_fault(name) is None)
+    outside = next((name for name in names if not name.startswith(prefix)), None)
     if outside is not None:
         raise _denied(
             token,

@@ -323,6 +323,30 @@ def test_other_teams_jobs_are_out_of_reach(guarded: Guarded, method: str) -> Non
     assert OTHERS in guarded.jobs("admin")
 
 
+@pytest.mark.parametrize("job_id", ["", "x" * 201, "team-b-\n"])
+def test_id_that_no_job_can_have_is_named_as_the_fault(guarded: Guarded, job_id: str) -> None:
+    """A token with a prefix learns what is wrong with an id that is missing or invalid, instead of a denial."""
+    with refused() as refusal:
+        guarded.call(f"{TRAINERS}RegisterJob", registration(job_id), "trainer")
+    assert refusal.reason == "ERROR_REASON_INVALID_JOB_SPEC"
+    assert "job.job_id" in refusal.faults
+    for method, request in REQUESTS.items():
+        if not ACCESS[method].lists(request(job_id)) and method != f"{TRAINERS}RegisterJob":
+            with refused() as refusal:
+                guarded.call(method, request(job_id), "operator")
+            assert refusal.code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND), method
+    assert guarded.jobs("admin") == [MINE, OTHERS]
+
+
+def test_invalid_id_does_not_hide_a_prior_job_outside_the_prefix(guarded: Guarded) -> None:
+    """A registration without an id that names another team's job is denied, like one with an id."""
+    request = registration("")
+    request.job.policy.CopyFrom(policy_message("knowledge_gradient", prior_job_ids=[OTHERS]))
+    with refused() as refusal:
+        guarded.call(f"{TRAINERS}RegisterJob", request, "trainer")
+    assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
+
+
 @pytest.mark.parametrize("policy", [name for name, fields in FIELDS.items() if "prior_job_ids" in fields])
 def test_prior_jobs_are_checked_for_every_policy(guarded: Guarded, policy: str) -> None:
     """A prior job outside the prefix is refused with any policy that has some, at registration and by a new policy."""

@@ -496,7 +496,7 @@ def test_server_info_has_the_factors(priced: LiveServer) -> None:
         pue=1.5,
         source="tariff of 2026",
     )
-    assert (info.role, info.token_id, info.job_id_prefix) == (v1.ROLE_UNSPECIFIED, "", "")
+    assert (info.role, info.token_id, info.job_id_prefix) == (v1.ROLE_ANYONE, "", "")
     assert info.version
     assert info.start_time.seconds
 

@@ -204,6 +204,7 @@ from wattwise.v1.job_reader_pb2_grpc import (
 )
 from wattwise.v1.server_info_pb2 import (
     ROLE_ADMIN,
+    ROLE_ANYONE,
     ROLE_OPERATOR,
     ROLE_TRAINER,
     ROLE_UNSPECIFIED,
@@ -392,6 +393,7 @@ __all__ = [
     "PRUNING_GTS_STAGE_PRUNING",
     "PRUNING_GTS_STAGE_UNSPECIFIED",
     "ROLE_ADMIN",
+    "ROLE_ANYONE",
     "ROLE_OPERATOR",
     "ROLE_TRAINER",
     "ROLE_UNSPECIFIED",

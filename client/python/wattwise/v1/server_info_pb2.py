@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from wattwise.v1 import statistics_pb2 as wattwise_dot_v1_dot_statistics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwattwise/v1/server_info.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cwattwise/v1/statistics.proto\"\x16\n\x14GetServerInfoRequest\"\xc9\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x1f\n\x04role\x18\x02 \x01(\x0e\x32\x11.wattwise.v1.Role\x12\x10\n\x08token_id\x18\x03 \x01(\t\x12\x15\n\rjob_id_prefix\x18\x04 \x01(\t\x12%\n\x07\x66\x61\x63tors\x18\x05 \x01(\x0b\x32\x14.wattwise.v1.Factors\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*b\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_VIEWER\x10\x01\x12\x10\n\x0cROLE_TRAINER\x10\x02\x12\x11\n\rROLE_OPERATOR\x10\x03\x12\x0e\n\nROLE_ADMIN\x10\x04\x32\x64\n\nServerInfo\x12V\n\rGetServerInfo\x12!.wattwise.v1.GetServerInfoRequest\x1a\".wattwise.v1.GetServerInfoResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwattwise/v1/server_info.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cwattwise/v1/statistics.proto\"\x16\n\x14GetServerInfoRequest\"\xc9\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x1f\n\x04role\x18\x02 \x01(\x0e\x32\x11.wattwise.v1.Role\x12\x10\n\x08token_id\x18\x03 \x01(\t\x12\x15\n\rjob_id_prefix\x18\x04 \x01(\t\x12%\n\x07\x66\x61\x63tors\x18\x05 \x01(\x0b\x32\x14.wattwise.v1.Factors\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*s\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_VIEWER\x10\x01\x12\x10\n\x0cROLE_TRAINER\x10\x02\x12\x11\n\rROLE_OPERATOR\x10\x03\x12\x0e\n\nROLE_ADMIN\x10\x04\x12\x0f\n\x0bROLE_ANYONE\x10\x05\x32\x64\n\nServerInfo\x12V\n\rGetServerInfo\x12!.wattwise.v1.GetServerInfoRequest\x1a\".wattwise.v1.GetServerInfoResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,11 +35,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'P\001Z\013wattwise/v1'
   _globals['_ROLE']._serialized_start=337
-  _globals['_ROLE']._serialized_end=435
+  _globals['_ROLE']._serialized_end=452
   _globals['_GETSERVERINFOREQUEST']._serialized_start=109
   _globals['_GETSERVERINFOREQUEST']._serialized_end=131
   _globals['_GETSERVERINFORESPONSE']._serialized_start=134
   _globals['_GETSERVERINFORESPONSE']._serialized_end=335
-  _globals['_SERVERINFO']._serialized_start=437
-  _globals['_SERVERINFO']._serialized_end=537
+  _globals['_SERVERINFO']._serialized_start=454
+  _globals['_SERVERINFO']._serialized_end=554
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ class _Role:
 class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROLE_UNSPECIFIED: _Role.ValueType  # 0
-    """The server needs no token: every caller may call everything."""
+    """Never sent by the server."""
     ROLE_VIEWER: _Role.ValueType  # 1
     """The calls of JobReader, which change nothing."""
     ROLE_TRAINER: _Role.ValueType  # 2
@@ -35,12 +35,16 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """The calls of all services."""
     ROLE_ADMIN: _Role.ValueType  # 4
     """As an operator; may have access to all jobs."""
+    ROLE_ANYONE: _Role.ValueType  # 5
+    """The server needs no token: every caller may call everything."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """What a token may call."""
+    """What a caller may call. Every role may call ServerInfo, too. A client that does not know a role makes its calls all the
+    same: the server refuses those that the role does not have.
+    """
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
-"""The server needs no token: every caller may call everything."""
+"""Never sent by the server."""
 ROLE_VIEWER: Role.ValueType  # 1
 """The calls of JobReader, which change nothing."""
 ROLE_TRAINER: Role.ValueType  # 2
@@ -49,6 +53,8 @@ ROLE_OPERATOR: Role.ValueType  # 3
 """The calls of all services."""
 ROLE_ADMIN: Role.ValueType  # 4
 """As an operator; may have access to all jobs."""
+ROLE_ANYONE: Role.ValueType  # 5
+"""The server needs no token: every caller may call everything."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 @_typing.final
@@ -83,7 +89,7 @@ class GetServerInfoResponse(_message.Message):
     version: _builtins.str
     """The version of the server, such as "0.2.0". Always set."""
     role: Global___Role.ValueType
-    """The role of the caller's token."""
+    """The role of the caller's token. Always set."""
     token_id: _builtins.str
     """Id of the caller's token. Empty: the server needs none."""
     job_id_prefix: _builtins.str

@@ -21,9 +21,12 @@ import {
 import { Timestamp } from "../../google/protobuf/timestamp.js";
 import { Factors } from "./statistics.js";
 
-/** What a token may call. */
+/**
+ * What a caller may call. Every role may call ServerInfo, too. A client that does not know a role makes its calls all the
+ * same: the server refuses those that the role does not have.
+ */
 export enum Role {
-  /** ROLE_UNSPECIFIED - The server needs no token: every caller may call everything. */
+  /** ROLE_UNSPECIFIED - Never sent by the server. */
   ROLE_UNSPECIFIED = "ROLE_UNSPECIFIED",
   /** ROLE_VIEWER - The calls of JobReader, which change nothing. */
   ROLE_VIEWER = "ROLE_VIEWER",
@@ -33,6 +36,8 @@ export enum Role {
   ROLE_OPERATOR = "ROLE_OPERATOR",
   /** ROLE_ADMIN - As an operator; may have access to all jobs. */
   ROLE_ADMIN = "ROLE_ADMIN",
+  /** ROLE_ANYONE - The server needs no token: every caller may call everything. */
+  ROLE_ANYONE = "ROLE_ANYONE",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -53,6 +58,9 @@ export function roleFromJSON(object: any): Role {
     case 4:
     case "ROLE_ADMIN":
       return Role.ROLE_ADMIN;
+    case 5:
+    case "ROLE_ANYONE":
+      return Role.ROLE_ANYONE;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -72,6 +80,8 @@ export function roleToNumber(object: Role): number {
       return 3;
     case Role.ROLE_ADMIN:
       return 4;
+    case Role.ROLE_ANYONE:
+      return 5;
     case Role.UNRECOGNIZED:
     default:
       return -1;
@@ -86,7 +96,7 @@ export interface GetServerInfoRequest {
 export interface GetServerInfoResponse {
   /** The version of the server, such as "0.2.0". Always set. */
   version: string;
-  /** The role of the caller's token. */
+  /** The role of the caller's token. Always set. */
   role: Role;
   /** Id of the caller's token. Empty: the server needs none. */
   tokenId: string;
