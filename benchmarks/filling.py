@@ -56,7 +56,7 @@ async def _seed(path: Path, ids: list[str], batch_sizes: Sequence[int], running:
             spec = jobs.job_spec(job_id=each, batch_sizes=batch_sizes, num_pruning_rounds=1)
             await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=spec)))
             for _ in range(TRIALS):
-                trial, _why = await optimizer.next_trial(each, new_id())
+                trial = await optimizer.next_trial(each, new_id())
                 for request in jobs.whole_trial(convert.trial(trial)):
                     await optimizer.report(convert.report(request))
             for _ in range(running):

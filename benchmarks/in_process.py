@@ -57,7 +57,7 @@ async def _measure(*, profile: bool) -> None:
 
 async def _trial(optimizer: Optimizer) -> v1.Trial:
     job, _ = await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=jobs.job_spec())))
-    trial, _ = await optimizer.next_trial(job.spec.job_id, new_id())
+    trial = await optimizer.next_trial(job.spec.job_id, new_id())
     return convert.trial(trial)
 
 

@@ -59,7 +59,7 @@ async def _measure(database: Path) -> float:
 
 
 async def _next(optimizer: Optimizer, job_id: str) -> v1.Trial:
-    trial, _ = await optimizer.next_trial(job_id, new_id())
+    trial = await optimizer.next_trial(job_id, new_id())
     return convert.trial(trial)
 
 

@@ -83,7 +83,7 @@ void TrialSession::request_trial(int fallback, bool registered) {
     if (!registered) spec_ = client_.register_job(job_).job().spec();
     const auto response = client_.get_next_batch_size(job_.job_id(), launch_id_);
     trial_ = response.trial();
-    reason_ = response.reason();
+    reason_ = trial_.reason();
   } catch (const Error& error) {
     const bool away = error.server_away() && !error.denied();
     if (fallback == 0 || !(away || error.nothing_left())) throw;

@@ -331,7 +331,6 @@ v1::GetNextBatchSizeResponse Client::resume_trial(const std::string& job_id, con
 v1::GetNextBatchSizeResponse Client::next(const v1::GetNextBatchSizeRequest& request) {
   auto response = call(&v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
   check_trial("GetNextBatchSize", *response.mutable_trial(), request.job_id(), request.launch_id());
-  response.set_reason(shown(response.reason()));
   const std::lock_guard lock(mutex_);
   if (const auto found = specs_.find(request.job_id()); found != specs_.end()) {
     check_dispatched("GetNextBatchSize", response.trial(), found->second);

@@ -89,8 +89,7 @@ class Client {
   // Change it only before the first call. The thread of a session calls it, too.
   std::function<void(const std::string&)> warn = print_warning;
 
-  // Creates the job, or confirms that the one under its id has the identical configuration. If the spec has no id, the
-  // client generates it.
+  // Creates the job, or confirms that the one under its id has the identical configuration.
   v1::RegisterJobResponse register_job(v1::JobSpec spec, Timeout call_timeout = {});
   // Dispatches the next trial. Generate the launch id once per launch: the same id returns the same trial.
   v1::GetNextBatchSizeResponse get_next_batch_size(const std::string& job_id,

@@ -199,8 +199,8 @@ func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (response *v
 	return response, err
 }
 
-// GetNextBatchSize dispatches the next trial. Generate the launch id once per launch: the same id returns the same trial.
-// If it is empty, the client generates one for this call and its retries.
+// GetNextBatchSize dispatches the next trial. Generate the launch id once per launch, with NewID: the same id returns the
+// same trial.
 func (c *Client) GetNextBatchSize(ctx context.Context, jobID, launchID string) (response *v1.GetNextBatchSizeResponse, err error) {
 	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, LaunchId: launchID})
 }
@@ -230,7 +230,6 @@ func (c *Client) checkNext(response *v1.GetNextBatchSizeResponse, request *v1.Ge
 	if err := checkTrial(call, response.GetTrial(), request.JobId, request.LaunchId, 0); err != nil {
 		return err
 	}
-	response.Reason = shown(response.Reason)
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if spec := c.specs[request.JobId]; spec != nil {

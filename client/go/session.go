@@ -151,7 +151,7 @@ func (s *TrialSession) request(ctx context.Context, register bool) error {
 	if err != nil {
 		return err
 	}
-	s.Trial, s.Reason = response.Trial, response.Reason
+	s.Trial, s.Reason = response.Trial, response.Trial.Reason
 	return nil
 }
 

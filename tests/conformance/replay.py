@@ -162,7 +162,7 @@ class Replay:
             job_id=job_id, launch_id=args.get("launch_id", new_id()), resume=args.get("resume", False)
         )
         answer = await self._server.call("GetNextBatchSize", request)
-        if not answer.reason:
+        if not answer.trial.reason and answer.trial.origin != v1.TRIAL_ORIGIN_IMPORTED:
             raise MismatchError("has no reason")
         trial: v1.Trial = answer.trial
         self._trials[args["trial"]] = trial.id

@@ -212,7 +212,7 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
             calls.append((max(place, trial.end_time + ends), trial.end_time, trial.end_reason, trial.key))
     for _, replay.now, call, key in sorted(calls, key=lambda item: item[0]):
         if isinstance(call, Trial):
-            replayed, _ = await optimizer.next_trial(call.job_id, call.launch_id)
+            replayed = await optimizer.next_trial(call.job_id, call.launch_id)
             assert (replayed.number, replayed.batch_size) == (call.number, call.batch_size)
             assert (replayed.origin, replayed.role) == (call.origin, call.role)
         elif isinstance(call, Measurement):

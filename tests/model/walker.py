@@ -213,11 +213,13 @@ class Walker:
             return
         answer = self.calls.next(self.spec.job_id, request)
         got = answer.trial
-        self._say(f"next -> {got.id.trial_number} {kind_of(got)} {got.batch_size}: {answer.reason}")
+        self._say(f"next -> {got.id.trial_number} {kind_of(got)} {got.batch_size}: {got.reason}")
         same(got.id.trial_number, len(self._all) + 1, "the next trial's number")
         same(kind_of(got), kind, "the next trial's kind")
-        if got.batch_size not in allowed or not answer.reason:
-            raise MismatchError(f"batch size: server {got.batch_size} ({answer.reason!r}), model {sorted(allowed)}")
+        if got.batch_size not in allowed or not got.reason:
+            raise MismatchError(
+                f"batch size: server {got.batch_size} ({answer.trial.reason!r}), model {sorted(allowed)}"
+            )
         trial = self.oracle.dispatch(got.id.trial_number, got.batch_size, kind, request)
         self._renewed(trial, since)
         self.oracle.check_trial(got, trial)

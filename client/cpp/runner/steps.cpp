@@ -84,7 +84,8 @@ Answer Steps::next(const YAML::Node& args) {
   const bool resume = args["resume"] && args["resume"].as<bool>();
   const auto response =
       resume ? client_.resume_trial(job_id, launch_id) : client_.get_next_batch_size(job_id, launch_id);
-  if (response.reason().empty()) throw Mismatch("has no reason");
+  const bool imported = response.trial().origin() == v1::TRIAL_ORIGIN_IMPORTED;
+  if (response.trial().reason().empty() && !imported) throw Mismatch("has no reason");
   trials_[text(args, "trial")] = response.trial().id();
   return answer(response.trial());
 }

@@ -17,6 +17,7 @@ import {
   TrainingResult,
   type Trial,
   TrialId,
+  TrialOrigin,
   WattwiseError,
 } from "../src/index.js";
 import { present } from "../src/answers.js";
@@ -174,10 +175,10 @@ export class Replay {
       launchId: (args["launch_id"] as string | undefined) ?? randomUUID(),
       resume: args["resume"] === true,
     });
-    if (!answer.reason) {
+    const trial = present(answer.trial, "trial");
+    if (!trial.reason && trial.origin !== TrialOrigin.TRIAL_ORIGIN_IMPORTED) {
       throw new Mismatch("has no reason");
     }
-    const trial = present(answer.trial, "trial");
     this.#trials.set(args.trial, present(trial.id, "id"));
     return trial;
   }

@@ -19,7 +19,7 @@ import {
   fromServiceError,
   JobNotFoundError,
   ServerUnavailableError,
-  shown,
+  TrialDeletedError,
   WattwiseError,
 } from "./errors.js";
 import { checkDispatched, checkedDecision, checkedJob, checkedTrial, checkNextPage, present } from "./answers.js";
@@ -44,6 +44,7 @@ import {
   ListTrialsRequest,
   type WatchJobResponse,
 } from "./stubs/wattwise/v1/job_reader.js";
+import type { GetServerInfoResponse } from "./stubs/wattwise/v1/server_info.js";
 import {
   type Decision,
   EndReason,
@@ -90,6 +91,7 @@ type Unary<Q, A> = (
 const TRAINER = ({ trainer }: Link) => trainer;
 const READER = ({ reader }: Link) => reader;
 const CONTROL = ({ control }: Link) => control;
+const INFO = ({ info }: Link) => info;
 
 const TIMEOUT_MS = 30_000;
 const REPORT_TIMEOUT_MS = 10_000;
@@ -152,14 +154,13 @@ export class Client implements TrialCalls {
    * left by an exception or `break`, unless it was ended before that.
    */
   async *attempts(job: JobOptions, options: LaunchOptions & { maxTries: number }): AsyncGenerator<TrialSession> {
-    const named = job;
     let registered: JobSpec | undefined;
     for (let attempt = 0; attempt < options.maxTries; attempt++) {
       let trial: TrialSession;
       try {
-        trial = await this.#launch(named, options, registered);
+        trial = await this.#launch(job, options, registered);
       } catch (error) {
-        if (attempt > 0 && error instanceof JobNotFoundError) {
+        if (attempt > 0 && (error instanceof JobNotFoundError || error instanceof TrialDeletedError)) {
           return;
         }
         throw error;
@@ -170,7 +171,7 @@ export class Client implements TrialCalls {
         reason = EndReason.END_REASON_COMPLETED;
       } finally {
         await trial.end(reason).catch((error: Error) => {
-          if (!(error instanceof JobNotFoundError)) {
+          if (!(error instanceof JobNotFoundError || error instanceof TrialDeletedError)) {
             warn(`the end of the trial could not be reported: ${error.message}`);
           }
         });
@@ -251,7 +252,6 @@ export class Client implements TrialCalls {
     if (spec !== undefined) {
       checkDispatched("GetNextBatchSize", trial, spec);
     }
-    answer.reason = shown(answer.reason);
     return answer;
   }
 
@@ -305,6 +305,11 @@ export class Client implements TrialCalls {
     const answer = await this.#call(TRAINER, (stub) => stub.importTrial, request, options);
     checkedTrial("ImportTrial", answer.trial, request);
     return answer;
+  }
+
+  /** Returns what the server is, and what the caller's token allows. */
+  getServerInfo(options?: CallOptions): Promise<GetServerInfoResponse> {
+    return this.#call(INFO, (stub) => stub.getServerInfo, {}, options);
   }
 
   /** Returns one job, and what it knows about its batch sizes. */

@@ -5,24 +5,30 @@ import { checkedDecision } from "./answers.js";
 import { fromServiceError, InvalidResultError, WattwiseError } from "./errors.js";
 import { ErrorReason } from "./stubs/wattwise/v1/error_reason.js";
 import type { StreamResultsRequest, StreamResultsResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
-import type { Decision, Measurement, TrainingResult, TrialId } from "./stubs/wattwise/v1/trial.js";
+import { type Decision, Measurement, type TrainingResult, type TrialId } from "./stubs/wattwise/v1/trial.js";
 
 const NUMBERS = ["epoch", "timeSeconds", "metric"] as const;
 const OPTIONAL = ["energyJoules"] as const;
 
-/** Throws if a number is missing, as after a misspelt name: it would be sent as 0. Only a metric may be NaN. */
+const KNOWN = new Set(Object.keys(Measurement.fromPartial({})));
+
+/** Throws if a required number is missing, or a name is unknown, which would not be sent. Only a metric may be NaN. */
 export function checkNumbers(report: Partial<Measurement>, where: string): void {
   const missing = [...NUMBERS, ...OPTIONAL.filter((name) => report[name] !== undefined)].filter((name) => {
     const value: unknown = report[name];
     return typeof value !== "number" || (name !== "metric" && Number.isNaN(value));
   });
-  if (missing.length > 0) {
-    const violations = missing.map((name) => ({
-      field: `${where}.${name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)}`,
-      description: `is ${String(report[name])}, not a number`,
-    }));
+  const unknown = Object.keys(report).filter((name) => !KNOWN.has(name));
+  if (missing.length > 0 || unknown.length > 0) {
+    const violations = [
+      ...missing.map((name) => ({
+        field: `${where}.${name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)}`,
+        description: `is ${String(report[name])}, not a number`,
+      })),
+      ...unknown.map((name) => ({ field: `${where}.${name}`, description: "is unknown" })),
+    ];
     const faults = violations.map(({ field, description }) => `${field} ${description}`).join("; ");
-    const message = `${faults}: pass a number, and NaN as the metric of a training that has diverged`;
+    const message = `${faults}: pass numbers under the names of Measurement, and NaN as the metric if training has diverged`;
     const reason = ErrorReason.ERROR_REASON_INVALID_RESULT;
     throw new InvalidResultError(message, { reason, status: "INVALID_ARGUMENT", violations });
   }

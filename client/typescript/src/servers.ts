@@ -8,6 +8,7 @@ import { ConfigurationError } from "./errors.js";
 import { BatchSizeOptimizerClient } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import { JobControlClient } from "./stubs/wattwise/v1/job_control.js";
 import { JobReaderClient } from "./stubs/wattwise/v1/job_reader.js";
+import { ServerInfoClient } from "./stubs/wattwise/v1/server_info.js";
 
 const CHANNEL = {
   // Reconnects within seconds, however long the server was away.
@@ -64,6 +65,7 @@ export interface Link {
   readonly trainer: BatchSizeOptimizerClient;
   readonly reader: JobReaderClient;
   readonly control: JobControlClient;
+  readonly info: ServerInfoClient;
 }
 
 /**
@@ -92,7 +94,8 @@ export class Servers {
       const shared = { channelOverride: trainer.getChannel() };
       const reader = new JobReaderClient(resolved, secure, shared);
       const control = new JobControlClient(resolved, secure, shared);
-      return { target, trainer, reader, control };
+      const info = new ServerInfoClient(resolved, secure, shared);
+      return { target, trainer, reader, control, info };
     };
     this.#links = shuffled(targets.map(this.#open));
   }

@@ -171,8 +171,8 @@ export class TrialSession {
    */
   report(report: EpochReport): Promise<Decision> {
     const answer = this.#queue.then(() => {
-      checkNumbers(report, "result.measurement");
       const { monitor, ...measurement } = report;
+      checkNumbers(measurement, "result.measurement");
       return this.#deliver(TrainingResult.fromPartial({ trial: this.id, measurement, monitor }));
     });
     this.#queue = answer.catch(() => {});
@@ -183,9 +183,11 @@ export class TrialSession {
    * Delivers an undelivered report and ends the trial. A trial that has ended before does not change. One that the server
    * does not know is imported with all its measurements.
    *
+   * @returns undefined if the trial was deleted with its job: it is not imported. Without an earlier stop, `decision` then has
+   *   `END_REASON_JOB_DELETED`.
    * @throws ServerUnavailableError if the server is away; `importRequest` has what could not be delivered.
    */
-  async end(reason: TrainerReason): Promise<Trial> {
+  async end(reason: TrainerReason): Promise<Trial | undefined> {
     this.#endReason ??= reason;
     const deadline = performance.now() + this.#timeoutMs;
     const remaining = (): CallOptions => ({ timeoutMs: Math.max(deadline - performance.now(), SHORTEST_TIMEOUT_MS) });
@@ -197,7 +199,10 @@ export class TrialSession {
       try {
         return await this.#calls.endTrial(this.id, reason, remaining());
       } catch (error) {
-        if (this.#stopIfDeleted(error) || this.#decided || !this.#forgetIfUnknown(error)) {
+        if (this.#stopIfDeleted(error)) {
+          return undefined;
+        }
+        if (this.#decided || !this.#forgetIfUnknown(error)) {
           throw error;
         }
       }
@@ -481,7 +486,8 @@ export class TrialSession {
   }
 
   #apply(decision: Decision): Decision {
-    if (this.#closed || this.#alone) {
+    // A stop counts after close(), too: `end` learns of a deletion.
+    if (this.#decided || this.#alone || (this.#closed && !decision.stopTrain)) {
       return decision;
     }
     for (const { reason, message } of decision.warnings) {

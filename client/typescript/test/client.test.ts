@@ -55,6 +55,27 @@ test("a 64-bit seed is returned exactly", async () => {
   assert.equal(found.value.seed, seed);
 });
 
+test("an unknown name in a report is refused before anything is sent", async () => {
+  const trial = await client.launch(job());
+  const misspelt = { epoch: 1, timeSeconds: 9, energyJoule: 20, metric: 0.5 };
+  await assert.rejects(trial.report(misspelt as never), (error) => {
+    assert(error instanceof InvalidResultError);
+    assert.deepEqual(
+      error.violations.map(({ field }) => field),
+      ["result.measurement.energyJoule"],
+    );
+    return true;
+  });
+  assert.equal((await client.getTrial(trial.id)).trial?.newest, undefined);
+  await trial.end(EndReason.END_REASON_ERROR);
+});
+
+test("the server says what it is, and what the caller may do", async () => {
+  const info = await client.getServerInfo();
+  assert.match(info.version, /^\d+\./);
+  assert.equal(info.factors?.pue, 1);
+});
+
 test("a missing number is refused before anything is sent, and NaN is a metric", async () => {
   const trial = await client.launch(job({ target: { value: 0.9, direction: Direction.DIRECTION_LOWER_IS_BETTER } }));
   const numbers = { epoch: 1, timeSeconds: 9, energyJoules: 20, metric: 5 };

@@ -58,14 +58,14 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         self, request: v1.GetNextBatchSizeRequest, context: Context
     ) -> v1.GetNextBatchSizeResponse:
         """Dispatches a trial."""
-        trial, reason = await self._optimizer.next_trial(
+        trial = await self._optimizer.next_trial(
             request.job_id,
             request.launch_id,
             resume=request.resume,
             unconnected_ranks=request.unconnected_ranks,
             labels=request.labels,
         )
-        return v1.GetNextBatchSizeResponse(trial=convert.trial(trial), reason=reason)
+        return v1.GetNextBatchSizeResponse(trial=convert.trial(trial))
 
     async def ReportResult(self, request: v1.ReportResultRequest, context: Context) -> v1.ReportResultResponse:
         """Records one epoch's measurement."""

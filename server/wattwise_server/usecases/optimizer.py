@@ -163,8 +163,8 @@ class Optimizer:
         resume: bool = False,
         unconnected_ranks: int = 0,  # pragma: no mutate: one process that asks is as usual as none
         labels: Mapping[str, str] = NO_LABELS,
-    ) -> tuple[Trial, str]:
-        """Dispatches a job's next trial; returns it with the reason. A known launch gets its trial again.
+    ) -> Trial:
+        """Dispatches a job's next trial. A known launch gets its trial again.
 
         With `resume`, a preempted or lost trial is revived: its launch resumes from a checkpoint. Without it a repeated
         request changes nothing, because it may be a late retry.
@@ -195,7 +195,7 @@ class Optimizer:
 
     async def _dispatch(
         self, tx: Transaction, job: Job, launch_id: str, unconnected_ranks: int, labels: Mapping[str, str]
-    ) -> tuple[Trial, str]:
+    ) -> Trial:
         limit = self._limits.max_running_trials
         if limit and tx.num_running >= limit:
             raise TooManyTrialsError(job.spec.job_id, limit)
@@ -230,7 +230,7 @@ class Optimizer:
         tx.add_launch(trial)
         self._publisher.publish(tx, TrialDispatched(trial, choice.reason))
         _, trial = self._lifecycle.warn(tx, job, trial, of_unconnected_ranks(trial, unconnected_ranks))
-        return with_current_cost(job, trial), choice.reason
+        return with_current_cost(job, trial)
 
     @retried
     async def report(self, report: Report) -> Decision:
@@ -358,20 +358,18 @@ class Optimizer:
             found = await self._find_live_trial(tx, key)
             return found if isinstance(found, Decision) else found[1].key
 
-    async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> tuple[Trial, str]:
-        if not resume:
-            return with_current_cost(job, trial), f"trial {trial.number} was dispatched for this launch"
-        if trial.running:
+    async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> Trial:
+        if resume and trial.running:
             trial = trial.renew(trial.last, job.spec.lease_expiry(self._clock()))
             tx.renew_lease(trial)
-        if not trial.resumable:
-            return with_current_cost(job, trial), _resume_reason(trial)
+        if not resume or not trial.resumable:
+            return with_current_cost(job, trial)
         job = await self._lifecycle.free_slot(tx, job)
         job, _ = self._lifecycle.revive(tx, job, trial)
         # The bound may have fallen below its cost since it ended.
         await self._lifecycle.stop_over_bound(tx, job)
         job, trial = await find_trial(tx, trial.key)
-        return with_current_cost(job, trial), _resume_reason(trial)
+        return with_current_cost(job, trial)
 
     @retried
     async def _expire_lease(self, key: TrialKey) -> None:
@@ -421,16 +419,6 @@ class Optimizer:
             job = self._lifecycle.decide(tx, job, trial, verdict)
             await self._lifecycle.stop_over_bound(tx, job)
         return with_notes(trial, decide(job.spec, measurement, verdict, unbounded))
-
-
-def _resume_reason(trial: Trial) -> str:
-    """Where the trial of a resuming launch continues, or why it does not."""
-    if trial.running:
-        reported = f"its last report was for epoch {trial.last.epoch}" if trial.last else "it has no report"
-        return f"trial {trial.number} resumes; {reported}"
-    why = "its trainer ended it" if trial.undecided else "it has been decided"
-    reason = trial.end_reason.value.lower().replace("_", " ") if trial.end_reason else "no reason"
-    return f"trial {trial.number} does not resume: {why} ({reason})"
 
 
 def _launch_id_fault(launch_id: str) -> str | None:

@@ -58,7 +58,7 @@ async def test_failing_observer_is_logged_and_disturbs_nothing(
     async with open_store(f"sqlite:///{tmp_path / 'observed.db'}", clock, observers) as store:
         optimizer = Optimizer(store, clock, observer=observers)
         assert (await optimizer.register(draft("j-1")))[1]
-        trial, _ = await optimizer.next_trial("j-1", new_id())
+        trial = await optimizer.next_trial("j-1", new_id())
         assert trial.number == 1
         observers.counted(*await store.content())
     messages = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]

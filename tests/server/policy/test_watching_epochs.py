@@ -67,17 +67,17 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) -> None:
     """The epochs of one trial decide the next batch size; restarts and repeated reports change nothing."""
     await site.optimizer.register(draft(policy="CAREFUL"))
-    first, _ = await site.optimizer.next_trial("j", new_id())
+    first = await site.optimizer.next_trial("j", new_id())
     for epoch in (1, 2, 2, 3):
         await report(site, first.key, epoch)
-    second, why = await site.optimizer.next_trial("j", new_id())
-    assert (second.batch_size, why) == (16, "3 epochs were seen")
+    second = await site.optimizer.next_trial("j", new_id())
+    assert (second.batch_size, second.launch.reason) == (16, "3 epochs were seen")
     await site.open()
     for epoch in (4, 6):
         await report(site, first.key, epoch)
     await site.open()
-    third, why = await site.optimizer.next_trial("j", new_id())
-    assert (third.batch_size, why) == (32, "5 epochs were seen")
+    third = await site.optimizer.next_trial("j", new_id())
+    assert (third.batch_size, third.launch.reason) == (32, "5 epochs were seen")
     async with site.store.transaction("j") as tx:
         assert tx.job is not None
         assert rebuilt(tx.job, await tx.events()) == tx.job.search
@@ -86,9 +86,9 @@ async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) 
 async def test_last_epoch_is_observed_before_the_end(site: Site) -> None:
     """The newest epoch is among those that the policy has seen when the trial has succeeded."""
     await site.optimizer.register(draft(policy="CAREFUL"))
-    trial, _ = await site.optimizer.next_trial("j", new_id())
+    trial = await site.optimizer.next_trial("j", new_id())
     assert (await report(site, trial.key, 1, metric=0.95)).stop_train
-    assert (await site.optimizer.next_trial("j", new_id()))[1] == "1 epochs were seen"
+    assert (await site.optimizer.next_trial("j", new_id())).launch.reason == "1 epochs were seen"
 
 
 async def test_unknown_policy_is_refused_with_the_known_ones(site: Site) -> None:

@@ -235,7 +235,7 @@ async def test_stop_that_cannot_be_pushed(tmp_path: Path) -> None:
     site = Site(tmp_path / "wattwise.db")
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", new_id())
+    trial = await site.optimizer.next_trial("j", new_id())
     context: Any = _Left()
     before, pushing = asyncio.all_tasks(), set[asyncio.Task[Any]]()
 

@@ -83,9 +83,9 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
     """Executes one event; returns the response to the trainer."""
     match event:
         case ("next",):
-            trial, reason = await site.optimizer.next_trial("j", f"launch {len(running)}")
+            trial = await site.optimizer.next_trial("j", f"launch {len(running)}")
             running.append(trial.key)
-            return trial, reason
+            return trial
         case ("again", back) if len(running) > back:
             return await site.optimizer.next_trial("j", f"launch {len(running) - 1 - back}", resume=True)
         case ("report", back, cost, metric, further) if len(running) > back:
@@ -122,7 +122,7 @@ async def test_only_measurements_of_trials_that_ended_long_ago_are_deleted(tmp_p
     site = Site(tmp_path / "store.db", keep_measurements_days=2)
     await site.open()
     await site.optimizer.register(draft(num_pruning_rounds=0))
-    keys = [(await site.optimizer.next_trial("j", new_id()))[0].key for _ in range(6)]
+    keys = [(await site.optimizer.next_trial("j", new_id())).key for _ in range(6)]
     decided, ended, preempted, lost, running, recent = keys
     for key in keys:
         await report(site, key, 1)
@@ -164,7 +164,7 @@ async def test_nothing_is_deleted_by_default(tmp_path: Path) -> None:
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", new_id())
+    trial = await site.optimizer.next_trial("j", new_id())
     await report(site, trial.key, 1, metric=0.95)
     site.now += 10_000 * DAY
     await site.optimizer.prune()

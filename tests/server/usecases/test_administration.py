@@ -401,9 +401,9 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft())
-    delivered, _ = await site.optimizer.next_trial("j", new_id())
+    delivered = await site.optimizer.next_trial("j", new_id())
     await report(site, delivered.key, 3, metric=0.95)
-    running, _ = await site.optimizer.next_trial("j", new_id())
+    running = await site.optimizer.next_trial("j", new_id())
     await report(site, running.key, 1)
     await report(site, running.key, 2)
     listed, _ = await site.administration.trials(TrialList("j"), (), 10)
@@ -475,7 +475,7 @@ async def test_leases_begin_again_after_a_failed_commit(tmp_path: Path) -> None:
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", new_id())
+    trial = await site.optimizer.next_trial("j", new_id())
     with closing(sqlite3.connect(site.file)) as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON measurements BEGIN SELECT RAISE(ABORT, 'full'); END")
         site.now += timedelta(hours=2)
@@ -493,9 +493,9 @@ async def test_missed_target_names_the_command_that_helps(tmp_path: Path) -> Non
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft(max_epochs=1))
-    missed, _ = await site.optimizer.next_trial("j", new_id())
+    missed = await site.optimizer.next_trial("j", new_id())
     assert "wattwise jobs show j" in (await report(site, missed.key, 1)).message
-    reached, _ = await site.optimizer.next_trial("j", new_id())
+    reached = await site.optimizer.next_trial("j", new_id())
     assert "wattwise jobs" not in (await report(site, reached.key, 1, metric=0.95)).message
     await site.close()
 

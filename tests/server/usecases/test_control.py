@@ -282,17 +282,14 @@ def test_paused_job_without_its_default_gets_the_nearest(
     """Nothing is explored while a job is paused, even if its default is banned; the reason says what was chosen."""
     job = Trainer(grpc_stub)
 
-    def dispatched() -> v1.GetNextBatchSizeResponse:
-        return grpc_stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id=new_id()))
-
     admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
-    assert dispatched().reason.startswith("the default;")
+    assert job.next().reason.startswith("the default;")
     ban(admin, job, 16)
-    answers = [dispatched() for _ in range(3)]
-    assert [(each.trial.batch_size, each.trial.origin) for each in answers] == [(8, v1.TRIAL_ORIGIN_REQUESTED)] * 3
-    assert "the nearest to the default, 16" in answers[0].reason
+    trials = [job.next() for _ in range(3)]
+    assert [(each.batch_size, each.origin) for each in trials] == [(8, v1.TRIAL_ORIGIN_REQUESTED)] * 3
+    assert "the nearest to the default, 16" in trials[0].reason
     pin(admin, job, 32)
-    assert dispatched().reason == "pinned"
+    assert job.next().reason == "pinned"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -622,7 +619,7 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
     site, changes = Site(tmp_path / "site.db"), Changes()
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", new_id())
+    trial = await site.optimizer.next_trial("j", new_id())
     await site.optimizer.end_trial(trial.key, EndReason.ERROR)
     control = Control(site.store, lambda: site.now, changes)
     calls: dict[tuple[str, int | None, int | None], Any] = {

@@ -129,7 +129,7 @@ async def test_heartbeat_by_launch_alone_revives(tmp_path: Path) -> None:
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    trial, _ = await site.optimizer.next_trial("j", "launch")
+    trial = await site.optimizer.next_trial("j", "launch")
     site.now += timedelta(hours=2)
     await site.optimizer.expire_leases()
     assert (await site.optimizer.lookup("j", "launch")).lost
@@ -184,18 +184,18 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "reason"),
+    ("end", "status", "end_reason"),
     [
-        ("runs", "trial 1 resumes; its last report was for epoch 2"),
-        ("preempted", "trial 1 resumes; its last report was for epoch 2"),
-        ("error", "trial 1 does not resume: its trainer ended it (error)"),
-        ("decided", "trial 1 does not resume: it has been decided (target reached)"),
-        ("over bound", "trial 2 does not resume: it has been decided (cost bound)"),
-        ("new", "trial 1 resumes; it has no report"),
+        ("runs", "RUNNING", "UNSPECIFIED"),
+        ("preempted", "RUNNING", "UNSPECIFIED"),
+        ("error", "FAILED", "ERROR"),
+        ("decided", "DECIDED", "TARGET_REACHED"),
+        ("over bound", "DECIDED", "COST_BOUND"),
+        ("new", "RUNNING", "UNSPECIFIED"),
     ],
 )
-def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) -> None:
-    """The reason says after which epoch the trial resumes, or why it does not."""
+def test_resumed_trial_says_whether_it_goes_on(server: LiveServer, end: str, status: str, end_reason: str) -> None:
+    """The answer to a resume has the trial's state, its newest epoch, and the reason of its first dispatch."""
     job = Trainer(server.trainer)
     if end == "over bound":
         job.run(100.0)
@@ -212,9 +212,12 @@ def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) ->
         job.next()
         job.report(job.next(), 10.0)
     request = v1.GetNextBatchSizeRequest(job_id=job.job_id, launch_id="launch")
-    assert server.trainer.GetNextBatchSize(request).reason == f"{reason[:7]} was dispatched for this launch"
+    assert server.trainer.GetNextBatchSize(request).trial.reason == trial.reason != ""
     request.resume = True
-    assert server.trainer.GetNextBatchSize(request).reason == reason
+    resumed = server.trainer.GetNextBatchSize(request).trial
+    assert (resumed.reason, resumed.newest.epoch) == (trial.reason, {"new": 0, "decided": 3}.get(end, 2))
+    assert resumed.status == v1.TrialStatus.Value(f"TRIAL_STATUS_{status}")
+    assert resumed.end_reason == v1.EndReason.Value(f"END_REASON_{end_reason}")
 
 
 async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
@@ -225,10 +228,10 @@ async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
     await site.optimizer.next_trial("j", "launch")
     started = site.now
     site.now += timedelta(hours=2)
-    back, _ = await site.optimizer.next_trial("j", "launch", resume=True)
+    back = await site.optimizer.next_trial("j", "launch", resume=True)
     assert (back.running, back.start_time) == (True, started)
     assert back.lease_expire_time == site.now + timedelta(hours=1)
-    second, _ = await site.optimizer.next_trial("j", "other")
+    second = await site.optimizer.next_trial("j", "other")
     assert (back.role, second.role) == (PruningGtsRole.EXPLORATION, PruningGtsRole.CONCURRENT)
     await site.close()
 
@@ -238,11 +241,11 @@ async def test_resumed_exploration_takes_the_slot_of_one_that_is_gone(tmp_path: 
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    first, _ = await site.optimizer.next_trial("j", "launch")
+    first = await site.optimizer.next_trial("j", "launch")
     await site.optimizer.end_trial(first.key, EndReason.PREEMPTED)
     await site.optimizer.next_trial("j", "other")
     site.now += timedelta(hours=2)
-    back, _ = await site.optimizer.next_trial("j", "launch", resume=True)
+    back = await site.optimizer.next_trial("j", "launch", resume=True)
     assert (back.number, back.role) == (1, PruningGtsRole.EXPLORATION)
     await site.close()
 
@@ -304,7 +307,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         optimizer, administration = Optimizer(store, lambda: time), Administration(store, lambda: time)
         for number in range(300):
             await optimizer.register(site_draft(f"j{number}", trial_lease_seconds=60.0))
-            trial, _ = await optimizer.next_trial(f"j{number}", new_id())
+            trial = await optimizer.next_trial(f"j{number}", new_id())
             await optimizer.report(Report(trial.key, 1, 1.0, 1.0, 0.1))
         seen: list[str] = []
         await writing_connection(store).set_trace_callback(seen.append)
@@ -332,7 +335,7 @@ async def test_trial_whose_end_was_not_written_is_lost(
     site = Site(tmp_path / "leases.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    trial, _ = await site.optimizer.next_trial("j", new_id())
+    trial = await site.optimizer.next_trial("j", new_id())
     site.now += timedelta(hours=2)
     with closing(sqlite3.connect(site.file, isolation_level=None)) as other:
         other.execute(f"CREATE TRIGGER full BEFORE {written} BEGIN SELECT RAISE(ABORT, 'full'); END")
@@ -354,7 +357,7 @@ async def test_failed_commit_costs_no_lease(tmp_path: Path, written: str, then: 
     site = Site(tmp_path / "leases.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    trial, _ = await site.optimizer.next_trial("j", new_id())
+    trial = await site.optimizer.next_trial("j", new_id())
     for epoch in range(1, 5):
         site.now += timedelta(minutes=30)
         await report(site, trial.key, epoch)

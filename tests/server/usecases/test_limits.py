@@ -209,8 +209,8 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     await site.open()
     await site.optimizer.register(site_draft(policy="gts", batch_sizes=(8, 16)))
     await site.optimizer.register(site_draft("j-other", policy="gts"))
-    other, _ = await site.optimizer.next_trial("j-other", new_id())
-    trials = [(await site.optimizer.next_trial("j", new_id()))[0] for _ in range(400)]
+    other = await site.optimizer.next_trial("j-other", new_id())
+    trials = [await site.optimizer.next_trial("j", new_id()) for _ in range(400)]
     # Trials of the best known batch size are not stopped.
     cheap = next(trial.key for trial in trials if trial.batch_size == 8)
     expensive = [trial.key for trial in trials if trial.batch_size == 16]
@@ -242,7 +242,7 @@ async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monk
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    waiting = (await site.optimizer.next_trial("j", new_id()))[0].key
+    waiting = (await site.optimizer.next_trial("j", new_id())).key
     looked: list[TrialKey] = []
 
     async def counted(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
@@ -427,7 +427,7 @@ async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pyte
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(site_draft(max_epochs=5_000))
-    shown, _ = await site.optimizer.next_trial("j", new_id())
+    shown = await site.optimizer.next_trial("j", new_id())
     for epoch in range(1, 3_501):
         await site.optimizer.report(Report(shown.key, epoch, float(epoch), 0.01 * epoch, 0.1))
     pieces = {read_measurement: [0], convert.measurement: [0]}

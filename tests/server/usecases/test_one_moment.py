@@ -15,7 +15,7 @@ async def test_epochs_are_at_least_as_new_as_the_trial_read_before(tmp_path: Pat
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(draft(max_epochs=1000))
-    trial, _ = await site.optimizer.next_trial("j", new_id())
+    trial = await site.optimizer.next_trial("j", new_id())
 
     async def look() -> None:
         last = (await site.administration.trial(trial.key)).shown.trial.last

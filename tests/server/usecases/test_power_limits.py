@@ -143,7 +143,7 @@ async def test_expired_lease_ends_the_profiling(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'w.db'}", lambda: now) as store:
         optimizer, limits = Optimizer(store, lambda: now), PowerLimitProfiler(store, lambda: now)
         await optimizer.register(draft(batch_sizes=(8,), default_batch_size=8, trial_lease_seconds=300.0))
-        first, second = [(await optimizer.next_trial("j", name))[0].key for name in ("first", "second")]
+        first, second = [(await optimizer.next_trial("j", name)).key for name in ("first", "second")]
         assert (await limits.acquire(first)).action is PowerAction.PROFILE
         now += timedelta(seconds=200)
         await optimizer.heartbeat(second)
@@ -168,7 +168,7 @@ async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, mon
     site = Site(tmp_path / "w.db")
     await site.open()
     await site.optimizer.register(draft(policy="gts", batch_sizes=(8, 16), trial_lease_seconds=0.0))
-    trials = [(await site.optimizer.next_trial("j", new_id()))[0] for _ in range(8)]
+    trials = [await site.optimizer.next_trial("j", new_id()) for _ in range(8)]
     by_size = {trial.batch_size: trial.key for trial in trials}
     profiler = PowerLimitProfiler(site.store, lambda: site.now)
     assert await profiler.report(by_size[8], [PowerSample(225.0, 1.0, 90.0, 10)]) == 225

@@ -57,7 +57,7 @@ def register(stub: Stub, spec: v1.JobSpec) -> v1.RegisterJobResponse:
 def next_choice(stub: Stub, job_id: str) -> tuple[int, str]:
     """The next trial's batch size and the reason."""
     answer = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=new_id()))
-    return answer.trial.batch_size, answer.reason
+    return answer.trial.batch_size, answer.trial.reason
 
 
 def test_first_trial_is_the_best_of_the_prior(grpc_server: LiveServer, prior: str) -> None:

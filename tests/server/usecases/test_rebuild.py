@@ -85,7 +85,7 @@ class Site:
 
     async def next(self, launch_id: str | None = None) -> Trial:
         """The next trial."""
-        return (await self.optimizer.next_trial("j", launch_id or new_id()))[0]
+        return await self.optimizer.next_trial("j", launch_id or new_id())
 
     async def finish(self, trial: Trial, cost: float, metric: float = 0.95) -> None:
         """Reports the last epoch."""
@@ -345,7 +345,7 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
                     "gpu": _GPU,
                 }
             )
-            trial, _ = await site.optimizer.next_trial("p", new_id())
+            trial = await site.optimizer.next_trial("p", new_id())
             await site.optimizer.report(Report(trial.key, 3, 1.0, 1.0, 0.9))
             job = await site.register(prior_job_ids=("p",))
             before = job.search

@@ -45,7 +45,7 @@ async def test_use_case_runs_again_after_conflicts(tmp_path: Path) -> None:
     rival = Rival(site.store, 3)
     assert (await site.optimizer.register(draft()))[1]
     rival.conflicts = 1
-    trial, _ = await site.optimizer.next_trial("j", "launch")
+    trial = await site.optimizer.next_trial("j", "launch")
     rival.conflicts = 2
     await report(site, trial.key, 1)
     assert rival.met == 6
@@ -66,7 +66,7 @@ async def test_calls_that_share_a_conflict_run_again(tmp_path: Path) -> None:
     rival = Rival(site.store, 2)
     found = await asyncio.gather(*(site.optimizer.next_trial("j", f"launch {number}") for number in range(8)))
     assert rival.met == 2
-    assert sorted(trial.number for trial, _ in found) == list(range(1, 9))
+    assert sorted(trial.number for trial in found) == list(range(1, 9))
     assert published.kinds == [TrialDispatched] * 8
     await site.close()
 
@@ -80,7 +80,7 @@ async def test_conflicts_without_end_are_reported(
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(draft())
-    trial, _ = await site.optimizer.next_trial("j", new_id())
+    trial = await site.optimizer.next_trial("j", new_id())
     rival = Rival(site.store, conflicts)
     if ends:
         await site.optimizer.end_trial(trial.key, EndReason.ERROR)

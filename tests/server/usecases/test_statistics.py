@@ -373,7 +373,7 @@ async def test_page_of_buckets_or_profiles_is_cut_by_its_size(tmp_path: Path, mo
     control, profiler = Control(site.store, lambda: site.now), PowerLimitProfiler(site.store, lambda: site.now)
     for number in range(9):
         await control.pin("j", (8, 16, 32)[number % 3])
-        trial, _ = await site.optimizer.next_trial("j", new_id())
+        trial = await site.optimizer.next_trial("j", new_id())
         await profiler.report(trial.key, [PowerSample(100.0 + watts, 1.0, 100.0, 10) for watts in range(9)])
         await report(site, trial.key, 1, 0.99)
     reader = service.JobReaderService(
@@ -508,7 +508,7 @@ def test_preview_is_what_the_next_launch_gets(server: LiveServer) -> None:
     (choice,) = preview.choices
     assert (choice.probability, preview.num_samples) == (1.0, 1)
     answer = server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=certain.job_id, launch_id=new_id()))
-    assert (answer.trial.batch_size, answer.trial.origin, answer.reason) == (
+    assert (answer.trial.batch_size, answer.trial.origin, answer.trial.reason) == (
         choice.batch_size,
         choice.origin,
         choice.reason,
@@ -541,7 +541,7 @@ def test_trial_says_why_it_was_chosen_and_why_it_ended(server: LiveServer) -> No
         [server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial for trial in (answer.trial, second)],
     ):
         first, other = trials
-        assert (first.reason, dict(first.labels)) == (answer.reason, labels)
+        assert (first.reason, dict(first.labels)) == (answer.trial.reason, labels)
         assert (first.decision_message, first.target_reached) == (decision.message, True)
         assert other.decision_message.startswith("continue")
         assert (first.recurrence, other.recurrence) == (1, 2)
@@ -549,7 +549,7 @@ def test_trial_says_why_it_was_chosen_and_why_it_ended(server: LiveServer) -> No
     assert server.stop() == 0
     server.start()
     kept = server.admin.GetTrial(v1.GetTrialRequest(trial=answer.trial.id)).trial
-    assert (kept.reason, dict(kept.labels)) == (answer.reason, labels)
+    assert (kept.reason, dict(kept.labels)) == (answer.trial.reason, labels)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ func (s *steps) next(ctx context.Context, args fields) (proto.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if response.Reason == "" {
+	if response.Trial.Reason == "" && response.Trial.Origin != v1.TrialOrigin_TRIAL_ORIGIN_IMPORTED {
 		return nil, errors.New("has no reason")
 	}
 	s.trials[text(args, "trial", "")] = response.Trial.Id

@@ -130,7 +130,7 @@ class Launcher:
             if folder.exists() or self._has_ended(trial):
                 outcome = self._saved_outcome(trial.id, folder, output)
             else:
-                outcome, interrupted = self._train(claim, trial, folder, answer.reason, output)
+                outcome, interrupted = self._train(claim, trial, folder, trial.reason, output)
                 if interrupted is not None:
                     raise interrupted
                 outcome.save(folder)

@@ -221,7 +221,6 @@ class Client:
             answers.check_trial(answer.trial, job_id, request.launch_id)
             if known is not None:
                 answers.check_dispatched(answer.trial, known)
-            answer.reason = answers.shown(answer.reason)
 
         return self._call(lambda link: link.optimizer.GetNextBatchSize, request, timeout, check)
 

@@ -312,7 +312,7 @@ class ServerLaunch:
             if fallback is None:
                 raise
             return self._fall_back(job, kind, fallback, error)
-        return StartedTrial(TrialInfo(answer.trial, job, answer.reason, kind))
+        return StartedTrial(TrialInfo(answer.trial, job, answer.trial.reason, kind))
 
     def _deliver_earlier(self) -> None:
         """Delivers what earlier launches of the job could not; what takes too long goes on beside the training."""
@@ -430,7 +430,7 @@ class ServerLaunch:
         decided = decision is not None and decision.stop_train
         if not decided and trial.newest.epoch != saved.progress.epoch:
             log.info("training continues from epoch %d of the checkpoint", saved.progress.epoch)
-        info = TrialInfo(trial, job, answer.reason, kind)
+        info = TrialInfo(trial, job, answer.trial.reason, kind)
         return StartedTrial(info, saved.progress_in(trial), decision if decided else None)
 
 

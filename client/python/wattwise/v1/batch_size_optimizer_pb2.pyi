@@ -188,22 +188,18 @@ class GetNextBatchSizeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    reason: _builtins.str
-    """One sentence that explains the choice of the batch size. Never empty."""
     @_builtins.property
     def trial(self) -> _trial_pb2.Trial:
-        """The dispatched trial. Always set; train with its batch_size."""
+        """The dispatched trial. Always set; train with its batch_size, which its `reason` explains."""
 
     def __init__(
         self,
         *,
         trial: _trial_pb2.Trial | None = ...,
-        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -143,12 +143,8 @@ export interface GetNextBatchSizeRequest_LabelsEntry {
 
 /** Response of GetNextBatchSize. */
 export interface GetNextBatchSizeResponse {
-  /** The dispatched trial. Always set; train with its batch_size. */
-  trial:
-    | Trial
-    | undefined;
-  /** One sentence that explains the choice of the batch size. Never empty. */
-  reason: string;
+  /** The dispatched trial. Always set; train with its batch_size, which its `reason` explains. */
+  trial: Trial | undefined;
 }
 
 /** Request of ReportResult. */
@@ -640,16 +636,13 @@ export const GetNextBatchSizeRequest_LabelsEntry: MessageFns<GetNextBatchSizeReq
 };
 
 function createBaseGetNextBatchSizeResponse(): GetNextBatchSizeResponse {
-  return { trial: undefined, reason: "" };
+  return { trial: undefined };
 }
 
 export const GetNextBatchSizeResponse: MessageFns<GetNextBatchSizeResponse> = {
   encode(message: GetNextBatchSizeResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.trial !== undefined) {
       Trial.encode(message.trial, writer.uint32(10).fork()).join();
-    }
-    if (message.reason !== "") {
-      writer.uint32(18).string(message.reason);
     }
     return writer;
   },
@@ -675,14 +668,6 @@ export const GetNextBatchSizeResponse: MessageFns<GetNextBatchSizeResponse> = {
             message.trial = Trial.decode(reader, reader.uint32());
             continue;
           }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.reason = reader.string();
-            continue;
-          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -701,7 +686,6 @@ export const GetNextBatchSizeResponse: MessageFns<GetNextBatchSizeResponse> = {
   fromPartial(object: DeepPartial<GetNextBatchSizeResponse>): GetNextBatchSizeResponse {
     const message = createBaseGetNextBatchSizeResponse();
     message.trial = (object.trial !== undefined && object.trial !== null) ? Trial.fromPartial(object.trial) : undefined;
-    message.reason = object.reason ?? "";
     return message;
   },
 };
