@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -76,6 +76,13 @@ from wattwise_server.usecases.statistics import (
     Summary,
     TrialStatistics,
 )
+
+TrainersRequest: TypeAlias = (
+    v1.HeartbeatRequest | v1.EndTrialRequest | v1.AcquirePowerLimitRequest | v1.ReportPowerProfileRequest
+)
+"""A call of a trainer about its trial, results aside."""
+PersonsRequest: TypeAlias = v1.GetTrialRequest | v1.ListMeasurementsRequest | v1.SetTrialExcludedRequest
+"""A call of a person about a trial."""
 
 
 def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
@@ -163,9 +170,7 @@ def _unknown_fields(message: Message, path: str) -> Iterator[tuple[str, int]]:
                 yield from _unknown_fields(each, f"{path}.{field.name}[{place}]")
 
 
-def trial_key(
-    request: v1.HeartbeatRequest | v1.EndTrialRequest | v1.AcquirePowerLimitRequest | v1.ReportPowerProfileRequest,
-) -> TrialKey:
+def trial_key(request: TrainersRequest) -> TrialKey:
     """The trial of a trainer's request.
 
     Raises:
@@ -174,9 +179,7 @@ def trial_key(
     return _trainers_trial(request, "trial")
 
 
-def shown_trial_key(
-    request: v1.GetTrialRequest | v1.ListMeasurementsRequest | v1.SetTrialExcludedRequest,
-) -> TrialKey:
+def shown_trial_key(request: PersonsRequest) -> TrialKey:
     """The trial of a person's call, named by its launch or its number or both.
 
     Raises:
@@ -303,14 +306,7 @@ def _monitor(known: MonitorKinds) -> v1.Monitor | None:
     return v1.Monitor(kinds=known.kinds, quality=v1.EnergyQuality.Value(f"ENERGY_QUALITY_{known.quality.value}"))
 
 
-def _trainers_trial(
-    holder: v1.TrainingResult
-    | v1.HeartbeatRequest
-    | v1.EndTrialRequest
-    | v1.AcquirePowerLimitRequest
-    | v1.ReportPowerProfileRequest,
-    where: str,
-) -> TrialKey:
+def _trainers_trial(holder: v1.TrainingResult | TrainersRequest, where: str) -> TrialKey:
     trial = holder.trial
     key = TrialKey(trial.job_id, trial.launch_id, trial.trial_number)
     if not (key.job_id and key.launch_id):
@@ -321,17 +317,7 @@ def _trainers_trial(
     return key
 
 
-def _check_named(
-    holder: v1.TrainingResult
-    | v1.HeartbeatRequest
-    | v1.EndTrialRequest
-    | v1.AcquirePowerLimitRequest
-    | v1.ReportPowerProfileRequest
-    | v1.GetTrialRequest
-    | v1.ListMeasurementsRequest
-    | v1.SetTrialExcludedRequest,
-    where: str,
-) -> None:
+def _check_named(holder: v1.TrainingResult | TrainersRequest | PersonsRequest, where: str) -> None:
     if not holder.HasField("trial"):
         raise InvalidRequestError(Violation(where, "is not set; use the trial id that the server returned"))
 

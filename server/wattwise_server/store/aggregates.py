@@ -67,14 +67,13 @@ RUNNING = """
 """What each running trial has used up to its newest report."""
 
 _COUNTED = f"""
-    SELECT t.trial_number, t.batch_size, t.origin, t.cost, t.status, t.target_reached, {_OWN} AS own,
+    SELECT t.trial_number, t.cost, t.target_reached, {_OWN} AS own,
            t.target_reached AND NOT {_DOUBTFUL} AS certain, (t.trial_number - $2) / $3 AS bucket
     {_ENDED.format(jobs="t.job_key = $1 AND")}
 """
 _BUCKETS = f"""
     WITH reported AS (
-        SELECT t.trial_number, t.batch_size, t.cost, t.status, t.target_reached, t.end_time,
-               t.last_epoch,
+        SELECT t.trial_number, t.batch_size, t.cost, t.status, t.target_reached, t.end_time, t.last_epoch,
                t.end_reason, t.excluded, {{reason}} AS reason, (t.trial_number - $2) / $3 AS bucket
         {_TRIALS} {{launches}}
         WHERE t.job_key = $1 AND {_HAS_ENDED} AND {{counted}} AND t.cost IS NOT NULL
@@ -85,8 +84,7 @@ _BUCKETS = f"""
     )
     SELECT bucket AS place, batch_size, count(*) AS num_trials,
            sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
-           sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_failed,
-           min(cost) AS least_cost,
+           sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_failed, min(cost) AS least_cost,
            avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost,
            max(cost) AS most_cost, max(trial_number) AS newest_trial, max(end_time) AS last_end_time,
            avg(CAST(last_epoch AS double precision)) AS mean_epochs,

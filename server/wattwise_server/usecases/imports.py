@@ -19,7 +19,6 @@ from wattwise_server.domain import (
     MonitorKinds,
     Trial,
     TrialOrigin,
-    TrialStatus,
     UnknownEndReason,
     identifier_fault,
 )
@@ -96,7 +95,7 @@ class Importer:
 
     @retried
     async def import_trial(self, imported: ImportedTrial) -> tuple[Trial, bool]:
-        """Records a trial, or completes the one of its request; returns it, and whether it was created.
+        """Records a trial, or completes the one of its launch; returns it, and whether it was created.
 
         A new trial is judged without a cost bound, since nothing could have stopped it. A trial that the server
         dispatched is judged as if the measurements after its last one had been reported now.
@@ -262,13 +261,13 @@ def _measurements(
 
 
 def _may_gain(known: Trial, imported: ImportedTrial, measured: Sequence[Measurement]) -> bool:
-    """Whether an import changes the trial of its request; one that was decided or that its trainer ended has ended."""
+    """Whether an import changes the trial of its launch; one that was decided or that its trainer ended has ended."""
     if known.lost:
         return bool(measured) or imported.end_reason is not EndReason.LOST
     if known.resumable:
         # It went on from a checkpoint, without the server.
         return bool(measured)
-    return known.status is TrialStatus.RUNNING
+    return known.running
 
 
 def _judged(
