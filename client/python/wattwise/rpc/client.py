@@ -486,7 +486,7 @@ class Client:
         """A trial with its power profile.
 
         Args:
-            trial: the trial; a batch size of 0 is not checked.
+            trial: the trial, named by its launch, its number or both.
             timeout: seconds; None is the client's.
 
         Raises:
@@ -505,7 +505,7 @@ class Client:
         """Yields a trial's measurements by epoch, page by page.
 
         Args:
-            trial: the trial; a batch size of 0 is not checked.
+            trial: the trial, named by its launch, its number or both.
             newest_first: whether the newest epoch comes first.
             page_size: number of measurements per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
@@ -570,7 +570,7 @@ class Client:
         """Excludes a trial from the job's search, or includes it again; returns the trial and the job.
 
         Args:
-            trial: the trial; a batch size of 0 is not checked.
+            trial: the trial, named by its launch, its number or both.
             excluded: whether the search ignores the trial.
             timeout: seconds; None is the client's.
 
