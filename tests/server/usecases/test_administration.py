@@ -17,10 +17,12 @@ from wattwise.rpc.client import new_id
 from wattwise_server.config import Factors
 from wattwise_server.domain import ComputedUsage, ListedJob, Measurement
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.rpc import service
 from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import JobReaderService
 from wattwise_server.store.base import JobList, JobPlace, ListedTrial, Place, TrialList
+from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.job_spec import resolve
 from wattwise_server.usecases.report import LARGEST_COST, number_faults
 from wattwise_server.usecases.statistics import Statistics
@@ -68,6 +70,18 @@ def test_a_failing_default_is_not_in_use(grpc_stub: Stub, admin: PeopleStub) -> 
     assert in_use() == 16
     trainer.end(trainer.next(), v1.END_REASON_ERROR)
     assert in_use() == 8
+
+
+def test_oldest_jobs_come_first_by_default(grpc_stub: Stub, admin: PeopleStub) -> None:
+    """The order that a request may name is the one that it gets without naming any."""
+    for number in (2, 1, 3):
+        Trainer(grpc_stub, job_id_prefix="oldest", job_id=f"oldest-{number}")
+    requests = [
+        v1.ListJobsRequest(job_id_prefix="oldest-", order=order)
+        for order in (v1.JOB_ORDER_UNSPECIFIED, v1.JOB_ORDER_OLDEST)
+    ]
+    listed = [[row.job.spec.job_id for row in admin.ListJobs(request).jobs] for request in requests]
+    assert listed == [["oldest-2", "oldest-1", "oldest-3"]] * 2
 
 
 def test_only_failing_batch_sizes_stay_in_use(grpc_stub: Stub, admin: PeopleStub) -> None:
@@ -508,3 +522,26 @@ def test_largest_cost_is_still_valid(joules: float, faulty: bool) -> None:
     assert [name for name, _ in number_faults(spec, measured)] == ["energy_joules"] * faulty
     computed = Measurement(1, 1.0, 1.0, 0.1, BEGIN, ComputedUsage(1.0, joules, 100.0))
     assert [name for name, _ in number_faults(spec, computed)] == ["computed.energy_joules"] * faulty
+
+
+async def test_page_of_events_is_cut_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of events ends once it has the size of a page; the pages together have all of them, newest first."""
+    monkeypatch.setattr(service, "PAGE_BYTES", 300)
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    await site.optimizer.register(draft())
+    control = Control(site.store, lambda: site.now)
+    for number in range(120):
+        await control.set_paused("j", paused=number % 2 == 0)
+    reader = JobReaderService(
+        site.administration, Statistics(site.store, Factors()), StreamLimit(0), PageTokens(site.store.page_token_key)
+    )
+    request = v1.ListEventsRequest(job_id="j", page_size=1000)
+    first = await reader.ListEvents(request, cast("Any", None))
+    request.page_token = first.next_page_token
+    second = await reader.ListEvents(request, cast("Any", None))
+    assert (len(first.events), len(second.events), second.next_page_token) == (100, 21, "")
+    changes = {each.kind for each in (*first.events, *second.events[:-1])}
+    assert changes == {v1.EVENT_KIND_JOB_PAUSED, v1.EVENT_KIND_JOB_RESUMED}
+    assert second.events[-1].kind == v1.EVENT_KIND_JOB_REGISTERED
+    await site.close()
