@@ -678,7 +678,7 @@ class JobFigures(NamedTuple):
         num_running: Running trials.
         num_deliveries: Trials that reached the target.
         num_missed: Trials that were decided without that.
-        num_failed: Trials that failed.
+        num_undecided: Trials that ended without a decision.
         spent: What all trials took.
         saved: The estimate, of the jobs with a claim about a quantity.
         num_claims: Jobs with a claim about their cost.
@@ -695,7 +695,7 @@ class JobFigures(NamedTuple):
     num_running: int = 0
     num_deliveries: int = 0
     num_missed: int = 0
-    num_failed: int = 0
+    num_undecided: int = 0
     spent: Amount = Amount()
     saved: Quantities = Quantities()
     num_claims: int = 0
@@ -713,7 +713,7 @@ class JobFigures(NamedTuple):
             self.num_running + other.num_running,
             self.num_deliveries + other.num_deliveries,
             self.num_missed + other.num_missed,
-            self.num_failed + other.num_failed,
+            self.num_undecided + other.num_undecided,
             self.spent.plus(other.spent),
             self.saved.plus(other.saved),
             self.num_claims + other.num_claims,

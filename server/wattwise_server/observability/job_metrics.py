@@ -106,7 +106,7 @@ def _number(value: float | None, *labels: str) -> Samples:
 def _ended(figures: JobFigures) -> Samples:
     yield ("delivered",), figures.num_deliveries
     yield ("missed",), figures.num_missed
-    yield ("failed",), figures.num_failed
+    yield ("failed",), figures.num_undecided
 
 
 def _verdicts_of_all(figures: JobFigures) -> Samples:

@@ -41,7 +41,7 @@ GROUPS = f"""
     )
     SELECT job_key, batch_size, origin, own, delivered, doubtful, min(trial_number) AS first_trial,
            count(*) AS num_trials,
-           sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_failed,
+           sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_undecided,
            sum(cost) AS cost, sum(joules) AS joules, sum(seconds) AS seconds, sum(money) AS money,
            sum(last_epoch) AS epochs, min(last_epoch) AS least_epochs, max(last_epoch) AS most_epochs,
            max(end_time) AS newest, {_LOGS}
@@ -84,7 +84,8 @@ _BUCKETS = f"""
     )
     SELECT bucket AS place, batch_size, count(*) AS num_trials,
            sum(CASE WHEN target_reached THEN 1 ELSE 0 END) AS num_deliveries,
-           sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_failed, min(cost) AS least_cost,
+           sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_undecided,
+           min(cost) AS least_cost,
            avg(CASE WHEN nth IN ((total + 1) / 2, (total + 2) / 2) THEN cost END) AS median_cost,
            max(cost) AS most_cost, max(trial_number) AS newest_trial, max(end_time) AS last_end_time,
            avg(CAST(last_epoch AS double precision)) AS mean_epochs,
@@ -214,7 +215,7 @@ def read_group(row: Row) -> TrialGroup:
         doubtful=bool(row["doubtful"]),
         first_trial=row["first_trial"],
         num_trials=row["num_trials"],
-        num_failed=row["num_failed"],
+        num_undecided=row["num_undecided"],
         usage=Usage(row["seconds"], row["joules"], row["cost"]),
         money=row["money"],
         epochs=row["epochs"] or 0,

@@ -178,7 +178,7 @@ class TrialGroup(NamedTuple):
         running: Whether they are running; then the group has one trial, and only its number and usage are known.
         first_trial: The least of their numbers.
         num_trials: Their number.
-        num_failed: Those of them that failed.
+        num_undecided: Those of them that ended without a decision.
         usage: What they took together.
         money: What that cost.
         epochs: Their epochs together.
@@ -196,7 +196,7 @@ class TrialGroup(NamedTuple):
     running: bool = False
     first_trial: int = 0
     num_trials: int = 0
-    num_failed: int = 0
+    num_undecided: int = 0
     usage: Usage = Usage()
     money: float = 0.0
     epochs: int = 0
@@ -275,7 +275,7 @@ class Bucket(NamedTuple):
     batch_size: int
     num_trials: int
     num_deliveries: int
-    num_failed: int
+    num_undecided: int
     least_cost: float
     median_cost: float
     most_cost: float

@@ -74,7 +74,7 @@ class TrialStatistics(NamedTuple):
     num_running: int
     num_deliveries: int
     num_missed: int
-    num_failed: int
+    num_undecided: int
     spent: Amount
     mean_delivery: Amount | None
     logs: Moments
@@ -383,13 +383,13 @@ class Statistics:
         savings = self._savings(version, groups, ended.compared_from)
         own = [group for group in groups if group.own]
         decided = [group for group in own if not group.running and not group.delivered]
-        num_failed = sum(group.num_failed for group in decided)
+        num_undecided = sum(group.num_undecided for group in decided)
         return JobFigures(
             1,
             sum(group.num_trials for group in own if group.running),
             _num_deliveries(groups),
-            sum(group.num_trials for group in decided) - num_failed,
-            num_failed,
+            sum(group.num_trials for group in decided) - num_undecided,
+            num_undecided,
             self._spent(own, version.num_gpus),
             _claimed(savings, "saved"),
             int(savings.cost.saved is not None),
@@ -568,7 +568,7 @@ class Statistics:
         num_deliveries = sum(group.num_trials for group in delivered)
         num_trials = sum(group.num_trials for group in groups)
         num_running = sum(group.num_trials for group in groups if group.running)
-        num_failed = sum(group.num_failed for group in groups if not group.delivered)
+        num_undecided = sum(group.num_undecided for group in groups if not group.delivered)
         logs = Moments()
         for group in delivered:
             logs = logs.merge(group.logs.cost)
@@ -578,8 +578,8 @@ class Statistics:
             num_trials,
             num_running,
             num_deliveries,
-            num_trials - num_running - num_deliveries - num_failed,
-            num_failed,
+            num_trials - num_running - num_deliveries - num_undecided,
+            num_undecided,
             self._priced(_usage(groups), num_gpus),
             self._priced(_usage(delivered).times(1 / num_deliveries), num_gpus) if num_deliveries else None,
             logs,

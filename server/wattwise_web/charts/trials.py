@@ -126,7 +126,7 @@ def highest_cost(figures: Figures) -> float:
 
 def _mark(bucket: v1.TrialBucket, words: dict[str, int], *, single: bool, explained: bool) -> Spec:
     """A mark, in few letters: where it is, its batch size and kind, when and how it ended, and whether it counts."""
-    failed = bucket.num_trials > 0 and bucket.num_failed == bucket.num_trials
+    failed = bucket.num_trials > 0 and bucket.num_undecided == bucket.num_trials
     value: Spec = {
         "x": bucket.first_trial if single else (bucket.first_trial + bucket.last_trial) / 2,
         "y": rounded(bucket.median_cost),
@@ -150,7 +150,7 @@ def _mark(bucket: v1.TrialBucket, words: dict[str, int], *, single: bool, explai
 
 def _result(bucket: v1.TrialBucket, *, single: bool) -> str:
     if single:
-        reached, decided = bucket.num_deliveries > 0, not bucket.num_failed
+        reached, decided = bucket.num_deliveries > 0, not bucket.num_undecided
         word = trial_result(end_reason(bucket.end_reason), reached=reached, decided=decided)
     else:
         word = f"{bucket.num_deliveries} of {bucket.num_trials} delivered"

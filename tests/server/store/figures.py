@@ -140,7 +140,7 @@ class FigureTests:
             groups = (await store.trial_groups([key], Prices(joule=0.5, gpu_second=0.375), {}))[key]
             assert len(groups) == 2
             delivered = only(groups, batch_size=8, delivered=True)
-            assert (delivered.num_trials, delivered.num_failed, delivered.own) == (2, 0, True)
+            assert (delivered.num_trials, delivered.num_undecided, delivered.own) == (2, 0, True)
             assert delivered.usage == Usage(120.0, 600.0, 300.0)
             assert delivered.money == 0.5 * 600.0 + 2 * 0.375 * 120.0
             assert (delivered.epochs, delivered.least_epochs, delivered.most_epochs) == (8, 4, 4)
@@ -151,7 +151,7 @@ class FigureTests:
             assert logs.deviation == pytest.approx(2 * (math.log(2) / 2) ** 2)
             assert delivered.logs.time.deviation == 0.0
             others = only(groups, batch_size=16)
-            assert (others.num_trials, others.num_failed, others.delivered) == (2, 1, False)
+            assert (others.num_trials, others.num_undecided, others.delivered) == (2, 1, False)
             assert (others.usage.cost, others.logs.cost.count) == (300.0, 0)
             (version,) = await store.job_versions()
             assert version.excluded == (4,)

@@ -311,7 +311,7 @@ class _Models(NamedTuple):
     num_trials: int
     num_deliveries: int
     num_missed: int
-    num_failed: int
+    num_undecided: int
     mean: v1.Usage | None
 
 
@@ -323,7 +323,7 @@ def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -
         numbers("trials", lambda row: row.num_trials, priority=6),
         numbers("deliveries", lambda row: row.num_deliveries, priority=3),
         numbers("missed", lambda row: row.num_missed, priority=7),
-        numbers("failed", lambda row: row.num_failed, priority=8),
+        numbers("failed", lambda row: row.num_undecided, priority=8),
         numbers(f"mean cost{mark}", lambda row: row.mean and row.mean.cost, joules, priority=1),
         numbers(f"mean energy{mark}", lambda row: row.mean and (row.mean.energy_joules or None), joules, priority=4),
         numbers("mean time", lambda row: row.mean and row.mean.time_seconds, duration, priority=2),
@@ -352,7 +352,7 @@ def _models_of(groups: Sequence[v1.TrialStatistics]) -> _Models:
         sum(each.num_trials for each in groups),
         sum(each.num_deliveries for each in groups),
         sum(each.num_missed for each in groups),
-        sum(each.num_failed for each in groups),
+        sum(each.num_undecided for each in groups),
         _mean(groups),
     )
 

@@ -199,7 +199,7 @@ class TrialStatistics(_message.Message):
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
     NUM_MISSED_FIELD_NUMBER: _builtins.int
-    NUM_FAILED_FIELD_NUMBER: _builtins.int
+    NUM_UNDECIDED_FIELD_NUMBER: _builtins.int
     SPENT_FIELD_NUMBER: _builtins.int
     MEAN_DELIVERY_FIELD_NUMBER: _builtins.int
     LOG_COST_DEVIATION_FIELD_NUMBER: _builtins.int
@@ -218,8 +218,8 @@ class TrialStatistics(_message.Message):
     """Number of those that delivered a model: they have ended, and their metric reached the target at any cost."""
     num_missed: _builtins.int
     """Number of those that were decided without that."""
-    num_failed: _builtins.int
-    """Number of those that crashed, were lost, ran out of memory, were preempted or completed without a decision."""
+    num_undecided: _builtins.int
+    """Number of those that ended without a decision: TRIAL_STATUS_INTERRUPTED and TRIAL_STATUS_FAILED."""
     log_cost_deviation: _builtins.float
     """Population standard deviation of the natural logarithm of what a delivery cost. Unset: there are fewer than two
     deliveries. 0: they cost the same.
@@ -247,7 +247,7 @@ class TrialStatistics(_message.Message):
         num_running: _builtins.int = ...,
         num_deliveries: _builtins.int = ...,
         num_missed: _builtins.int = ...,
-        num_failed: _builtins.int = ...,
+        num_undecided: _builtins.int = ...,
         spent: Global___Usage | None = ...,
         mean_delivery: Global___Usage | None = ...,
         log_cost_deviation: _builtins.float | None = ...,
@@ -257,7 +257,7 @@ class TrialStatistics(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "num_trials", b"num_trials", "origin", b"origin", "spent", b"spent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_missed", b"num_missed", "num_running", b"num_running", "num_trials", b"num_trials", "num_undecided", b"num_undecided", "origin", b"origin", "spent", b"spent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__least_epochs: _TypeAlias = _typing.Literal["least_epochs"]  # noqa: Y015
     _WhichOneofArgType__least_epochs: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs"]  # noqa: Y015
@@ -541,7 +541,7 @@ class TrialBucket(_message.Message):
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     NUM_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
-    NUM_FAILED_FIELD_NUMBER: _builtins.int
+    NUM_UNDECIDED_FIELD_NUMBER: _builtins.int
     LEAST_COST_FIELD_NUMBER: _builtins.int
     MEDIAN_COST_FIELD_NUMBER: _builtins.int
     MOST_COST_FIELD_NUMBER: _builtins.int
@@ -561,8 +561,8 @@ class TrialBucket(_message.Message):
     """Number of them that have ended after a report. At least 1."""
     num_deliveries: _builtins.int
     """Number of them that delivered a model."""
-    num_failed: _builtins.int
-    """Number of them that failed."""
+    num_undecided: _builtins.int
+    """Number of them that ended without a decision, as in TrialStatistics."""
     least_cost: _builtins.float
     """The lowest cost among them, in joules. Always set."""
     median_cost: _builtins.float
@@ -591,7 +591,7 @@ class TrialBucket(_message.Message):
         batch_size: _builtins.int = ...,
         num_trials: _builtins.int = ...,
         num_deliveries: _builtins.int = ...,
-        num_failed: _builtins.int = ...,
+        num_undecided: _builtins.int = ...,
         least_cost: _builtins.float = ...,
         median_cost: _builtins.float = ...,
         most_cost: _builtins.float = ...,
@@ -604,7 +604,7 @@ class TrialBucket(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_end_time", b"last_end_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "end_reason", b"end_reason", "excluded", b"excluded", "first_trial", b"first_trial", "last_end_time", b"last_end_time", "last_trial", b"last_trial", "least_cost", b"least_cost", "mean_epochs", b"mean_epochs", "median_cost", b"median_cost", "most_cost", b"most_cost", "newest_trial", b"newest_trial", "num_deliveries", b"num_deliveries", "num_failed", b"num_failed", "num_trials", b"num_trials", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "end_reason", b"end_reason", "excluded", b"excluded", "first_trial", b"first_trial", "last_end_time", b"last_end_time", "last_trial", b"last_trial", "least_cost", b"least_cost", "mean_epochs", b"mean_epochs", "median_cost", b"median_cost", "most_cost", b"most_cost", "newest_trial", b"newest_trial", "num_deliveries", b"num_deliveries", "num_trials", b"num_trials", "num_undecided", b"num_undecided", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

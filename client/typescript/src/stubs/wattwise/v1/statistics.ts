@@ -166,8 +166,8 @@ export interface TrialStatistics {
   numDeliveries: number;
   /** Number of those that were decided without that. */
   numMissed: number;
-  /** Number of those that crashed, were lost, ran out of memory, were preempted or completed without a decision. */
-  numFailed: number;
+  /** Number of those that ended without a decision: TRIAL_STATUS_INTERRUPTED and TRIAL_STATUS_FAILED. */
+  numUndecided: number;
   /** What all of them took. */
   spent:
     | Usage
@@ -347,8 +347,8 @@ export interface TrialBucket {
   numTrials: number;
   /** Number of them that delivered a model. */
   numDeliveries: number;
-  /** Number of them that failed. */
-  numFailed: number;
+  /** Number of them that ended without a decision, as in TrialStatistics. */
+  numUndecided: number;
   /** The lowest cost among them, in joules. Always set. */
   leastCost: number;
   /** The median of their costs, in joules. Always set. */
@@ -723,7 +723,7 @@ function createBaseTrialStatistics(): TrialStatistics {
     numRunning: 0,
     numDeliveries: 0,
     numMissed: 0,
-    numFailed: 0,
+    numUndecided: 0,
     spent: undefined,
     meanDelivery: undefined,
     logCostDeviation: undefined,
@@ -753,8 +753,8 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     if (message.numMissed !== 0) {
       writer.uint32(48).int32(message.numMissed);
     }
-    if (message.numFailed !== 0) {
-      writer.uint32(56).int32(message.numFailed);
+    if (message.numUndecided !== 0) {
+      writer.uint32(56).int32(message.numUndecided);
     }
     if (message.spent !== undefined) {
       Usage.encode(message.spent, writer.uint32(66).fork()).join();
@@ -843,7 +843,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.numFailed = reader.int32();
+            message.numUndecided = reader.int32();
             continue;
           }
           case 8: {
@@ -917,7 +917,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     message.numRunning = object.numRunning ?? 0;
     message.numDeliveries = object.numDeliveries ?? 0;
     message.numMissed = object.numMissed ?? 0;
-    message.numFailed = object.numFailed ?? 0;
+    message.numUndecided = object.numUndecided ?? 0;
     message.spent = (object.spent !== undefined && object.spent !== null) ? Usage.fromPartial(object.spent) : undefined;
     message.meanDelivery = (object.meanDelivery !== undefined && object.meanDelivery !== null)
       ? Usage.fromPartial(object.meanDelivery)
@@ -1471,7 +1471,7 @@ function createBaseTrialBucket(): TrialBucket {
     batchSize: 0,
     numTrials: 0,
     numDeliveries: 0,
-    numFailed: 0,
+    numUndecided: 0,
     leastCost: 0,
     medianCost: 0,
     mostCost: 0,
@@ -1501,8 +1501,8 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     if (message.numDeliveries !== 0) {
       writer.uint32(40).int32(message.numDeliveries);
     }
-    if (message.numFailed !== 0) {
-      writer.uint32(48).int32(message.numFailed);
+    if (message.numUndecided !== 0) {
+      writer.uint32(48).int32(message.numUndecided);
     }
     if (message.leastCost !== 0) {
       writer.uint32(57).double(message.leastCost);
@@ -1592,7 +1592,7 @@ export const TrialBucket: MessageFns<TrialBucket> = {
               break;
             }
 
-            message.numFailed = reader.int32();
+            message.numUndecided = reader.int32();
             continue;
           }
           case 7: {
@@ -1689,7 +1689,7 @@ export const TrialBucket: MessageFns<TrialBucket> = {
     message.batchSize = object.batchSize ?? 0;
     message.numTrials = object.numTrials ?? 0;
     message.numDeliveries = object.numDeliveries ?? 0;
-    message.numFailed = object.numFailed ?? 0;
+    message.numUndecided = object.numUndecided ?? 0;
     message.leastCost = object.leastCost ?? 0;
     message.medianCost = object.medianCost ?? 0;
     message.mostCost = object.mostCost ?? 0;
