@@ -127,7 +127,7 @@ def _trials() -> Iterable[Behaviour]:
     for seconds in (-(2**62), 2**62):
         yield changed(f"a start at {seconds} s", method, setting("trial.start_time", seconds=seconds, nanos=-(2**31)))
     yield changed("a trial without id", method, lambda answer: answer.trial.ClearField("id"))
-    yield changed("escapes in the reason", method, lambda answer: setattr(answer, "reason", ESCAPES))
+    yield changed("escapes in the reason", method, setting("trial", reason=ESCAPES))
 
 
 def _jobs() -> Iterable[Behaviour]:

@@ -24,7 +24,7 @@ with open(folder + "/result.json", "w") as file:
 def test_texts_of_the_server_reach_a_command_without_controls(runs: Runs, server: LiveServer) -> None:
     """The server's reason is a variable of one line that a shell would not evaluate; no terminal gets its controls."""
     text = f"\0$(touch pwned); {ESCAPES} {'x' * 3_000_000}"
-    behaviour = changed("a reason of 3 MB", "GetNextBatchSize", lambda answer: setattr(answer, "reason", text))
+    behaviour = changed("a reason of 3 MB", "GetNextBatchSize", setting("trial", reason=text))
     with HostileServer(behaviour, server.address) as hostile:
         job = write_job(runs.folder, [PYTHON, "-c", WRITE, "{batch_size}"], run={"recurrences": 1})
         done = runs.run(job, "--server", hostile.address)
