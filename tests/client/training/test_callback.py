@@ -341,7 +341,7 @@ def test_new_optimizer_of_the_job_ends_the_older_trial(grpc_addr: str, caplog: p
     newer = BatchSizeOptimizer(grpc_addr, job, monitor=monitor)
     assert not older.training_finished
     newer.get_batch_size()
-    assert (older.training_finished, list(loop), monitor.open) == (True, [], set())
+    assert (older.training_finished, list(loop), monitor.open) == (True, [], {})
     for _ in newer.epochs():
         newer.on_evaluate(0.95)
     with Client(grpc_addr) as client:
