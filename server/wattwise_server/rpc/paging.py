@@ -9,6 +9,7 @@ import hashlib
 import hmac
 from typing import TypeAlias
 
+from google.protobuf.message import Message
 from wattwise import v1
 
 from wattwise_server.domain import MAX_ID_LENGTH
@@ -30,18 +31,36 @@ LARGEST_PAGE = 1000
 USUAL_MEASUREMENTS, MOST_MEASUREMENTS = 1_000, 10_000
 """On a page."""
 PAGE_BYTES = 2 * 1024 * 1024
-"""A page ends at this size; with the jobs that were read last it stays below the 4 MiB that clients accept."""
+"""The size of a page or of a message of a watch. With one more item it stays below the 4 MiB that clients accept."""
 _CODE_BYTES, _NUMBER_BYTES = 16, 8
 _MOST_BYTES = 4 * MAX_ID_LENGTH
 """The size of a place that holds the longest id."""
 
+_ITEM_BYTES = 5
+"""The tag and the length of an item that is smaller than a page."""
+
 JOBS_AT_A_TIME = 100
 """So many that other calls need not wait long."""
 TRIALS_AT_A_TIME = 100
-"""A trial whose ids and monitors have the longest names takes 10 kB."""
+"""Trials whose ids, labels and monitors have the longest names take a few MB."""
 EVENTS_AT_A_TIME = 100
 """An event with the longest ids takes a few kB."""
 MEASUREMENTS_AT_A_TIME = 1_000
+
+
+class PageSpace:
+    """The space in one page, or in one message of a watch."""
+
+    def __init__(self) -> None:
+        self._num_bytes = 0
+
+    def takes(self, item: Message) -> bool:
+        """Whether another item fits; the first one always does. If so, it counts from now on."""
+        num_bytes = self._num_bytes + item.ByteSize() + _ITEM_BYTES
+        if self._num_bytes and num_bytes > PAGE_BYTES:
+            return False
+        self._num_bytes = num_bytes
+        return True
 
 
 def page_size(requested: int, usual: int = USUAL_PAGE, largest: int = LARGEST_PAGE) -> int:

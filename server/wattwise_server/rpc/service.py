@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
 from importlib.metadata import version
+from itertools import takewhile
 
 from wattwise import v1
 
@@ -23,6 +24,7 @@ from wattwise_server.rpc.paging import (
     PAGE_BYTES,
     TRIALS_AT_A_TIME,
     USUAL_MEASUREMENTS,
+    PageSpace,
     PageTokens,
     page_size,
 )
@@ -138,11 +140,13 @@ class JobReaderService(v1.JobReaderServicer):
         after = self._tokens.job_place(request)
         if request.with_total_size:
             page.total_size = await self._administration.count_jobs(wanted)
-        found = await self._administration.jobs(wanted, after, size + 1)
-        while len(page.jobs) < min(size, len(found)) and page.ByteSize() < PAGE_BYTES:
-            listed = found[len(page.jobs) : min(size, len(page.jobs) + JOBS_AT_A_TIME)]
+        found, space = await self._administration.jobs(wanted, after, size + 1), PageSpace()
+        for begin in range(0, min(size, len(found)), JOBS_AT_A_TIME):
+            listed = found[begin : min(size, begin + JOBS_AT_A_TIME)]
             summaries = await self._statistics.summaries(listed) if wanted.with_activity else [None] * len(listed)
-            page.jobs.extend(map(convert.listed_job, listed, summaries))
+            page.jobs.extend(takewhile(space.takes, map(convert.listed_job, listed, summaries)))
+            if len(page.jobs) < begin + len(listed):
+                break
             # Others go on meanwhile.
             await asyncio.sleep(0)
         if len(page.jobs) < len(found):
@@ -153,13 +157,19 @@ class JobReaderService(v1.JobReaderServicer):
         """A page of trials."""
         size, wanted = page_size(request.page_size), convert.trial_list(request)
         after = self._tokens.place(request) or convert.first_place(request)
-        page = v1.ListTrialsResponse()
+        page, space = v1.ListTrialsResponse(), PageSpace()
         if request.with_total_size:
             page.total_size = await self._administration.count_trials(wanted)
-        while len(page.trials) < size and page.ByteSize() < PAGE_BYTES:
+        while len(page.trials) < size:
             asked = min(size - len(page.trials), TRIALS_AT_A_TIME)
             found = await self._administration.trials(wanted, after, asked)
-            page.trials.extend(map(convert.shown_trial, found.trials))
+            for each in found.trials:
+                trial = convert.shown_trial(each.shown)
+                if not space.takes(trial):
+                    page.next_page_token = self._tokens.token(request, after)
+                    return page
+                page.trials.append(trial)
+                after = each.place
             after = found.end
             if not after:
                 return page
@@ -198,14 +208,17 @@ class JobReaderService(v1.JobReaderServicer):
     async def ListEvents(self, request: v1.ListEventsRequest, context: Context) -> v1.ListEventsResponse:
         """A page of events."""
         size, after, wanted = page_size(request.page_size), self._tokens.place(request), convert.history_list(request)
-        page = v1.ListEventsResponse()
-        while len(page.events) < size and page.ByteSize() < PAGE_BYTES:
+        page, space, full = v1.ListEventsResponse(), PageSpace(), False
+        while len(page.events) < size and not full:
             asked = min(size - len(page.events), EVENTS_AT_A_TIME)
             found = await self._administration.history(wanted, after, asked + 1)
-            page.events.extend(convert.event(each.entry) for each in found[:asked])
-            if len(found) <= asked:
+            taken = list(takewhile(space.takes, (convert.event(each.entry) for each in found[:asked])))
+            page.events.extend(taken)
+            if len(taken) == len(found):
                 return page
-            after = found[asked - 1].place
+            if taken:
+                after = found[len(taken) - 1].place
+            full = len(taken) < asked
         page.next_page_token = self._tokens.token(request, after)
         return page
 
@@ -226,14 +239,14 @@ class JobReaderService(v1.JobReaderServicer):
         with self._streams.opened(), self._pace.opened() as pause:
             async with aclosing(self._administration.watch_trials(request.job_id)) as changes:
                 async for trials in changes:
-                    response = v1.WatchTrialsResponse()
-                    for trial in trials:
-                        response.trials.append(convert.shown_trial(trial))
-                        if len(response.trials) % TRIALS_AT_A_TIME == 0 and response.ByteSize() > PAGE_BYTES:
+                    response, space = v1.WatchTrialsResponse(), PageSpace()
+                    for trial in map(convert.shown_trial, trials):
+                        if not space.takes(trial):
                             yield response
-                            response = v1.WatchTrialsResponse()
-                    if response.trials or not trials:
-                        yield response
+                            response, space = v1.WatchTrialsResponse(), PageSpace()
+                            space.takes(trial)
+                        response.trials.append(trial)
+                    yield response
                     await pause()
 
     async def WatchJobs(
@@ -266,14 +279,13 @@ class JobReaderService(v1.JobReaderServicer):
             Division(*division) if division else None,
             with_excluded=request.with_excluded,
         )
-        page, num_bytes = v1.ListTrialBucketsResponse(), 0
+        page, space = v1.ListTrialBucketsResponse(), PageSpace()
         wanted = [each for each in course.ranges if each.place > after]
         for count, each in enumerate(wanted):
-            if count == size or num_bytes >= PAGE_BYTES:
+            found = convert.trial_range(each)
+            if count == size or not space.takes(found):
                 page.next_page_token = self._tokens.token(request, (*course.division, wanted[count - 1].place))
                 break
-            found = convert.trial_range(each)
-            num_bytes += found.ByteSize()
             page.MergeFrom(found)
         return page
 
@@ -283,13 +295,14 @@ class JobReaderService(v1.JobReaderServicer):
         """A page of power profiles."""
         size, after = page_size(request.page_size), next(iter(self._tokens.place(request)), 0)
         spec, profiles = await self._statistics.profiles(request.job_id)
-        page = v1.ListPowerProfilesResponse()
+        page, space = v1.ListPowerProfilesResponse(), PageSpace()
         wanted = [each for each in profiles if each.batch_size > after]
         for count, (number, batch_size, samples) in enumerate(wanted):
-            if count == size or page.ByteSize() >= PAGE_BYTES:
+            profile = convert.power_profile(spec, number, batch_size, samples)
+            if count == size or not space.takes(profile):
                 page.next_page_token = self._tokens.token(request, (wanted[count - 1].batch_size,))
                 break
-            page.power_profiles.append(convert.power_profile(spec, number, batch_size, samples))
+            page.power_profiles.append(profile)
         return page
 
     async def GetTotals(self, request: v1.GetTotalsRequest, context: Context) -> v1.GetTotalsResponse:

@@ -46,6 +46,13 @@ class ShownTrial(NamedTuple):
     recurrence: int | None = None
 
 
+class PagedTrial(NamedTuple):
+    """A trial of a page, and the place behind which a page that ends with it ends."""
+
+    shown: ShownTrial
+    place: Place
+
+
 class TrialPage(NamedTuple):
     """A page of trials.
 
@@ -54,7 +61,7 @@ class TrialPage(NamedTuple):
         end: The place behind which the next page begins; empty if this is the last one.
     """
 
-    trials: Sequence[ShownTrial]
+    trials: Sequence[PagedTrial]
     end: Place
 
 
@@ -134,14 +141,15 @@ class Administration:
         listed = found[:limit]
         recurrences = await self._recurrences(wanted.job_id, [each.trial for each in listed])
         shown = []
-        for _, trial in listed:
+        for place, trial in listed:
             if trial.job_id not in jobs:
                 try:
                     jobs[trial.job_id] = await self.job(trial.job_id)
                 except JobNotFoundError:
                     # It was deleted since the list was read.
                     continue
-            shown.append(shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number)))
+            known = shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number))
+            shown.append(PagedTrial(known, place))
         return TrialPage(shown, listed[-1].place if len(found) > limit else ())
 
     async def count_trials(self, wanted: TrialList) -> int:

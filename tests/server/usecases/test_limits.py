@@ -393,6 +393,34 @@ def test_long_trials_are_split_into_pages_that_fit(server: LiveServer) -> None:
     assert max(sizes_of_pages) < MESSAGE_BYTES < sum(sizes_of_pages)
 
 
+def test_trials_with_the_longest_labels_fit_into_messages(server: LiveServer) -> None:
+    """A page of 200 trials with the most and longest labels and kinds, and each message of a watch, is below 4 MiB."""
+    job_id = "\U0001f680" * 200
+    server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix=job_id[:1])))
+    labels = {f"{key:02}" + "k" * 61: "\U0001f680" * 200 for key in range(16)}
+    for number in range(200):
+        launch_id = "\U0001f680" * 190 + str(number)
+        request = v1.GetNextBatchSizeRequest(job_id=job_id, launch_id=launch_id, labels=labels)
+        trial = server.trainer.GetNextBatchSize(request).trial
+        monitor = v1.Monitor(quality=v1.ENERGY_QUALITY_MEASURED)
+        monitor.kinds.extend(chr(0x20000 + 8 * bool(number) + kind) * 50 for kind in range(8))
+        server.trainer.ReportResult(v1.ReportResultRequest(result=result(trial, 1.0, 0.1, monitor=monitor)))
+    seen: list[int] = []
+    listed = v1.ListTrialsRequest(job_id=job_id, page_size=1000)
+    while not seen or listed.page_token:
+        page = server.admin.ListTrials(listed)
+        seen += [trial.id.trial_number for trial in page.trials]
+        listed.page_token = page.next_page_token
+        assert page.ByteSize() < PAGE_BYTES + 1000
+    assert seen == list(range(1, 201))
+    watched: list[int] = []
+    answers = server.admin.WatchTrials(v1.WatchTrialsRequest(job_id=job_id))
+    while len(watched) < 200:
+        watched += [trial.id.trial_number for trial in next(answers).trials]
+    answers.cancel()
+    assert watched == seen
+
+
 def multiply(database: Path, number: int) -> None:
     """Makes `number` copies of the only job, with long warnings."""
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:

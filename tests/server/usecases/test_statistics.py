@@ -14,7 +14,7 @@ from wattwise import v1
 from wattwise.rpc.client import Client, new_id
 from wattwise_server.config import Factors
 from wattwise_server.domain import PowerSample
-from wattwise_server.rpc import service
+from wattwise_server.rpc import paging, service
 from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.store.base import HistoryList
@@ -366,7 +366,7 @@ def test_pages_of_buckets_go_on_with_their_ranges(priced: LiveServer) -> None:
 
 async def test_page_of_buckets_or_profiles_is_cut_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page ends with the range or profile that reaches the size of a page; the pages together have all of them."""
-    monkeypatch.setattr(service, "PAGE_BYTES", 300)
+    monkeypatch.setattr(paging, "PAGE_BYTES", 300)
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft())
