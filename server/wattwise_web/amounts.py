@@ -161,8 +161,7 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     """How a trial ended, in a few words."""
     if trial.status == v1.TRIAL_STATUS_RUNNING:
         return Badge("running", "run")
-    decided = trial.status == v1.TRIAL_STATUS_DECIDED
-    word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, decided=decided)
+    word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, status=trial.status)
     kind = "good" if trial.target_reached else "bad" if trial.status in UNDECIDED else "miss"
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
 

@@ -150,8 +150,8 @@ def _mark(bucket: v1.TrialBucket, words: dict[str, int], *, single: bool, explai
 
 def _result(bucket: v1.TrialBucket, *, single: bool) -> str:
     if single:
-        reached, decided = bucket.num_deliveries > 0, not bucket.num_undecided
-        word = trial_result(end_reason(bucket.end_reason), reached=reached, decided=decided)
+        status = v1.TRIAL_STATUS_FAILED if bucket.num_undecided else v1.TRIAL_STATUS_DECIDED
+        word = trial_result(end_reason(bucket.end_reason), reached=bucket.num_deliveries > 0, status=status)
     else:
         word = f"{bucket.num_deliveries} of {bucket.num_trials} delivered"
     return f"{word}, excluded" if bucket.excluded else word

@@ -29,6 +29,7 @@ _VARIABLES = (
     "ROCM_HOME",
     "ROCM_PATH",
     "ROCR_VISIBLE_DEVICES",
+    "WATTWISE_SPOOL",
 )
 
 
@@ -76,7 +77,7 @@ class Runner:
         self._origin = origin
 
     def __call__(self, case: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns or raises what `case` does there, with the GPU variables of this process."""
+        """Returns or raises what `case` does there, with the variables of this process that the cases read."""
         variables = {name: os.environ.get(name) for name in _VARIABLES}
         return self._origin.submit(_run_in_fork, variables, case, args, kwargs).result()
 

@@ -66,9 +66,7 @@ def add_id(parser: argparse.ArgumentParser) -> None:
 def add_jobs(parser: argparse.ArgumentParser) -> None:
     """Declares which jobs an action is about: one, those with a prefix, or all."""
     jobs = parser.add_mutually_exclusive_group()
-    jobs.add_argument(
-        "job_id", metavar="ID", nargs="?", type=_job_id, help="show this job alone, in detail; without ID, all jobs"
-    )
+    jobs.add_argument("job_id", metavar="ID", nargs="?", type=_job_id, help="this job alone; without ID, all jobs")
     jobs.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
 
 

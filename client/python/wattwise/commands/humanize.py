@@ -131,23 +131,27 @@ def end_reason(value: v1.EndReason.ValueType) -> str:
 
 
 _MISSES = (v1.END_REASON_COST_BOUND, v1.END_REASON_MAX_EPOCHS, v1.END_REASON_STOPPED_EARLY)
+_INTERRUPTIONS = (v1.END_REASON_PREEMPTED, v1.END_REASON_LOST)
 
 
 _REASONS = frozenset(map(end_reason, v1.EndReason.values()))
 
 
-def trial_result(reason: str, *, reached: bool, decided: bool = False) -> str:
-    """How a trial ended in a few words: "reached", "missed: cost bound", "failed: out of memory".
+def trial_result(reason: str, *, reached: bool, status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED) -> str:
+    """How a trial ended in a few words: "reached", "missed: cost bound", "interrupted: lost", "failed: out of memory".
 
     Args:
         reason: its end reason, as `end_reason` names it.
         reached: whether its metric reached the target, at any cost.
-        decided: whether a decision ended it, for reasons that are newer than this client.
+        status: its status, by which it ended if the reason is newer than this client.
     """
     if reached:
         return "reached: over budget" if reason == end_reason(v1.END_REASON_COST_BOUND) else "reached"
-    if reason in map(end_reason, _MISSES) or (decided and reason not in _REASONS):
+    by_status = v1.TRIAL_STATUS_UNSPECIFIED if reason in _REASONS else status
+    if reason in map(end_reason, _MISSES) or by_status == v1.TRIAL_STATUS_DECIDED:
         return f"missed: {reason}"
+    if reason in map(end_reason, _INTERRUPTIONS) or by_status == v1.TRIAL_STATUS_INTERRUPTED:
+        return f"interrupted: {reason}"
     return "failed: no decision" if reason == end_reason(v1.END_REASON_COMPLETED) else f"failed: {reason}"
 
 

@@ -220,8 +220,7 @@ def result(row: JobTrial) -> str:
     """How a trial ended, its target and whether it counts, such as "missed: cost bound, excluded"."""
     trial, text = row.trial, "running"
     if trial.status != v1.TRIAL_STATUS_RUNNING:
-        decided = trial.status == v1.TRIAL_STATUS_DECIDED
-        text = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, decided=decided)
+        text = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, status=trial.status)
     return _with_uncounted(text, row)
 
 

@@ -194,8 +194,8 @@ class _Reader:
             self._fault(
                 rows[0].line,
                 "epoch",
-                "is empty; fill in epoch, time_seconds, energy_joules and metric, or say in end_reason why the trial "
-                "has none: error, out_of_memory, preempted or lost",
+                "is empty; fill in epoch, time_seconds, metric and, if it was measured, energy_joules, or say in "
+                "end_reason why the trial has none: error, out_of_memory, preempted or lost",
             )
         known = [(row, measurement) for row, measurement in measured if measurement is not None]
         known.sort(key=lambda pair: pair[1].epoch)
