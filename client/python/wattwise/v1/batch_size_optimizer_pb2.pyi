@@ -441,7 +441,7 @@ class ImportTrialRequest(_message.Message):
     END_REASON_ERROR, with a warning. END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
     """
     validate_only: _builtins.bool
-    """True: nothing is changed, and the answer is the one that the import would get now, as `wattwise import --dry-run` shows
+    """True: nothing is changed, and the answer is the one that the import would get now, as `wattwise jobs import --dry-run` shows
     it; to find a launch's trial, use LookupTrial. False: the trial is imported.
     """
     @_builtins.property

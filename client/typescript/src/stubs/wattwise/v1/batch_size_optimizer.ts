@@ -245,7 +245,7 @@ export interface ImportTrialRequest {
     | Monitor
     | undefined;
   /**
-   * True: nothing is changed, and the answer is the one that the import would get now, as `wattwise import --dry-run` shows
+   * True: nothing is changed, and the answer is the one that the import would get now, as `wattwise jobs import --dry-run` shows
    * it; to find a launch's trial, use LookupTrial. False: the trial is imported.
    */
   validateOnly: boolean;
