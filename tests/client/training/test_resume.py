@@ -65,13 +65,15 @@ def test_state_is_plain(grpc_addr: str) -> None:
     assert (state["job_id"], state["launch_id"]) == (bso.trial.id.job_id, bso.trial.id.launch_id)
 
 
-def test_preempted_trial_continues(grpc_addr: str) -> None:
+def test_preempted_trial_continues(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
     """The restarted training gets the same trial; epochs, time and energy continue from the checkpoint."""
     first, state = preempted(grpc_addr)
     job_id = first.trial.id.job_id
-    second = resumed(grpc_addr, state, job_id=job_id)
-    assert second.trial.id == first.trial.id
-    assert "epoch 2" in second.trial.reason
+    caplog.clear()
+    with caplog.at_level("INFO", logger="wattwise"):
+        second = resumed(grpc_addr, state, job_id=job_id)
+    assert (second.trial.id, second.trial.reason) == (first.trial.id, first.trial.reason)
+    assert [line for line in caplog.messages if "continues after epoch 2" in line]
     assert second.trial.id.launch_id == first.trial.id.launch_id
     assert trial_of(grpc_addr, second).status == v1.TRIAL_STATUS_RUNNING
     seen = []

@@ -680,9 +680,10 @@ class BatchSizeOptimizer:
         # Otherwise the driver, a warning, or the process that handed the trial over says so.
         if self._launch.repeatable and not (started.info.fallback or self._handed_over):
             shared = f" over {ranks} ranks" if ranks > 1 else ""
+            after = f", continues after epoch {started.progress.epoch}" if started.progress.epoch else ""
             announce(
-                "trial %d of job %r has batch size %d%s: %s",
-                *(trial.trial_number, trial.job_id, started.info.batch_size, shared, started.info.reason),
+                "trial %d of job %r has batch size %d%s%s: %s",
+                *(trial.trial_number, trial.job_id, started.info.batch_size, shared, after, started.info.reason),
             )
         return started
 
