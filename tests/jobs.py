@@ -147,7 +147,9 @@ def power_setting(watts: float) -> v1.PowerSetting:
     return v1.PowerSetting(limit_watts_per_gpu=watts)
 
 
-def power_sample(watts: float = 250.0, energy: float = 100.0, time: float = 1.0, steps: int = 10) -> v1.PowerSample:
+def power_sample(
+    watts: float = 250.0, energy: float | None = 100.0, time: float = 1.0, steps: int = 10
+) -> v1.PowerSample:
     """A sample of ten steps at a power limit; a step costs a tenth of the energy when eta is 1."""
     return v1.PowerSample(power_setting=power_setting(watts), time_seconds=time, energy_joules=energy, steps=steps)
 

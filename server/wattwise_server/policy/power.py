@@ -21,5 +21,14 @@ def cost_per_step(spec: JobSpec, sample: PowerSample) -> float:
 
 
 def cheapest(spec: JobSpec, samples: Iterable[PowerSample]) -> PowerSample:
-    """The sample with the cheapest step; among equals the lowest limit. There is at least one sample."""
-    return min(samples, key=lambda sample: (cost_per_step(spec, sample), sample.limit_watts_per_gpu))
+    """The sample with the cheapest step; among equals the lowest limit. There is at least one sample.
+
+    A sample without energy has the cost of its time alone. It is chosen only if no sample has energy, or if energy
+    costs nothing.
+    """
+
+    def rank(sample: PowerSample) -> tuple[bool, float, float]:
+        lacks_energy = spec.eta_knob > 0 and sample.energy_joules is None
+        return lacks_energy, cost_per_step(spec, sample), sample.limit_watts_per_gpu
+
+    return min(samples, key=rank)

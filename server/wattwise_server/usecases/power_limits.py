@@ -140,12 +140,15 @@ def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:
         raise InvalidRequestError(Violation("samples", f"has more than {MAX_SAMPLES} samples; report at most so many"))
     faults = []
     seen: set[float] = set()
+    has_energy = any(sample.energy_joules is not None for sample in samples)
     for place, sample in enumerate(samples):
         found = _sample_faults(spec, sample)
         limit = sample.limit_watts_per_gpu
         if limit in seen:
             found.append(("power_setting.limit_watts_per_gpu", f"{limit:g} is listed twice; report every limit once"))
         seen.add(limit)
+        if sample.energy_joules is None and has_energy:
+            found.append(("energy_joules", "is not set, but other samples have energy; set it in all samples or none"))
         faults += [Violation(f"samples[{place}].{name}", fault) for name, fault in found]
     if faults:
         raise InvalidRequestError(*faults)

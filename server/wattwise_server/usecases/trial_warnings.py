@@ -110,8 +110,9 @@ def _of_ranges(
 def of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement) -> TrialWarning | None:
     """The warning of a report of more energy than the job's GPUs can draw in its time."""
     joules, seconds = measurement.energy_joules or 0.0, measurement.time_seconds
-    if before is not None and seconds > before.time_seconds:
-        joules, seconds = joules - (before.energy_joules or 0.0), seconds - before.time_seconds
+    # The first energy after epochs without energy may be that of the whole trial.
+    if before is not None and before.energy_joules is not None and seconds > before.time_seconds:
+        joules, seconds = joules - before.energy_joules, seconds - before.time_seconds
     # For every report.
     if joules <= _MOST_POWER_OF_GPUS * spec.gpu.max_power_watts * seconds:
         return None

@@ -11,6 +11,7 @@ from wattwise import v1
 from wattwise.rpc.client import new_id
 from wattwise_server.domain import Change, HistoryKind, Measurement, Quantity, WarningReason
 from wattwise_server.policy.knowledge_gradient.evidence import read_changes
+from wattwise_server.policy.savings import LEAST_SPREAD, boundary
 from wattwise_server.store.base import HistoryList, PolicyState
 from wattwise_server.usecases.changes import SHOWN_TRIALS, changes, compared_from
 from wattwise_server.usecases.imports import ImportedTrial, Importer
@@ -228,6 +229,9 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     assert (savings.num_deliveries, savings.num_baseline_trials, savings.cost.default_mean) == (deliveries, 5, 300.0)
     assert savings.cost.spent == 150.0 * (number + 20) + 1500.0
     assert savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
+    # All trials of a batch size cost the same.
+    least_baseline = savings.cost.default_mean * math.exp(-LEAST_SPREAD * boundary(5) / 5)
+    assert savings.cost.at_least == pytest.approx(deliveries * least_baseline - savings.cost.spent)
     # The five trials of the default may cost more than was saved for certain by then; a few launches save that again.
     tried = since + number + 4
     assert since <= found.break_even_trial <= tried + 3

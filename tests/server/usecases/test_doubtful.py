@@ -160,3 +160,15 @@ def test_power_of_launches(server: WatchedServer) -> None:
     assert [warning.reason for warning in job.shown.warnings] == [v1.WARNING_REASON_POWER_OUT_OF_RANGE]
     job.exclude(trial.id.trial_number)
     assert not job.shown.warnings
+
+
+@pytest.mark.parametrize(("joules", "warns"), [(5e4, False), (5e6, True)])
+def test_first_energy_after_epochs_without_energy(server: WatchedServer, joules: float, *, warns: bool) -> None:
+    """The energy is that of the whole trial, so that it is compared with what the GPUs draw in the whole time."""
+    job = Delivering(server)
+    trial = job.begin(16)
+    for epoch in range(1, 6):
+        silent = v1.Measurement(epoch=epoch, time_seconds=60.0 * epoch, metric=0.1)
+        job.stub.ReportResult(v1.ReportResultRequest(result=v1.TrainingResult(trial=trial.id, measurement=silent)))
+    found = [warning.reason for warning in job.report(trial, joules, 0.1, 6, 360.0).warnings]
+    assert found == [v1.WARNING_REASON_NO_ENERGY, *[v1.WARNING_REASON_POWER_OUT_OF_RANGE] * warns]

@@ -98,9 +98,49 @@ def test_one_trial_profiles_at_a_time(grpc_stub: Stub) -> None:
     job = Trainer(grpc_stub)
     first, second = job.next(), job.next()
     assert [ask(job, first), ask(job, first)] == [PROFILE, PROFILE]
-    assert ask(job, second) == WAIT
-    assert job.stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=second.id, samples=[power_sample()]))
+    assert [ask(job, second), ask(job, first)] == [WAIT, PROFILE]
+    assert report(job, second, power_sample(225)) == 225
     assert (ask(job, first), ask(job, second)) == (USE_LIMIT, USE_LIMIT)
+    assert (limit_of(job, first), limit_of(job, second)) == (225, 225)
+
+
+def test_batch_sizes_are_profiled_independently(grpc_stub: Stub, grpc_server: LiveServer) -> None:
+    """Another batch size has its own profiling trial and its own limit."""
+    job = Trainer(grpc_stub)
+
+    def pinned(batch_size: int) -> v1.Trial:
+        pin = v1.SetPinnedBatchSizeRequest(job_id=job.job_id, batch_size=batch_size)
+        grpc_server.admin.SetPinnedBatchSize(pin)
+        return job.next()
+
+    small, other, large = pinned(8), pinned(8), pinned(32)
+    assert [ask(job, trial) for trial in (small, large, other)] == [PROFILE, PROFILE, WAIT]
+    assert report(job, small, power_sample(225)) == 225
+    assert [ask(job, trial) for trial in (small, large, other)] == [USE_LIMIT, PROFILE, USE_LIMIT]
+    assert report(job, large, power_sample(175, 900)) == 175
+    assert (limit_of(job, small), limit_of(job, other), limit_of(job, large)) == (225, 225, 175)
+
+
+@pytest.mark.parametrize(("eta", "limit"), [(0.5, 225), (0.0, 300)])
+def test_profile_without_energy_replaces_a_measured_one_if_only_time_costs(
+    grpc_stub: Stub, eta: float, limit: float
+) -> None:
+    """Its cost lacks the energy, so that it would always look cheaper, unless energy costs nothing."""
+    job = Trainer(grpc_stub, eta_knob=eta)
+    assert report(job, job.next(), power_sample(225, 90)) == 225
+    assert report(job, job.next(), power_sample(300, None, time=0.9)) == limit
+    assert limit_of(job, job.next()) == limit
+
+
+def test_measured_profile_replaces_one_without_energy(grpc_stub: Stub) -> None:
+    """The first profile is the only one known, and the first one with energy replaces it, although its steps cost."""
+    job = Trainer(grpc_stub, eta_knob=0.5)
+    trial = job.next()
+    assert report(job, trial, power_sample(300, None), power_sample(250, None, time=0.9)) == 250
+    assert report(job, trial, power_sample(225, 9000), power_sample(200, 9500)) == 225
+    assert report(job, trial, power_sample(175, None, time=0.1)) == 225
+    answer = grpc_stub.AcquirePowerLimit(v1.AcquirePowerLimitRequest(trial=trial.id))
+    assert (answer.cheapest, answer.highest) == (power_sample(225, 9000), power_sample(225, 9000))
 
 
 def test_trial_that_ends_lets_others_profile(grpc_stub: Stub) -> None:
@@ -283,6 +323,8 @@ def test_missing_trial_is_named(grpc_stub: Stub) -> None:
         ([{"energy": 1e300}], ["samples[0].energy_joules"]),
         ([{"energy": math.inf, "steps": 0}], ["samples[0].energy_joules", "samples[0].steps"]),
         ([{}, {}], ["samples[1].power_setting.limit_watts_per_gpu"]),
+        ([{"energy": None}, {"watts": 1.0}], ["samples[0].energy_joules"]),
+        ([{"energy": 0.0}, {"watts": 1.0, "energy": None}], ["samples[1].energy_joules"]),
         (
             [{"time": -1.0, "steps": 0}, {"energy": -5.0}],
             [

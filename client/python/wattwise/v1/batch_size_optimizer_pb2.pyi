@@ -637,7 +637,9 @@ class PowerSample(_message.Message):
     time_seconds: _builtins.float
     """Required. Duration of all measured steps together, in seconds. Above 0."""
     energy_joules: _builtins.float
-    """Unset: no energy was measured. Energy of all GPUs together during that time, in joules. 0 or more."""
+    """Unset: no energy was measured. Energy of all GPUs together during that time, in joules. 0 or more. Set in all samples of a
+    profile or in none. A profile without energy replaces one with energy only if the job's eta_knob is 0.
+    """
     steps: _builtins.int
     """Required. Number of training steps measured. At least 1."""
     @_builtins.property

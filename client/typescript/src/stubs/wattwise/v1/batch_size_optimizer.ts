@@ -308,7 +308,10 @@ export interface PowerSample {
     | undefined;
   /** Required. Duration of all measured steps together, in seconds. Above 0. */
   timeSeconds: number;
-  /** Unset: no energy was measured. Energy of all GPUs together during that time, in joules. 0 or more. */
+  /**
+   * Unset: no energy was measured. Energy of all GPUs together during that time, in joules. 0 or more. Set in all samples of a
+   * profile or in none. A profile without energy replaces one with energy only if the job's eta_knob is 0.
+   */
   energyJoules?:
     | number
     | undefined;
