@@ -51,7 +51,7 @@ BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(100.0)).get_batch_
     + """
 asked = pb.GetNextBatchSizeRequest(job_id=sys.argv[2], launch_id=os.urandom(16).hex())
 answer = stub.GetNextBatchSize(asked, timeout=60)
-stub.EndTrial(pb.EndTrialRequest(trial=answer.trial.id, reason=trial_pb2.END_REASON_COMPLETED), timeout=60)
+stub.EndTrial(pb.EndTrialRequest(trial=answer.trial.id, end_reason=trial_pb2.END_REASON_COMPLETED), timeout=60)
 channel.close()
 """,
 }

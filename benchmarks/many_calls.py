@@ -52,7 +52,7 @@ async def _whole_trial(stub: Any, job_id: str) -> int:
     reports = jobs.whole_trial(asked.trial)
     for request in reports:
         await stub.ReportResult(request)
-    await stub.EndTrial(v1.EndTrialRequest(trial=asked.trial.id, reason=v1.END_REASON_COMPLETED))
+    await stub.EndTrial(v1.EndTrialRequest(trial=asked.trial.id, end_reason=v1.END_REASON_COMPLETED))
     return len(reports) + 2
 
 

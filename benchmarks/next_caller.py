@@ -52,7 +52,7 @@ def _seconds(stub: v1.BatchSizeOptimizerStub, job_id: str) -> float:
     answer = stub.GetNextBatchSize(request, timeout=60)
     taken = time.perf_counter() - start
     # A preempted trial teaches nothing: the job does not change.
-    stub.EndTrial(v1.EndTrialRequest(trial=answer.trial.id, reason=v1.END_REASON_PREEMPTED), timeout=60)
+    stub.EndTrial(v1.EndTrialRequest(trial=answer.trial.id, end_reason=v1.END_REASON_PREEMPTED), timeout=60)
     return taken
 
 

@@ -98,7 +98,7 @@ def _whole_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> None:
     trial = jobs.next_trial(stub, job_id)
     for request in jobs.whole_trial(trial):
         stub.ReportResult(request, timeout=60)
-    stub.EndTrial(v1.EndTrialRequest(trial=trial.id, reason=v1.END_REASON_COMPLETED), timeout=60)
+    stub.EndTrial(v1.EndTrialRequest(trial=trial.id, end_reason=v1.END_REASON_COMPLETED), timeout=60)
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -230,7 +230,7 @@ def gives_up(program: str, server: LiveServer) -> None:
     for tries in range(1, 6):
         wait_until(partial(has_trials, server, tries))
         last = max(trials(server), key=lambda one: one.id.trial_number)
-        server.trainer.EndTrial(v1.EndTrialRequest(trial=last.id, reason=v1.END_REASON_ERROR))
+        server.trainer.EndTrial(v1.EndTrialRequest(trial=last.id, end_reason=v1.END_REASON_ERROR))
     status, said = example.end()
     assert status == 3, said
     assert len(trials(server)) == 5

@@ -189,7 +189,7 @@ class Trainer:
 
     def end(self, trial: v1.Trial, reason: v1.EndReason.ValueType) -> v1.Trial:
         """End a trial."""
-        return self.stub.EndTrial(v1.EndTrialRequest(trial=trial.id, reason=reason)).trial
+        return self.stub.EndTrial(v1.EndTrialRequest(trial=trial.id, end_reason=reason)).trial
 
     def run(self, cost: float, *, converges: bool = True, monitor: v1.Monitor | None = None) -> v1.Trial:
         """Run a whole trial: it converges in its first epoch, or fails in its last."""

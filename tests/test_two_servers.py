@@ -117,7 +117,7 @@ async def test_wave_is_planned_by_both(pair: Pair) -> None:
     assert all(answer.decision.target_reached for answer in answers)
     shown, other = (server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)) for server in pair)
     assert shown == other
-    assert [state.num_converged + state.num_missed for state in shown.details.batch_size_states] == [1, 6, 1, 0]
+    assert [state.num_converged + state.num_not_converged for state in shown.details.batch_size_states] == [1, 6, 1, 0]
     assert [state.num_running for state in shown.details.batch_size_states] == [0] * 4
 
 

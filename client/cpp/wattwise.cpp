@@ -358,7 +358,7 @@ v1::Decision Client::heartbeat(const v1::TrialId& trial, Timeout call_timeout) {
 v1::Trial Client::end_trial(const v1::TrialId& trial, v1::EndReason reason, Timeout call_timeout) {
   v1::EndTrialRequest request;
   *request.mutable_trial() = trial;
-  request.set_reason(reason);
+  request.set_end_reason(reason);
   auto response = call(&v1::BatchSizeOptimizer::Stub::EndTrial, request, call_timeout);
   check_trial("EndTrial", *response.mutable_trial(), trial.job_id(), trial.launch_id(), trial.trial_number());
   return response.trial();

@@ -270,7 +270,7 @@ func (c *Client) Heartbeat(ctx context.Context, trial *v1.TrialId) (decision *v1
 // EndTrial ends a trial whose trainer exits. A trial that has ended before does not change.
 func (c *Client) EndTrial(ctx context.Context, trial *v1.TrialId, reason v1.EndReason) (ended *v1.Trial, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) error {
-		response, err := c.Trainer.EndTrial(ctx, &v1.EndTrialRequest{Trial: trial, Reason: reason})
+		response, err := c.Trainer.EndTrial(ctx, &v1.EndTrialRequest{Trial: trial, EndReason: reason})
 		if err != nil {
 			return err
 		}

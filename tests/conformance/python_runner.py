@@ -34,7 +34,7 @@ class ThroughClient:
             "GetNextBatchSize": lambda r: client.get_next_batch_size(r.job_id, launch_id=r.launch_id, resume=r.resume),
             "ReportResult": lambda r: v1.ReportResultResponse(decision=client.report_result(r.result)),
             "Heartbeat": lambda r: v1.HeartbeatResponse(decision=client.heartbeat(r.trial)),
-            "EndTrial": lambda r: v1.EndTrialResponse(trial=client.end_trial(r.trial, r.reason)),
+            "EndTrial": lambda r: v1.EndTrialResponse(trial=client.end_trial(r.trial, r.end_reason)),
             "GetJob": lambda r: client.get_job(r.job_id),
             "GetTrial": lambda r: client.get_trial(r.trial),
             "DeleteJob": lambda r: client.delete_job(r.job_id),

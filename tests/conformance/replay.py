@@ -191,7 +191,7 @@ class Replay:
         return decision
 
     async def _do_end(self, args: Mapping[str, Any]) -> Message:
-        request = v1.EndTrialRequest(trial=self._trials[args["trial"]], reason=args["reason"])
+        request = v1.EndTrialRequest(trial=self._trials[args["trial"]], end_reason=args["reason"])
         trial: v1.Trial = (await self._server.call("EndTrial", request)).trial
         return trial
 

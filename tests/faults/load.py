@@ -255,7 +255,7 @@ class Worker:
 
     def _end(self, job: JobBook, book: TrialBook) -> None:
         book.ending = self._random.choice(REASONS)
-        request = v1.EndTrialRequest(trial=book.trial.id, reason=book.ending)
+        request = v1.EndTrialRequest(trial=book.trial.id, end_reason=book.ending)
         book.ended = self._call(job, lambda: self._load.server.trainer.EndTrial(request, timeout=60)).trial
         self._load.ledger.acknowledge()
 

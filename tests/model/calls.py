@@ -107,7 +107,9 @@ class Calls:
         return decision
 
     def end(self, trial: v1.TrialId, reason: v1.EndReason.ValueType, **how: Any) -> v1.Trial:
-        ended: v1.Trial = self._call(self.trainer.EndTrial, v1.EndTrialRequest(trial=trial, reason=reason), **how).trial
+        ended: v1.Trial = self._call(
+            self.trainer.EndTrial, v1.EndTrialRequest(trial=trial, end_reason=reason), **how
+        ).trial
         return ended
 
     def job(self, job: str, **how: Any) -> v1.GetJobResponse:

@@ -301,7 +301,7 @@ class Audit:
         converged = sum(trial.converged for trial in filter(counts, mine))
         missed = sum(STATUS[trial.status] == "DECIDED" and not trial.converged for trial in mine)
         want = (converged, missed, ends["FAILED"] + ends["INTERRUPTED"] - preempted, ends["RUNNING"])
-        got = (state.num_converged, state.num_missed, state.num_failed, state.num_running)
+        got = (state.num_converged, state.num_not_converged, state.num_failed, state.num_running)
         self._hold(got == want, f"batch size {size} has {got} trials, listed are {want}")
         out = STATE[state.status] in ("PRUNED", "OUT_OF_MEMORY")
         self._hold(out == (size not in self.job.available_batch_sizes), f"batch size {size} is {STATE[state.status]}")

@@ -439,7 +439,7 @@ class Oracle:
         ]
         same(STATE[state.status], status, f"status of {size}")
         same(state.num_converged, sum(t.converged for t in mine), f"num_converged of {size}")
-        same(state.num_missed, sum(not t.converged for t in mine), f"num_missed of {size}")
+        same(state.num_not_converged, sum(not t.converged for t in mine), f"num_not_converged of {size}")
         same(state.num_failed, len(failed), f"num_failed of {size}")
         same(state.num_running, self._running(size), f"num_running of {size}")
         same(bool(state.reason), True, f"{size} has a reason")

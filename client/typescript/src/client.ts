@@ -283,7 +283,7 @@ export class Client implements TrialCalls {
 
   /** Ends a trial whose trainer exits. A trial that has ended before does not change. */
   async endTrial(trial: TrialId, reason: TrainerReason, options?: CallOptions): Promise<Trial> {
-    const answer = await this.#call(TRAINER, (stub) => stub.endTrial, { trial, reason }, options);
+    const answer = await this.#call(TRAINER, (stub) => stub.endTrial, { trial, endReason: reason }, options);
     const { jobId, launchId, trialNumber: number } = trial;
     return checkedTrial("EndTrial", answer.trial, { jobId, launchId, number });
   }

@@ -906,7 +906,7 @@ def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None) -> v1.BatchS
         expected_cost_deviation=belief.deviation if belief else None,
         failure_rate=belief.failure_rate if belief else None,
         num_converged=arm.num_converged,
-        num_missed=arm.num_decided - arm.num_converged,
+        num_not_converged=arm.num_decided - arm.num_converged,
         num_failed=arm.num_failed,
         num_running=arm.running,
     )

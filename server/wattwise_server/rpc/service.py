@@ -90,7 +90,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 
     async def EndTrial(self, request: v1.EndTrialRequest, context: Context) -> v1.EndTrialResponse:
         """Ends a trial whose trainer has exited."""
-        key, reason = convert.trial_key(request), convert.end_reason(request.reason)
+        key, reason = convert.trial_key(request), convert.end_reason(request.end_reason)
         return v1.EndTrialResponse(trial=convert.trial(await self._optimizer.end_trial(key, reason)))
 
     async def ImportTrial(self, request: v1.ImportTrialRequest, context: Context) -> v1.ImportTrialResponse:

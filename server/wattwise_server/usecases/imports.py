@@ -149,7 +149,7 @@ class Importer:
             new = (measurement.metric for measurement in measured)
             job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
         if verdict is None:
-            job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, "end_reason", imported.end_reason))
+            job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, imported.end_reason))
             return self._lifecycle.fail(tx, job, trial, reason or EndReason.COMPLETED)[1], known is None
         job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
         job = self._lifecycle.decide(tx, job, trial, verdict)

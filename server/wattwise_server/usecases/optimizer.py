@@ -306,14 +306,14 @@ class Optimizer:
         stated, reason = reason, known_reason(reason)
         if reason not in TRAINER_END_REASONS:
             names = " or ".join(f"END_REASON_{each.value}" for each in TRAINER_END_REASONS)
-            raise InvalidRequestError(Violation("reason", f"is reserved for the server; use {names}"))
+            raise InvalidRequestError(Violation("end_reason", f"is reserved for the server; use {names}"))
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             if not trial.running:
                 return trial
-            job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, "request.reason", stated))
+            job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, stated))
             if reason in (EndReason.COMPLETED, EndReason.STOPPED_EARLY):
                 job, trial = await self._lifecycle.warn_of_miss(tx, job, trial)
             if reason is EndReason.STOPPED_EARLY and trial.last is not None:

@@ -33,8 +33,8 @@ _CHANGES = {
     "resumed": HistoryKind.JOB_RESUMED,
     "policy changed": HistoryKind.POLICY_CHANGED,
     "baseline requested": HistoryKind.BASELINE_REQUESTED,
-    "baselines scheduled": HistoryKind.BASELINE_REQUESTED,
-    "baselines ended": HistoryKind.BASELINE_REQUESTED,
+    "baselines scheduled": HistoryKind.BASELINE_SCHEDULE_CHANGED,
+    "baselines ended": HistoryKind.BASELINE_SCHEDULE_CHANGED,
     "batch size pinned": HistoryKind.BATCH_SIZE_PINNED,
     "batch size unpinned": HistoryKind.BATCH_SIZE_UNPINNED,
     "batch size banned": HistoryKind.BATCH_SIZE_BANNED,
@@ -43,13 +43,13 @@ _CHANGES = {
     "trial excluded": HistoryKind.TRIAL_EXCLUDED,
     "trial included": HistoryKind.TRIAL_INCLUDED,
 }
-_FAILED = {
-    EndReason.COMPLETED: "completed without a decision",
-    EndReason.ERROR: "crashed",
-    EndReason.OUT_OF_MEMORY: "ran out of memory",
-    EndReason.PREEMPTED: "was preempted",
-    EndReason.LOST: "was lost: neither a report nor a heartbeat arrived before its lease expired",
-    EndReason.JOB_DELETED: "was stopped: its job was deleted",
+_LOST = "was lost: neither a report nor a heartbeat arrived before its lease expired"
+_ENDS = {
+    EndReason.COMPLETED: (HistoryKind.TRIAL_FAILED, "completed without a decision"),
+    EndReason.ERROR: (HistoryKind.TRIAL_FAILED, "crashed"),
+    EndReason.OUT_OF_MEMORY: (HistoryKind.TRIAL_FAILED, "ran out of memory"),
+    EndReason.PREEMPTED: (HistoryKind.TRIAL_INTERRUPTED, "was preempted"),
+    EndReason.LOST: (HistoryKind.TRIAL_INTERRUPTED, _LOST),
 }
 
 
@@ -107,8 +107,9 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int | None, int | 
             found = HistoryKind.JOB_DELETED, job.spec.job_id, message, None, None
         case JobChanged(job, change, batch_size, number):
             found = _CHANGES[change], job.spec.job_id, _changed(event), number, batch_size
-        case TrialEnded(trial) if trial.end_reason in _FAILED:
-            found = _of(trial, HistoryKind.TRIAL_FAILED, f"{_FAILED[trial.end_reason]}{_place(trial)}")
+        case TrialEnded(trial) if trial.end_reason in _ENDS:
+            kind, what = _ENDS[trial.end_reason]
+            found = _of(trial, kind, f"{what}{_place(trial)}")
         case TrialRevived(trial):
             found = _of(trial, HistoryKind.TRIAL_REVIVED, f"goes on{_place(trial)}")
         case TrialImported(trial, epochs):

@@ -222,7 +222,7 @@ def of_unconnected_ranks(trial: Trial, ranks: int) -> Iterator[TrialWarning]:
             f"the launch has {ranks} processes that are not connected, so that each trains a trial of its own: connect "
             "them before they ask for a batch size, with torch.distributed.init_process_group() in PyTorch"
         )
-        yield TrialWarning(WarningReason.UNCONNECTED_RANKS, "request.unconnected_ranks", message, trial.number)
+        yield TrialWarning(WarningReason.UNCONNECTED_RANKS, "unconnected_ranks", message, trial.number)
 
 
 def known_reason(stated: EndReason | UnknownEndReason | None) -> EndReason | None:
@@ -230,14 +230,14 @@ def known_reason(stated: EndReason | UnknownEndReason | None) -> EndReason | Non
     return EndReason.ERROR if isinstance(stated, UnknownEndReason) else stated
 
 
-def of_unknown_end(trial: Trial, field: str, stated: EndReason | UnknownEndReason | None) -> Iterator[TrialWarning]:
+def of_unknown_end(trial: Trial, stated: EndReason | UnknownEndReason | None) -> Iterator[TrialWarning]:
     """The warning of a trial that ended for a reason that only newer clients know."""
     if isinstance(stated, UnknownEndReason):
         message = (
             f"the trial ended for reason {stated.number}, which this server does not know, and is recorded as "
             f"END_REASON_{EndReason.ERROR.value}: update the server"
         )
-        yield TrialWarning(WarningReason.END_REASON_UNKNOWN, field, message, trial.number)
+        yield TrialWarning(WarningReason.END_REASON_UNKNOWN, "end_reason", message, trial.number)
 
 
 def with_warnings(job: Job, trial: Trial, found: Iterable[TrialWarning]) -> tuple[Job, Trial, Sequence[TrialWarning]]:

@@ -189,7 +189,7 @@ def test_forgotten_result(
     assert named in done.stderr
     with Client(server.address) as client:
         arm = next(arm for arm in client.get_job(JOB_ID).details.batch_size_states if arm.batch_size == 16)
-    assert (arm.num_failed, arm.num_missed) == (0, 0)
+    assert (arm.num_failed, arm.num_not_converged) == (0, 0)
     assert [trial.end_reason for trial in trials(server)] == [v1.END_REASON_PREEMPTED]
     assert runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1})).returncode == 0
     assert [(line["try"], line["batch_size"], line["end_reason"]) for line in runs.history()] == [

@@ -101,7 +101,7 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.StreamResultsRequest(result=result),
         v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial)),
         v1.HeartbeatRequest(trial=trial),
-        v1.EndTrialRequest(trial=trial, reason=v1.END_REASON_ERROR),
+        v1.EndTrialRequest(trial=trial, end_reason=v1.END_REASON_ERROR),
         v1.LookupTrialRequest(job_id=BASE, launch_id=trial.launch_id),
         v1.AcquirePowerLimitRequest(trial=trial),
         v1.ReportPowerProfileRequest(trial=trial, samples=[power_sample(250), power_sample(225, energy=90)]),

@@ -74,7 +74,7 @@ OF_TRAINERS: dict[str, Request] = {
     "LookupTrial": lambda job_id: v1.LookupTrialRequest(job_id=job_id, launch_id="looked up"),
     "AcquirePowerLimit": lambda job_id: v1.AcquirePowerLimitRequest(trial=trial(job_id)),
     "ReportPowerProfile": lambda job_id: v1.ReportPowerProfileRequest(trial=trial(job_id), samples=[power_sample()]),
-    "EndTrial": lambda job_id: v1.EndTrialRequest(trial=trial(job_id), reason=v1.END_REASON_COMPLETED),
+    "EndTrial": lambda job_id: v1.EndTrialRequest(trial=trial(job_id), end_reason=v1.END_REASON_COMPLETED),
     "ImportTrial": lambda job_id: v1.ImportTrialRequest(
         job_id=job_id, launch_id=f"import {job_id}", batch_size=16, end_reason=v1.END_REASON_PREEMPTED
     ),

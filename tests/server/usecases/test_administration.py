@@ -136,9 +136,13 @@ def test_trials_are_filtered(grpc_stub: Stub, admin: PeopleStub) -> None:
     listed = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id, states=states, with_total_size=True))
     assert ([row.job.spec.job_id for row in listed.jobs], listed.total_size) == ([job.job_id], 1)
     assert not admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id, states=states[:1])).jobs
-    kinds = [v1.EVENT_KIND_JOB_REGISTERED, v1.EVENT_KIND_TRIAL_FAILED]
+    kinds = [v1.EVENT_KIND_JOB_REGISTERED, v1.EVENT_KIND_TRIAL_FAILED, v1.EVENT_KIND_TRIAL_INTERRUPTED]
     events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=kinds)).events
-    assert [event.kind for event in events] == [kinds[1], kinds[1], kinds[0]]
+    assert [event.kind for event in events] == kinds[::-1]
+    only = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=kinds[2:])).events
+    assert [(event.trial_number, event.message) for event in only] == [
+        (5, "trial 5, batch size 8, was preempted before its first report")
+    ]
 
 
 def test_trials_are_filtered_by_label(grpc_stub: Stub, admin: PeopleStub) -> None:

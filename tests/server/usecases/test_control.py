@@ -436,7 +436,8 @@ def test_baselines_are_scheduled(grpc_stub: v1.BatchSizeOptimizerStub, admin: Pe
     requested = [trial.id.trial_number for trial in trials if trial.origin == v1.TRIAL_ORIGIN_REQUESTED]
     assert (sizes[:2], requested) == ([8, 8], [6, 9])
     assert {trial.batch_size for trial in trials if trial.id.trial_number in requested} == {16}
-    events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=[v1.EVENT_KIND_BASELINE_REQUESTED])).events
+    kinds = [v1.EVENT_KIND_BASELINE_SCHEDULE_CHANGED]
+    events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=kinds)).events
     assert [event.message for event in events] == ["baselines scheduled: batch size 16: one launch in 3"]
     every.every = 0
     assert not admin.SetBaselineEvery(every).job.HasField("baseline_every")

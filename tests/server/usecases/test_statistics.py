@@ -641,6 +641,17 @@ def test_events_tell_what_happened_to_a_job(server: LiveServer) -> None:
     assert list(server.admin.ListEvents(request).events) == [failed]
 
 
+def test_trials_stopped_with_their_job_have_no_events(server: LiveServer) -> None:
+    """The event of the deletion says how many trials were stopped; it is not said of each that it failed."""
+    job = People(server)
+    job.next()
+    job.next()
+    job.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+    registered, deleted = events(server, job.job_id)
+    assert (registered.kind, deleted.kind) == (v1.EVENT_KIND_JOB_REGISTERED, v1.EVENT_KIND_JOB_DELETED)
+    assert deleted.message == "deleted with its 2 trials; running ones that were stopped: 2"
+
+
 def test_events_are_paged(server: LiveServer) -> None:
     """Pages of two list all events of a prefix once each, newest first."""
     jobs = [Trainer(server.trainer, job_id_prefix="events", job_id=f"events-{number}") for number in range(5)]

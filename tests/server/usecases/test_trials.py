@@ -61,7 +61,7 @@ def test_missing_parts_are_named(grpc_stub: Stub) -> None:
         grpc_stub.Heartbeat(v1.HeartbeatRequest())
     assert list(refusal.faults) == ["trial"]
     with refused() as refusal:
-        grpc_stub.EndTrial(v1.EndTrialRequest(trial=v1.TrialId(trial_number=1), reason=v1.END_REASON_ERROR))
+        grpc_stub.EndTrial(v1.EndTrialRequest(trial=v1.TrialId(trial_number=1), end_reason=v1.END_REASON_ERROR))
     assert list(refusal.faults) == ["trial.job_id", "trial.launch_id"]
 
 

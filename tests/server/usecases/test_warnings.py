@@ -221,7 +221,7 @@ def test_unconnected_ranks(server: LiveServer) -> None:
     trials = {ranks: ask(ranks) for ranks in (-1, 0, 1, 2)}
     assert [len(trial.warnings) for trial in trials.values()] == [0, 0, 0, 1]
     (warning,) = trials[2].warnings
-    assert (warning.reason, warning.field) == (v1.WARNING_REASON_UNCONNECTED_RANKS, "request.unconnected_ranks")
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_UNCONNECTED_RANKS, "unconnected_ranks")
     assert "2 processes" in warning.message
     assert list(trainer.report(trials[2], 10.0, metric=0.1).warnings) == [warning]
     assert ask(2).warnings == trials[2].warnings
@@ -396,7 +396,7 @@ def test_unknown_end_reason(server: LiveServer, *, reported: bool) -> None:
     ended = trainer.end(trial, 77)  # type: ignore[arg-type]
     assert (ended.status, ended.end_reason) == (v1.TRIAL_STATUS_FAILED, v1.END_REASON_ERROR)
     (warning,) = ended.warnings
-    assert (warning.reason, warning.field) == (v1.WARNING_REASON_END_REASON_UNKNOWN, "request.reason")
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_END_REASON_UNKNOWN, "end_reason")
     assert "reason 77" in warning.message
     # A retry changes nothing.
     assert trainer.end(trial, 77) == ended  # type: ignore[arg-type]

@@ -276,7 +276,7 @@ class Client:
             TrialNotFoundError: if the job has no such trial.
             TrialDeletedError: if the trial was deleted with its job.
         """
-        request = v1.EndTrialRequest(trial=trial, reason=reason)
+        request = v1.EndTrialRequest(trial=trial, end_reason=reason)
 
         def check(answer: v1.EndTrialResponse) -> None:
             answers.check_trial(answer.trial, trial.job_id, trial.launch_id, trial.trial_number)

@@ -27,7 +27,7 @@ from wattwise.v1 import job_pb2 as wattwise_dot_v1_dot_job__pb2
 from wattwise.v1 import trial_pb2 as wattwise_dot_v1_dot_trial__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&wattwise/v1/batch_size_optimizer.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"7\n\x12RegisterJobRequest\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.JobSpec\"E\n\x13RegisterJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xd8\x01\n\x17GetNextBatchSizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tlaunch_id\x18\x02 \x01(\t\x12\x0e\n\x06resume\x18\x03 \x01(\x08\x12\x19\n\x11unconnected_ranks\x18\x04 \x01(\x05\x12@\n\x06labels\x18\x05 \x03(\x0b\x32\x30.wattwise.v1.GetNextBatchSizeRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"=\n\x18GetNextBatchSizeResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\"B\n\x13ReportResultRequest\x12+\n\x06result\x18\x01 \x01(\x0b\x32\x1b.wattwise.v1.TrainingResult\"?\n\x14ReportResultResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"\x82\x01\n\x14StreamResultsRequest\x12-\n\x06result\x18\x01 \x01(\x0b\x32\x1b.wattwise.v1.TrainingResultH\x00\x12\x32\n\theartbeat\x18\x02 \x01(\x0b\x32\x1d.wattwise.v1.HeartbeatRequestH\x00\x42\x07\n\x05\x65vent\"@\n\x15StreamResultsResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"7\n\x10HeartbeatRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"<\n\x11HeartbeatResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"^\n\x0f\x45ndTrialRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12&\n\x06reason\x18\x02 \x01(\x0e\x32\x16.wattwise.v1.EndReason\"5\n\x10\x45ndTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\"\x95\x02\n\x12ImportTrialRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tlaunch_id\x18\x02 \x01(\t\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12.\n\x0cmeasurements\x18\x04 \x03(\x0b\x32\x18.wattwise.v1.Measurement\x12*\n\nend_reason\x18\x05 \x01(\x0e\x32\x16.wattwise.v1.EndReason\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x07monitor\x18\x07 \x01(\x0b\x32\x14.wattwise.v1.Monitor\x12\x15\n\rvalidate_only\x18\x08 \x01(\x08\"I\n\x13ImportTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"7\n\x12LookupTrialRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tlaunch_id\x18\x02 \x01(\t\"8\n\x13LookupTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\"?\n\x18\x41\x63quirePowerLimitRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"\xce\x01\n\x19\x41\x63quirePowerLimitResponse\x12(\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x18.wattwise.v1.PowerAction\x12\x30\n\rpower_setting\x18\x02 \x01(\x0b\x32\x19.wattwise.v1.PowerSetting\x12*\n\x08\x63heapest\x18\x03 \x01(\x0b\x32\x18.wattwise.v1.PowerSample\x12)\n\x07highest\x18\x04 \x01(\x0b\x32\x18.wattwise.v1.PowerSample\"\x92\x01\n\x0bPowerSample\x12\x30\n\rpower_setting\x18\x01 \x01(\x0b\x32\x19.wattwise.v1.PowerSetting\x12\x14\n\x0ctime_seconds\x18\x02 \x01(\x01\x12\x1a\n\renergy_joules\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05steps\x18\x04 \x01(\x05\x42\x10\n\x0e_energy_joules\"k\n\x19ReportPowerProfileRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12)\n\x07samples\x18\x02 \x03(\x0b\x32\x18.wattwise.v1.PowerSample\"N\n\x1aReportPowerProfileResponse\x12\x30\n\rpower_setting\x18\x01 \x01(\x0b\x32\x19.wattwise.v1.PowerSetting*x\n\x0bPowerAction\x12\x1c\n\x18POWER_ACTION_UNSPECIFIED\x10\x00\x12\x1a\n\x16POWER_ACTION_USE_LIMIT\x10\x01\x12\x18\n\x14POWER_ACTION_PROFILE\x10\x02\x12\x15\n\x11POWER_ACTION_WAIT\x10\x03\x32\xfc\x06\n\x12\x42\x61tchSizeOptimizer\x12P\n\x0bRegisterJob\x12\x1f.wattwise.v1.RegisterJobRequest\x1a .wattwise.v1.RegisterJobResponse\x12_\n\x10GetNextBatchSize\x12$.wattwise.v1.GetNextBatchSizeRequest\x1a%.wattwise.v1.GetNextBatchSizeResponse\x12S\n\x0cReportResult\x12 .wattwise.v1.ReportResultRequest\x1a!.wattwise.v1.ReportResultResponse\x12Z\n\rStreamResults\x12!.wattwise.v1.StreamResultsRequest\x1a\".wattwise.v1.StreamResultsResponse(\x01\x30\x01\x12J\n\tHeartbeat\x12\x1d.wattwise.v1.HeartbeatRequest\x1a\x1e.wattwise.v1.HeartbeatResponse\x12G\n\x08\x45ndTrial\x12\x1c.wattwise.v1.EndTrialRequest\x1a\x1d.wattwise.v1.EndTrialResponse\x12P\n\x0bImportTrial\x12\x1f.wattwise.v1.ImportTrialRequest\x1a .wattwise.v1.ImportTrialResponse\x12P\n\x0bLookupTrial\x12\x1f.wattwise.v1.LookupTrialRequest\x1a .wattwise.v1.LookupTrialResponse\x12\x62\n\x11\x41\x63quirePowerLimit\x12%.wattwise.v1.AcquirePowerLimitRequest\x1a&.wattwise.v1.AcquirePowerLimitResponse\x12\x65\n\x12ReportPowerProfile\x12&.wattwise.v1.ReportPowerProfileRequest\x1a\'.wattwise.v1.ReportPowerProfileResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&wattwise/v1/batch_size_optimizer.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"7\n\x12RegisterJobRequest\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.JobSpec\"E\n\x13RegisterJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xd8\x01\n\x17GetNextBatchSizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tlaunch_id\x18\x02 \x01(\t\x12\x0e\n\x06resume\x18\x03 \x01(\x08\x12\x19\n\x11unconnected_ranks\x18\x04 \x01(\x05\x12@\n\x06labels\x18\x05 \x03(\x0b\x32\x30.wattwise.v1.GetNextBatchSizeRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"=\n\x18GetNextBatchSizeResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\"B\n\x13ReportResultRequest\x12+\n\x06result\x18\x01 \x01(\x0b\x32\x1b.wattwise.v1.TrainingResult\"?\n\x14ReportResultResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"\x82\x01\n\x14StreamResultsRequest\x12-\n\x06result\x18\x01 \x01(\x0b\x32\x1b.wattwise.v1.TrainingResultH\x00\x12\x32\n\theartbeat\x18\x02 \x01(\x0b\x32\x1d.wattwise.v1.HeartbeatRequestH\x00\x42\x07\n\x05\x65vent\"@\n\x15StreamResultsResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"7\n\x10HeartbeatRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"<\n\x11HeartbeatResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.wattwise.v1.Decision\"b\n\x0f\x45ndTrialRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12*\n\nend_reason\x18\x02 \x01(\x0e\x32\x16.wattwise.v1.EndReason\"5\n\x10\x45ndTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\"\x95\x02\n\x12ImportTrialRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tlaunch_id\x18\x02 \x01(\t\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12.\n\x0cmeasurements\x18\x04 \x03(\x0b\x32\x18.wattwise.v1.Measurement\x12*\n\nend_reason\x18\x05 \x01(\x0e\x32\x16.wattwise.v1.EndReason\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x07monitor\x18\x07 \x01(\x0b\x32\x14.wattwise.v1.Monitor\x12\x15\n\rvalidate_only\x18\x08 \x01(\x08\"I\n\x13ImportTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"7\n\x12LookupTrialRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tlaunch_id\x18\x02 \x01(\t\"8\n\x13LookupTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\"?\n\x18\x41\x63quirePowerLimitRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"\xce\x01\n\x19\x41\x63quirePowerLimitResponse\x12(\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x18.wattwise.v1.PowerAction\x12\x30\n\rpower_setting\x18\x02 \x01(\x0b\x32\x19.wattwise.v1.PowerSetting\x12*\n\x08\x63heapest\x18\x03 \x01(\x0b\x32\x18.wattwise.v1.PowerSample\x12)\n\x07highest\x18\x04 \x01(\x0b\x32\x18.wattwise.v1.PowerSample\"\x92\x01\n\x0bPowerSample\x12\x30\n\rpower_setting\x18\x01 \x01(\x0b\x32\x19.wattwise.v1.PowerSetting\x12\x14\n\x0ctime_seconds\x18\x02 \x01(\x01\x12\x1a\n\renergy_joules\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05steps\x18\x04 \x01(\x05\x42\x10\n\x0e_energy_joules\"k\n\x19ReportPowerProfileRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12)\n\x07samples\x18\x02 \x03(\x0b\x32\x18.wattwise.v1.PowerSample\"N\n\x1aReportPowerProfileResponse\x12\x30\n\rpower_setting\x18\x01 \x01(\x0b\x32\x19.wattwise.v1.PowerSetting*x\n\x0bPowerAction\x12\x1c\n\x18POWER_ACTION_UNSPECIFIED\x10\x00\x12\x1a\n\x16POWER_ACTION_USE_LIMIT\x10\x01\x12\x18\n\x14POWER_ACTION_PROFILE\x10\x02\x12\x15\n\x11POWER_ACTION_WAIT\x10\x03\x32\xfc\x06\n\x12\x42\x61tchSizeOptimizer\x12P\n\x0bRegisterJob\x12\x1f.wattwise.v1.RegisterJobRequest\x1a .wattwise.v1.RegisterJobResponse\x12_\n\x10GetNextBatchSize\x12$.wattwise.v1.GetNextBatchSizeRequest\x1a%.wattwise.v1.GetNextBatchSizeResponse\x12S\n\x0cReportResult\x12 .wattwise.v1.ReportResultRequest\x1a!.wattwise.v1.ReportResultResponse\x12Z\n\rStreamResults\x12!.wattwise.v1.StreamResultsRequest\x1a\".wattwise.v1.StreamResultsResponse(\x01\x30\x01\x12J\n\tHeartbeat\x12\x1d.wattwise.v1.HeartbeatRequest\x1a\x1e.wattwise.v1.HeartbeatResponse\x12G\n\x08\x45ndTrial\x12\x1c.wattwise.v1.EndTrialRequest\x1a\x1d.wattwise.v1.EndTrialResponse\x12P\n\x0bImportTrial\x12\x1f.wattwise.v1.ImportTrialRequest\x1a .wattwise.v1.ImportTrialResponse\x12P\n\x0bLookupTrial\x12\x1f.wattwise.v1.LookupTrialRequest\x1a .wattwise.v1.LookupTrialResponse\x12\x62\n\x11\x41\x63quirePowerLimit\x12%.wattwise.v1.AcquirePowerLimitRequest\x1a&.wattwise.v1.AcquirePowerLimitResponse\x12\x65\n\x12ReportPowerProfile\x12&.wattwise.v1.ReportPowerProfileRequest\x1a\'.wattwise.v1.ReportPowerProfileResponseB\x0fP\x01Z\x0bwattwise/v1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'P\001Z\013wattwise/v1'
   _globals['_GETNEXTBATCHSIZEREQUEST_LABELSENTRY']._loaded_options = None
   _globals['_GETNEXTBATCHSIZEREQUEST_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_POWERACTION']._serialized_start=2230
-  _globals['_POWERACTION']._serialized_end=2350
+  _globals['_POWERACTION']._serialized_start=2234
+  _globals['_POWERACTION']._serialized_end=2354
   _globals['_REGISTERJOBREQUEST']._serialized_start=136
   _globals['_REGISTERJOBREQUEST']._serialized_end=191
   _globals['_REGISTERJOBRESPONSE']._serialized_start=193
@@ -62,27 +62,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEATRESPONSE']._serialized_start=935
   _globals['_HEARTBEATRESPONSE']._serialized_end=995
   _globals['_ENDTRIALREQUEST']._serialized_start=997
-  _globals['_ENDTRIALREQUEST']._serialized_end=1091
-  _globals['_ENDTRIALRESPONSE']._serialized_start=1093
-  _globals['_ENDTRIALRESPONSE']._serialized_end=1146
-  _globals['_IMPORTTRIALREQUEST']._serialized_start=1149
-  _globals['_IMPORTTRIALREQUEST']._serialized_end=1426
-  _globals['_IMPORTTRIALRESPONSE']._serialized_start=1428
-  _globals['_IMPORTTRIALRESPONSE']._serialized_end=1501
-  _globals['_LOOKUPTRIALREQUEST']._serialized_start=1503
-  _globals['_LOOKUPTRIALREQUEST']._serialized_end=1558
-  _globals['_LOOKUPTRIALRESPONSE']._serialized_start=1560
-  _globals['_LOOKUPTRIALRESPONSE']._serialized_end=1616
-  _globals['_ACQUIREPOWERLIMITREQUEST']._serialized_start=1618
-  _globals['_ACQUIREPOWERLIMITREQUEST']._serialized_end=1681
-  _globals['_ACQUIREPOWERLIMITRESPONSE']._serialized_start=1684
-  _globals['_ACQUIREPOWERLIMITRESPONSE']._serialized_end=1890
-  _globals['_POWERSAMPLE']._serialized_start=1893
-  _globals['_POWERSAMPLE']._serialized_end=2039
-  _globals['_REPORTPOWERPROFILEREQUEST']._serialized_start=2041
-  _globals['_REPORTPOWERPROFILEREQUEST']._serialized_end=2148
-  _globals['_REPORTPOWERPROFILERESPONSE']._serialized_start=2150
-  _globals['_REPORTPOWERPROFILERESPONSE']._serialized_end=2228
-  _globals['_BATCHSIZEOPTIMIZER']._serialized_start=2353
-  _globals['_BATCHSIZEOPTIMIZER']._serialized_end=3245
+  _globals['_ENDTRIALREQUEST']._serialized_end=1095
+  _globals['_ENDTRIALRESPONSE']._serialized_start=1097
+  _globals['_ENDTRIALRESPONSE']._serialized_end=1150
+  _globals['_IMPORTTRIALREQUEST']._serialized_start=1153
+  _globals['_IMPORTTRIALREQUEST']._serialized_end=1430
+  _globals['_IMPORTTRIALRESPONSE']._serialized_start=1432
+  _globals['_IMPORTTRIALRESPONSE']._serialized_end=1505
+  _globals['_LOOKUPTRIALREQUEST']._serialized_start=1507
+  _globals['_LOOKUPTRIALREQUEST']._serialized_end=1562
+  _globals['_LOOKUPTRIALRESPONSE']._serialized_start=1564
+  _globals['_LOOKUPTRIALRESPONSE']._serialized_end=1620
+  _globals['_ACQUIREPOWERLIMITREQUEST']._serialized_start=1622
+  _globals['_ACQUIREPOWERLIMITREQUEST']._serialized_end=1685
+  _globals['_ACQUIREPOWERLIMITRESPONSE']._serialized_start=1688
+  _globals['_ACQUIREPOWERLIMITRESPONSE']._serialized_end=1894
+  _globals['_POWERSAMPLE']._serialized_start=1897
+  _globals['_POWERSAMPLE']._serialized_end=2043
+  _globals['_REPORTPOWERPROFILEREQUEST']._serialized_start=2045
+  _globals['_REPORTPOWERPROFILEREQUEST']._serialized_end=2152
+  _globals['_REPORTPOWERPROFILERESPONSE']._serialized_start=2154
+  _globals['_REPORTPOWERPROFILERESPONSE']._serialized_end=2232
+  _globals['_BATCHSIZEOPTIMIZER']._serialized_start=2357
+  _globals['_BATCHSIZEOPTIMIZER']._serialized_end=3249
 # @@protoc_insertion_point(module_scope)

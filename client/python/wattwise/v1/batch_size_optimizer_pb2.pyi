@@ -364,8 +364,8 @@ class EndTrialRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    reason: _trial_pb2.EndReason.ValueType
+    END_REASON_FIELD_NUMBER: _builtins.int
+    end_reason: _trial_pb2.EndReason.ValueType
     """Required. Why training ended: END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. A reason that
     the server does not know is recorded as END_REASON_ERROR, with a warning. Unspecified is refused.
     """
@@ -377,11 +377,11 @@ class EndTrialRequest(_message.Message):
         self,
         *,
         trial: _trial_pb2.TrialId | None = ...,
-        reason: _trial_pb2.EndReason.ValueType = ...,
+        end_reason: _trial_pb2.EndReason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_reason", b"end_reason", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

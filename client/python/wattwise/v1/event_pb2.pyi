@@ -29,7 +29,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_JOB_REGISTERED: _EventKind.ValueType  # 1
     """The job was registered."""
     EVENT_KIND_JOB_DELETED: _EventKind.ValueType  # 2
-    """The job was deleted."""
+    """The job was deleted. The message says how many running trials were stopped; they have no events of their own."""
     EVENT_KIND_JOB_RESET: _EventKind.ValueType  # 3
     """A person reset the search."""
     EVENT_KIND_JOB_PAUSED: _EventKind.ValueType  # 4
@@ -39,36 +39,40 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_POLICY_CHANGED: _EventKind.ValueType  # 6
     """A person changed the policy."""
     EVENT_KIND_BASELINE_REQUESTED: _EventKind.ValueType  # 7
-    """A person requested a trial of the default batch size."""
-    EVENT_KIND_BATCH_SIZE_PINNED: _EventKind.ValueType  # 8
+    """A person requested a trial of the default batch size, with RequestBaseline."""
+    EVENT_KIND_BASELINE_SCHEDULE_CHANGED: _EventKind.ValueType  # 8
+    """A person changed how many launches get the default batch size regularly, with SetBaselineEvery."""
+    EVENT_KIND_BATCH_SIZE_PINNED: _EventKind.ValueType  # 9
     """A person pinned a batch size."""
-    EVENT_KIND_BATCH_SIZE_UNPINNED: _EventKind.ValueType  # 9
+    EVENT_KIND_BATCH_SIZE_UNPINNED: _EventKind.ValueType  # 10
     """A person unpinned a batch size."""
-    EVENT_KIND_BATCH_SIZE_BANNED: _EventKind.ValueType  # 10
+    EVENT_KIND_BATCH_SIZE_BANNED: _EventKind.ValueType  # 11
     """A person banned a batch size."""
-    EVENT_KIND_BATCH_SIZE_UNBANNED: _EventKind.ValueType  # 11
+    EVENT_KIND_BATCH_SIZE_UNBANNED: _EventKind.ValueType  # 12
     """A person lifted the ban of a batch size."""
-    EVENT_KIND_BATCH_SIZE_READMITTED: _EventKind.ValueType  # 12
+    EVENT_KIND_BATCH_SIZE_READMITTED: _EventKind.ValueType  # 13
     """A person readmitted a batch size: what ruled it out no longer counts."""
-    EVENT_KIND_TRIAL_EXCLUDED: _EventKind.ValueType  # 13
+    EVENT_KIND_TRIAL_EXCLUDED: _EventKind.ValueType  # 14
     """A person excluded a trial."""
-    EVENT_KIND_TRIAL_INCLUDED: _EventKind.ValueType  # 14
+    EVENT_KIND_TRIAL_INCLUDED: _EventKind.ValueType  # 15
     """A person included a trial again."""
-    EVENT_KIND_TRIAL_FAILED: _EventKind.ValueType  # 15
-    """A trial failed: it crashed, was lost, preempted or ran out of memory, or completed without a decision."""
-    EVENT_KIND_TRIAL_REVIVED: _EventKind.ValueType  # 16
-    """A lost or preempted trial went on."""
-    EVENT_KIND_TRIAL_IMPORTED: _EventKind.ValueType  # 17
+    EVENT_KIND_TRIAL_FAILED: _EventKind.ValueType  # 16
+    """A trial failed, TRIAL_STATUS_FAILED: it crashed, ran out of memory, or completed without a decision."""
+    EVENT_KIND_TRIAL_INTERRUPTED: _EventKind.ValueType  # 17
+    """A trial was interrupted, TRIAL_STATUS_INTERRUPTED: its machine was preempted, or it was lost."""
+    EVENT_KIND_TRIAL_REVIVED: _EventKind.ValueType  # 18
+    """An interrupted trial went on."""
+    EVENT_KIND_TRIAL_IMPORTED: _EventKind.ValueType  # 19
     """A trial that ran without the server was imported."""
-    EVENT_KIND_TRIAL_WARNED: _EventKind.ValueType  # 18
+    EVENT_KIND_TRIAL_WARNED: _EventKind.ValueType  # 20
     """Something looks wrong about a trial."""
-    EVENT_KIND_BATCH_SIZE_STATUS_CHANGED: _EventKind.ValueType  # 19
+    EVENT_KIND_BATCH_SIZE_STATUS_CHANGED: _EventKind.ValueType  # 21
     """The search ruled out a batch size, set it aside, or may choose it again."""
-    EVENT_KIND_BEST_KNOWN_CHANGED: _EventKind.ValueType  # 20
+    EVENT_KIND_BEST_KNOWN_CHANGED: _EventKind.ValueType  # 22
     """Another batch size has the lowest cost."""
-    EVENT_KIND_POWER_PROFILED: _EventKind.ValueType  # 21
+    EVENT_KIND_POWER_PROFILED: _EventKind.ValueType  # 23
     """A trial profiled the power limits of its batch size."""
-    EVENT_KIND_CHANGE_DETECTED: _EventKind.ValueType  # 22
+    EVENT_KIND_CHANGE_DETECTED: _EventKind.ValueType  # 24
     """The policy detected that the job's behaviour has changed, when the trial of the event ended; see DetectedChange. Its
     batch size is the one whose trials show it most clearly.
     """
@@ -81,7 +85,7 @@ EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
 EVENT_KIND_JOB_REGISTERED: EventKind.ValueType  # 1
 """The job was registered."""
 EVENT_KIND_JOB_DELETED: EventKind.ValueType  # 2
-"""The job was deleted."""
+"""The job was deleted. The message says how many running trials were stopped; they have no events of their own."""
 EVENT_KIND_JOB_RESET: EventKind.ValueType  # 3
 """A person reset the search."""
 EVENT_KIND_JOB_PAUSED: EventKind.ValueType  # 4
@@ -91,36 +95,40 @@ EVENT_KIND_JOB_RESUMED: EventKind.ValueType  # 5
 EVENT_KIND_POLICY_CHANGED: EventKind.ValueType  # 6
 """A person changed the policy."""
 EVENT_KIND_BASELINE_REQUESTED: EventKind.ValueType  # 7
-"""A person requested a trial of the default batch size."""
-EVENT_KIND_BATCH_SIZE_PINNED: EventKind.ValueType  # 8
+"""A person requested a trial of the default batch size, with RequestBaseline."""
+EVENT_KIND_BASELINE_SCHEDULE_CHANGED: EventKind.ValueType  # 8
+"""A person changed how many launches get the default batch size regularly, with SetBaselineEvery."""
+EVENT_KIND_BATCH_SIZE_PINNED: EventKind.ValueType  # 9
 """A person pinned a batch size."""
-EVENT_KIND_BATCH_SIZE_UNPINNED: EventKind.ValueType  # 9
+EVENT_KIND_BATCH_SIZE_UNPINNED: EventKind.ValueType  # 10
 """A person unpinned a batch size."""
-EVENT_KIND_BATCH_SIZE_BANNED: EventKind.ValueType  # 10
+EVENT_KIND_BATCH_SIZE_BANNED: EventKind.ValueType  # 11
 """A person banned a batch size."""
-EVENT_KIND_BATCH_SIZE_UNBANNED: EventKind.ValueType  # 11
+EVENT_KIND_BATCH_SIZE_UNBANNED: EventKind.ValueType  # 12
 """A person lifted the ban of a batch size."""
-EVENT_KIND_BATCH_SIZE_READMITTED: EventKind.ValueType  # 12
+EVENT_KIND_BATCH_SIZE_READMITTED: EventKind.ValueType  # 13
 """A person readmitted a batch size: what ruled it out no longer counts."""
-EVENT_KIND_TRIAL_EXCLUDED: EventKind.ValueType  # 13
+EVENT_KIND_TRIAL_EXCLUDED: EventKind.ValueType  # 14
 """A person excluded a trial."""
-EVENT_KIND_TRIAL_INCLUDED: EventKind.ValueType  # 14
+EVENT_KIND_TRIAL_INCLUDED: EventKind.ValueType  # 15
 """A person included a trial again."""
-EVENT_KIND_TRIAL_FAILED: EventKind.ValueType  # 15
-"""A trial failed: it crashed, was lost, preempted or ran out of memory, or completed without a decision."""
-EVENT_KIND_TRIAL_REVIVED: EventKind.ValueType  # 16
-"""A lost or preempted trial went on."""
-EVENT_KIND_TRIAL_IMPORTED: EventKind.ValueType  # 17
+EVENT_KIND_TRIAL_FAILED: EventKind.ValueType  # 16
+"""A trial failed, TRIAL_STATUS_FAILED: it crashed, ran out of memory, or completed without a decision."""
+EVENT_KIND_TRIAL_INTERRUPTED: EventKind.ValueType  # 17
+"""A trial was interrupted, TRIAL_STATUS_INTERRUPTED: its machine was preempted, or it was lost."""
+EVENT_KIND_TRIAL_REVIVED: EventKind.ValueType  # 18
+"""An interrupted trial went on."""
+EVENT_KIND_TRIAL_IMPORTED: EventKind.ValueType  # 19
 """A trial that ran without the server was imported."""
-EVENT_KIND_TRIAL_WARNED: EventKind.ValueType  # 18
+EVENT_KIND_TRIAL_WARNED: EventKind.ValueType  # 20
 """Something looks wrong about a trial."""
-EVENT_KIND_BATCH_SIZE_STATUS_CHANGED: EventKind.ValueType  # 19
+EVENT_KIND_BATCH_SIZE_STATUS_CHANGED: EventKind.ValueType  # 21
 """The search ruled out a batch size, set it aside, or may choose it again."""
-EVENT_KIND_BEST_KNOWN_CHANGED: EventKind.ValueType  # 20
+EVENT_KIND_BEST_KNOWN_CHANGED: EventKind.ValueType  # 22
 """Another batch size has the lowest cost."""
-EVENT_KIND_POWER_PROFILED: EventKind.ValueType  # 21
+EVENT_KIND_POWER_PROFILED: EventKind.ValueType  # 23
 """A trial profiled the power limits of its batch size."""
-EVENT_KIND_CHANGE_DETECTED: EventKind.ValueType  # 22
+EVENT_KIND_CHANGE_DETECTED: EventKind.ValueType  # 24
 """The policy detected that the job's behaviour has changed, when the trial of the event ended; see DetectedChange. Its
 batch size is the one whose trials show it most clearly.
 """

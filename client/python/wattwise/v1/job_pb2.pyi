@@ -638,7 +638,7 @@ class BatchSizeState(_message.Message):
     EXPECTED_COST_DEVIATION_FIELD_NUMBER: _builtins.int
     FAILURE_RATE_FIELD_NUMBER: _builtins.int
     NUM_CONVERGED_FIELD_NUMBER: _builtins.int
-    NUM_MISSED_FIELD_NUMBER: _builtins.int
+    NUM_NOT_CONVERGED_FIELD_NUMBER: _builtins.int
     NUM_FAILED_FIELD_NUMBER: _builtins.int
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
     batch_size: _builtins.int
@@ -667,8 +667,8 @@ class BatchSizeState(_message.Message):
     """Number of its trials that reached the target within the cost bound, without doubtful ones; see
     WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP.
     """
-    num_missed: _builtins.int
-    """Number of its trials that were decided without that."""
+    num_not_converged: _builtins.int
+    """Number of its decided trials besides: they missed the target, or reached it only after their cost had exceeded the bound."""
     num_failed: _builtins.int
     """Number of its trials that crashed, were lost, ran out of memory or completed without a decision. Preempted ones do
     not count.
@@ -687,13 +687,13 @@ class BatchSizeState(_message.Message):
         expected_cost_deviation: _builtins.float | None = ...,
         failure_rate: _builtins.float | None = ...,
         num_converged: _builtins.int = ...,
-        num_missed: _builtins.int = ...,
+        num_not_converged: _builtins.int = ...,
         num_failed: _builtins.int = ...,
         num_running: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "banned", b"banned", "batch_size", b"batch_size", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate", "num_converged", b"num_converged", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "pinned", b"pinned", "reason", b"reason", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "banned", b"banned", "batch_size", b"batch_size", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate", "num_converged", b"num_converged", "num_failed", b"num_failed", "num_not_converged", b"num_not_converged", "num_running", b"num_running", "pinned", b"pinned", "reason", b"reason", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_cost: _TypeAlias = _typing.Literal["expected_cost"]  # noqa: Y015
     _WhichOneofArgType__expected_cost: _TypeAlias = _typing.Literal["_expected_cost", b"_expected_cost"]  # noqa: Y015
@@ -872,9 +872,13 @@ class PolicyState(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    KNOWLEDGE_GRADIENT_FIELD_NUMBER: _builtins.int
     PRUNING_GTS_FIELD_NUMBER: _builtins.int
     GTS_FIELD_NUMBER: _builtins.int
-    KNOWLEDGE_GRADIENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def knowledge_gradient(self) -> Global___KnowledgeGradientState:
+        """Of knowledge_gradient."""
+
     @_builtins.property
     def pruning_gts(self) -> Global___PruningGtsState:
         """Of pruning_gts."""
@@ -883,22 +887,18 @@ class PolicyState(_message.Message):
     def gts(self) -> Global___GtsState:
         """Of gts."""
 
-    @_builtins.property
-    def knowledge_gradient(self) -> Global___KnowledgeGradientState:
-        """Of knowledge_gradient."""
-
     def __init__(
         self,
         *,
+        knowledge_gradient: Global___KnowledgeGradientState | None = ...,
         pruning_gts: Global___PruningGtsState | None = ...,
         gts: Global___GtsState | None = ...,
-        knowledge_gradient: Global___KnowledgeGradientState | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "pruning_gts", b"pruning_gts", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "pruning_gts", b"pruning_gts", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_state: _TypeAlias = _typing.Literal["pruning_gts", "gts", "knowledge_gradient"]  # noqa: Y015
+    _WhichOneofReturnType_state: _TypeAlias = _typing.Literal["knowledge_gradient", "pruning_gts", "gts"]  # noqa: Y015
     _WhichOneofArgType_state: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_state) -> _WhichOneofReturnType_state | None: ...
 
@@ -1178,9 +1178,13 @@ class PolicyDetails(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    KNOWLEDGE_GRADIENT_FIELD_NUMBER: _builtins.int
     PRUNING_GTS_FIELD_NUMBER: _builtins.int
     GTS_FIELD_NUMBER: _builtins.int
-    KNOWLEDGE_GRADIENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def knowledge_gradient(self) -> Global___KnowledgeGradientDetails:
+        """Of knowledge_gradient."""
+
     @_builtins.property
     def pruning_gts(self) -> Global___PruningGtsDetails:
         """Of pruning_gts."""
@@ -1189,22 +1193,18 @@ class PolicyDetails(_message.Message):
     def gts(self) -> Global___GtsDetails:
         """Of gts."""
 
-    @_builtins.property
-    def knowledge_gradient(self) -> Global___KnowledgeGradientDetails:
-        """Of knowledge_gradient."""
-
     def __init__(
         self,
         *,
+        knowledge_gradient: Global___KnowledgeGradientDetails | None = ...,
         pruning_gts: Global___PruningGtsDetails | None = ...,
         gts: Global___GtsDetails | None = ...,
-        knowledge_gradient: Global___KnowledgeGradientDetails | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "pruning_gts", b"pruning_gts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "gts", b"gts", "knowledge_gradient", b"knowledge_gradient", "pruning_gts", b"pruning_gts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_details: _TypeAlias = _typing.Literal["pruning_gts", "gts", "knowledge_gradient"]  # noqa: Y015
+    _WhichOneofReturnType_details: _TypeAlias = _typing.Literal["knowledge_gradient", "pruning_gts", "gts"]  # noqa: Y015
     _WhichOneofArgType_details: _TypeAlias = _typing.Literal["details", b"details"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_details) -> _WhichOneofReturnType_details | None: ...
 

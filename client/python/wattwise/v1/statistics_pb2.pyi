@@ -217,7 +217,7 @@ class TrialStatistics(_message.Message):
     num_deliveries: _builtins.int
     """Number of those that delivered a model: they have ended, and their metric reached the target at any cost."""
     num_missed: _builtins.int
-    """Number of those that were decided without that."""
+    """Number of those that were decided and missed the target. Those that reached it over the cost bound are deliveries."""
     num_undecided: _builtins.int
     """Number of those that ended without a decision: TRIAL_STATUS_INTERRUPTED and TRIAL_STATUS_FAILED."""
     log_cost_deviation: _builtins.float

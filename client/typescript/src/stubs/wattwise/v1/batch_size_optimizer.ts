@@ -200,7 +200,7 @@ export interface EndTrialRequest {
    * Required. Why training ended: END_REASON_COMPLETED, _STOPPED_EARLY, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. A reason that
    * the server does not know is recorded as END_REASON_ERROR, with a warning. Unspecified is refused.
    */
-  reason: EndReason;
+  endReason: EndReason;
 }
 
 /** Response of EndTrial. */
@@ -1060,7 +1060,7 @@ export const HeartbeatResponse: MessageFns<HeartbeatResponse> = {
 };
 
 function createBaseEndTrialRequest(): EndTrialRequest {
-  return { trial: undefined, reason: EndReason.END_REASON_UNSPECIFIED };
+  return { trial: undefined, endReason: EndReason.END_REASON_UNSPECIFIED };
 }
 
 export const EndTrialRequest: MessageFns<EndTrialRequest> = {
@@ -1068,8 +1068,8 @@ export const EndTrialRequest: MessageFns<EndTrialRequest> = {
     if (message.trial !== undefined) {
       TrialId.encode(message.trial, writer.uint32(10).fork()).join();
     }
-    if (message.reason !== EndReason.END_REASON_UNSPECIFIED) {
-      writer.uint32(16).int32(endReasonToNumber(message.reason));
+    if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
+      writer.uint32(16).int32(endReasonToNumber(message.endReason));
     }
     return writer;
   },
@@ -1100,7 +1100,7 @@ export const EndTrialRequest: MessageFns<EndTrialRequest> = {
               break;
             }
 
-            message.reason = endReasonFromJSON(reader.int32());
+            message.endReason = endReasonFromJSON(reader.int32());
             continue;
           }
         }
@@ -1123,7 +1123,7 @@ export const EndTrialRequest: MessageFns<EndTrialRequest> = {
     message.trial = (object.trial !== undefined && object.trial !== null)
       ? TrialId.fromPartial(object.trial)
       : undefined;
-    message.reason = object.reason ?? EndReason.END_REASON_UNSPECIFIED;
+    message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
     return message;
   },
 };

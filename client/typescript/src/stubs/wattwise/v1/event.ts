@@ -14,7 +14,7 @@ export enum EventKind {
   EVENT_KIND_UNSPECIFIED = "EVENT_KIND_UNSPECIFIED",
   /** EVENT_KIND_JOB_REGISTERED - The job was registered. */
   EVENT_KIND_JOB_REGISTERED = "EVENT_KIND_JOB_REGISTERED",
-  /** EVENT_KIND_JOB_DELETED - The job was deleted. */
+  /** EVENT_KIND_JOB_DELETED - The job was deleted. The message says how many running trials were stopped; they have no events of their own. */
   EVENT_KIND_JOB_DELETED = "EVENT_KIND_JOB_DELETED",
   /** EVENT_KIND_JOB_RESET - A person reset the search. */
   EVENT_KIND_JOB_RESET = "EVENT_KIND_JOB_RESET",
@@ -24,8 +24,10 @@ export enum EventKind {
   EVENT_KIND_JOB_RESUMED = "EVENT_KIND_JOB_RESUMED",
   /** EVENT_KIND_POLICY_CHANGED - A person changed the policy. */
   EVENT_KIND_POLICY_CHANGED = "EVENT_KIND_POLICY_CHANGED",
-  /** EVENT_KIND_BASELINE_REQUESTED - A person requested a trial of the default batch size. */
+  /** EVENT_KIND_BASELINE_REQUESTED - A person requested a trial of the default batch size, with RequestBaseline. */
   EVENT_KIND_BASELINE_REQUESTED = "EVENT_KIND_BASELINE_REQUESTED",
+  /** EVENT_KIND_BASELINE_SCHEDULE_CHANGED - A person changed how many launches get the default batch size regularly, with SetBaselineEvery. */
+  EVENT_KIND_BASELINE_SCHEDULE_CHANGED = "EVENT_KIND_BASELINE_SCHEDULE_CHANGED",
   /** EVENT_KIND_BATCH_SIZE_PINNED - A person pinned a batch size. */
   EVENT_KIND_BATCH_SIZE_PINNED = "EVENT_KIND_BATCH_SIZE_PINNED",
   /** EVENT_KIND_BATCH_SIZE_UNPINNED - A person unpinned a batch size. */
@@ -40,9 +42,11 @@ export enum EventKind {
   EVENT_KIND_TRIAL_EXCLUDED = "EVENT_KIND_TRIAL_EXCLUDED",
   /** EVENT_KIND_TRIAL_INCLUDED - A person included a trial again. */
   EVENT_KIND_TRIAL_INCLUDED = "EVENT_KIND_TRIAL_INCLUDED",
-  /** EVENT_KIND_TRIAL_FAILED - A trial failed: it crashed, was lost, preempted or ran out of memory, or completed without a decision. */
+  /** EVENT_KIND_TRIAL_FAILED - A trial failed, TRIAL_STATUS_FAILED: it crashed, ran out of memory, or completed without a decision. */
   EVENT_KIND_TRIAL_FAILED = "EVENT_KIND_TRIAL_FAILED",
-  /** EVENT_KIND_TRIAL_REVIVED - A lost or preempted trial went on. */
+  /** EVENT_KIND_TRIAL_INTERRUPTED - A trial was interrupted, TRIAL_STATUS_INTERRUPTED: its machine was preempted, or it was lost. */
+  EVENT_KIND_TRIAL_INTERRUPTED = "EVENT_KIND_TRIAL_INTERRUPTED",
+  /** EVENT_KIND_TRIAL_REVIVED - An interrupted trial went on. */
   EVENT_KIND_TRIAL_REVIVED = "EVENT_KIND_TRIAL_REVIVED",
   /** EVENT_KIND_TRIAL_IMPORTED - A trial that ran without the server was imported. */
   EVENT_KIND_TRIAL_IMPORTED = "EVENT_KIND_TRIAL_IMPORTED",
@@ -89,48 +93,54 @@ export function eventKindFromJSON(object: any): EventKind {
     case "EVENT_KIND_BASELINE_REQUESTED":
       return EventKind.EVENT_KIND_BASELINE_REQUESTED;
     case 8:
+    case "EVENT_KIND_BASELINE_SCHEDULE_CHANGED":
+      return EventKind.EVENT_KIND_BASELINE_SCHEDULE_CHANGED;
+    case 9:
     case "EVENT_KIND_BATCH_SIZE_PINNED":
       return EventKind.EVENT_KIND_BATCH_SIZE_PINNED;
-    case 9:
+    case 10:
     case "EVENT_KIND_BATCH_SIZE_UNPINNED":
       return EventKind.EVENT_KIND_BATCH_SIZE_UNPINNED;
-    case 10:
+    case 11:
     case "EVENT_KIND_BATCH_SIZE_BANNED":
       return EventKind.EVENT_KIND_BATCH_SIZE_BANNED;
-    case 11:
+    case 12:
     case "EVENT_KIND_BATCH_SIZE_UNBANNED":
       return EventKind.EVENT_KIND_BATCH_SIZE_UNBANNED;
-    case 12:
+    case 13:
     case "EVENT_KIND_BATCH_SIZE_READMITTED":
       return EventKind.EVENT_KIND_BATCH_SIZE_READMITTED;
-    case 13:
+    case 14:
     case "EVENT_KIND_TRIAL_EXCLUDED":
       return EventKind.EVENT_KIND_TRIAL_EXCLUDED;
-    case 14:
+    case 15:
     case "EVENT_KIND_TRIAL_INCLUDED":
       return EventKind.EVENT_KIND_TRIAL_INCLUDED;
-    case 15:
+    case 16:
     case "EVENT_KIND_TRIAL_FAILED":
       return EventKind.EVENT_KIND_TRIAL_FAILED;
-    case 16:
+    case 17:
+    case "EVENT_KIND_TRIAL_INTERRUPTED":
+      return EventKind.EVENT_KIND_TRIAL_INTERRUPTED;
+    case 18:
     case "EVENT_KIND_TRIAL_REVIVED":
       return EventKind.EVENT_KIND_TRIAL_REVIVED;
-    case 17:
+    case 19:
     case "EVENT_KIND_TRIAL_IMPORTED":
       return EventKind.EVENT_KIND_TRIAL_IMPORTED;
-    case 18:
+    case 20:
     case "EVENT_KIND_TRIAL_WARNED":
       return EventKind.EVENT_KIND_TRIAL_WARNED;
-    case 19:
+    case 21:
     case "EVENT_KIND_BATCH_SIZE_STATUS_CHANGED":
       return EventKind.EVENT_KIND_BATCH_SIZE_STATUS_CHANGED;
-    case 20:
+    case 22:
     case "EVENT_KIND_BEST_KNOWN_CHANGED":
       return EventKind.EVENT_KIND_BEST_KNOWN_CHANGED;
-    case 21:
+    case 23:
     case "EVENT_KIND_POWER_PROFILED":
       return EventKind.EVENT_KIND_POWER_PROFILED;
-    case 22:
+    case 24:
     case "EVENT_KIND_CHANGE_DETECTED":
       return EventKind.EVENT_KIND_CHANGE_DETECTED;
     case -1:
@@ -158,36 +168,40 @@ export function eventKindToNumber(object: EventKind): number {
       return 6;
     case EventKind.EVENT_KIND_BASELINE_REQUESTED:
       return 7;
-    case EventKind.EVENT_KIND_BATCH_SIZE_PINNED:
+    case EventKind.EVENT_KIND_BASELINE_SCHEDULE_CHANGED:
       return 8;
-    case EventKind.EVENT_KIND_BATCH_SIZE_UNPINNED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_PINNED:
       return 9;
-    case EventKind.EVENT_KIND_BATCH_SIZE_BANNED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_UNPINNED:
       return 10;
-    case EventKind.EVENT_KIND_BATCH_SIZE_UNBANNED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_BANNED:
       return 11;
-    case EventKind.EVENT_KIND_BATCH_SIZE_READMITTED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_UNBANNED:
       return 12;
-    case EventKind.EVENT_KIND_TRIAL_EXCLUDED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_READMITTED:
       return 13;
-    case EventKind.EVENT_KIND_TRIAL_INCLUDED:
+    case EventKind.EVENT_KIND_TRIAL_EXCLUDED:
       return 14;
-    case EventKind.EVENT_KIND_TRIAL_FAILED:
+    case EventKind.EVENT_KIND_TRIAL_INCLUDED:
       return 15;
-    case EventKind.EVENT_KIND_TRIAL_REVIVED:
+    case EventKind.EVENT_KIND_TRIAL_FAILED:
       return 16;
-    case EventKind.EVENT_KIND_TRIAL_IMPORTED:
+    case EventKind.EVENT_KIND_TRIAL_INTERRUPTED:
       return 17;
-    case EventKind.EVENT_KIND_TRIAL_WARNED:
+    case EventKind.EVENT_KIND_TRIAL_REVIVED:
       return 18;
-    case EventKind.EVENT_KIND_BATCH_SIZE_STATUS_CHANGED:
+    case EventKind.EVENT_KIND_TRIAL_IMPORTED:
       return 19;
-    case EventKind.EVENT_KIND_BEST_KNOWN_CHANGED:
+    case EventKind.EVENT_KIND_TRIAL_WARNED:
       return 20;
-    case EventKind.EVENT_KIND_POWER_PROFILED:
+    case EventKind.EVENT_KIND_BATCH_SIZE_STATUS_CHANGED:
       return 21;
-    case EventKind.EVENT_KIND_CHANGE_DETECTED:
+    case EventKind.EVENT_KIND_BEST_KNOWN_CHANGED:
       return 22;
+    case EventKind.EVENT_KIND_POWER_PROFILED:
+      return 23;
+    case EventKind.EVENT_KIND_CHANGE_DETECTED:
+      return 24;
     case EventKind.UNRECOGNIZED:
     default:
       return -1;

@@ -461,8 +461,8 @@ export interface BatchSizeState {
    * WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP.
    */
   numConverged: number;
-  /** Number of its trials that were decided without that. */
-  numMissed: number;
+  /** Number of its decided trials besides: they missed the target, or reached it only after their cost had exceeded the bound. */
+  numNotConverged: number;
   /**
    * Number of its trials that crashed, were lost, ran out of memory or completed without a decision. Preempted ones do
    * not count.
@@ -538,14 +538,14 @@ export interface PolicyState {
   /** The state, by the job's policy. Unset for a client: the policy is newer than the client, which ignores the state. */
   state:
     | //
+    /** Of knowledge_gradient. */
+    { $case: "knowledgeGradient"; value: KnowledgeGradientState }
+    | //
     /** Of pruning_gts. */
     { $case: "pruningGts"; value: PruningGtsState }
     | //
     /** Of gts. */
     { $case: "gts"; value: GtsState }
-    | //
-    /** Of knowledge_gradient. */
-    { $case: "knowledgeGradient"; value: KnowledgeGradientState }
     | undefined;
 }
 
@@ -679,14 +679,14 @@ export interface PolicyDetails {
   /** The details, by the job's policy. Unset for a client: the policy is newer than the client, which ignores the details. */
   details:
     | //
+    /** Of knowledge_gradient. */
+    { $case: "knowledgeGradient"; value: KnowledgeGradientDetails }
+    | //
     /** Of pruning_gts. */
     { $case: "pruningGts"; value: PruningGtsDetails }
     | //
     /** Of gts. */
     { $case: "gts"; value: GtsDetails }
-    | //
-    /** Of knowledge_gradient. */
-    { $case: "knowledgeGradient"; value: KnowledgeGradientDetails }
     | undefined;
 }
 
@@ -1790,7 +1790,7 @@ function createBaseBatchSizeState(): BatchSizeState {
     expectedCostDeviation: undefined,
     failureRate: undefined,
     numConverged: 0,
-    numMissed: 0,
+    numNotConverged: 0,
     numFailed: 0,
     numRunning: 0,
   };
@@ -1825,8 +1825,8 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
     if (message.numConverged !== 0) {
       writer.uint32(72).int32(message.numConverged);
     }
-    if (message.numMissed !== 0) {
-      writer.uint32(80).int32(message.numMissed);
+    if (message.numNotConverged !== 0) {
+      writer.uint32(80).int32(message.numNotConverged);
     }
     if (message.numFailed !== 0) {
       writer.uint32(88).int32(message.numFailed);
@@ -1927,7 +1927,7 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
               break;
             }
 
-            message.numMissed = reader.int32();
+            message.numNotConverged = reader.int32();
             continue;
           }
           case 11: {
@@ -1972,7 +1972,7 @@ export const BatchSizeState: MessageFns<BatchSizeState> = {
     message.expectedCostDeviation = object.expectedCostDeviation ?? undefined;
     message.failureRate = object.failureRate ?? undefined;
     message.numConverged = object.numConverged ?? 0;
-    message.numMissed = object.numMissed ?? 0;
+    message.numNotConverged = object.numNotConverged ?? 0;
     message.numFailed = object.numFailed ?? 0;
     message.numRunning = object.numRunning ?? 0;
     return message;
@@ -2385,14 +2385,14 @@ function createBasePolicyState(): PolicyState {
 export const PolicyState: MessageFns<PolicyState> = {
   encode(message: PolicyState, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     switch (message.state?.$case) {
+      case "knowledgeGradient":
+        KnowledgeGradientState.encode(message.state.value, writer.uint32(10).fork()).join();
+        break;
       case "pruningGts":
-        PruningGtsState.encode(message.state.value, writer.uint32(10).fork()).join();
+        PruningGtsState.encode(message.state.value, writer.uint32(18).fork()).join();
         break;
       case "gts":
-        GtsState.encode(message.state.value, writer.uint32(18).fork()).join();
-        break;
-      case "knowledgeGradient":
-        KnowledgeGradientState.encode(message.state.value, writer.uint32(26).fork()).join();
+        GtsState.encode(message.state.value, writer.uint32(26).fork()).join();
         break;
     }
     return writer;
@@ -2416,7 +2416,10 @@ export const PolicyState: MessageFns<PolicyState> = {
               break;
             }
 
-            message.state = { $case: "pruningGts", value: PruningGtsState.decode(reader, reader.uint32()) };
+            message.state = {
+              $case: "knowledgeGradient",
+              value: KnowledgeGradientState.decode(reader, reader.uint32()),
+            };
             continue;
           }
           case 2: {
@@ -2424,7 +2427,7 @@ export const PolicyState: MessageFns<PolicyState> = {
               break;
             }
 
-            message.state = { $case: "gts", value: GtsState.decode(reader, reader.uint32()) };
+            message.state = { $case: "pruningGts", value: PruningGtsState.decode(reader, reader.uint32()) };
             continue;
           }
           case 3: {
@@ -2432,10 +2435,7 @@ export const PolicyState: MessageFns<PolicyState> = {
               break;
             }
 
-            message.state = {
-              $case: "knowledgeGradient",
-              value: KnowledgeGradientState.decode(reader, reader.uint32()),
-            };
+            message.state = { $case: "gts", value: GtsState.decode(reader, reader.uint32()) };
             continue;
           }
         }
@@ -2456,6 +2456,12 @@ export const PolicyState: MessageFns<PolicyState> = {
   fromPartial(object: DeepPartial<PolicyState>): PolicyState {
     const message = createBasePolicyState();
     switch (object.state?.$case) {
+      case "knowledgeGradient": {
+        if (object.state?.value !== undefined && object.state?.value !== null) {
+          message.state = { $case: "knowledgeGradient", value: KnowledgeGradientState.fromPartial(object.state.value) };
+        }
+        break;
+      }
       case "pruningGts": {
         if (object.state?.value !== undefined && object.state?.value !== null) {
           message.state = { $case: "pruningGts", value: PruningGtsState.fromPartial(object.state.value) };
@@ -2465,12 +2471,6 @@ export const PolicyState: MessageFns<PolicyState> = {
       case "gts": {
         if (object.state?.value !== undefined && object.state?.value !== null) {
           message.state = { $case: "gts", value: GtsState.fromPartial(object.state.value) };
-        }
-        break;
-      }
-      case "knowledgeGradient": {
-        if (object.state?.value !== undefined && object.state?.value !== null) {
-          message.state = { $case: "knowledgeGradient", value: KnowledgeGradientState.fromPartial(object.state.value) };
         }
         break;
       }
@@ -3053,14 +3053,14 @@ function createBasePolicyDetails(): PolicyDetails {
 export const PolicyDetails: MessageFns<PolicyDetails> = {
   encode(message: PolicyDetails, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     switch (message.details?.$case) {
+      case "knowledgeGradient":
+        KnowledgeGradientDetails.encode(message.details.value, writer.uint32(10).fork()).join();
+        break;
       case "pruningGts":
-        PruningGtsDetails.encode(message.details.value, writer.uint32(10).fork()).join();
+        PruningGtsDetails.encode(message.details.value, writer.uint32(18).fork()).join();
         break;
       case "gts":
-        GtsDetails.encode(message.details.value, writer.uint32(18).fork()).join();
-        break;
-      case "knowledgeGradient":
-        KnowledgeGradientDetails.encode(message.details.value, writer.uint32(26).fork()).join();
+        GtsDetails.encode(message.details.value, writer.uint32(26).fork()).join();
         break;
     }
     return writer;
@@ -3084,7 +3084,10 @@ export const PolicyDetails: MessageFns<PolicyDetails> = {
               break;
             }
 
-            message.details = { $case: "pruningGts", value: PruningGtsDetails.decode(reader, reader.uint32()) };
+            message.details = {
+              $case: "knowledgeGradient",
+              value: KnowledgeGradientDetails.decode(reader, reader.uint32()),
+            };
             continue;
           }
           case 2: {
@@ -3092,7 +3095,7 @@ export const PolicyDetails: MessageFns<PolicyDetails> = {
               break;
             }
 
-            message.details = { $case: "gts", value: GtsDetails.decode(reader, reader.uint32()) };
+            message.details = { $case: "pruningGts", value: PruningGtsDetails.decode(reader, reader.uint32()) };
             continue;
           }
           case 3: {
@@ -3100,10 +3103,7 @@ export const PolicyDetails: MessageFns<PolicyDetails> = {
               break;
             }
 
-            message.details = {
-              $case: "knowledgeGradient",
-              value: KnowledgeGradientDetails.decode(reader, reader.uint32()),
-            };
+            message.details = { $case: "gts", value: GtsDetails.decode(reader, reader.uint32()) };
             continue;
           }
         }
@@ -3124,6 +3124,15 @@ export const PolicyDetails: MessageFns<PolicyDetails> = {
   fromPartial(object: DeepPartial<PolicyDetails>): PolicyDetails {
     const message = createBasePolicyDetails();
     switch (object.details?.$case) {
+      case "knowledgeGradient": {
+        if (object.details?.value !== undefined && object.details?.value !== null) {
+          message.details = {
+            $case: "knowledgeGradient",
+            value: KnowledgeGradientDetails.fromPartial(object.details.value),
+          };
+        }
+        break;
+      }
       case "pruningGts": {
         if (object.details?.value !== undefined && object.details?.value !== null) {
           message.details = { $case: "pruningGts", value: PruningGtsDetails.fromPartial(object.details.value) };
@@ -3133,15 +3142,6 @@ export const PolicyDetails: MessageFns<PolicyDetails> = {
       case "gts": {
         if (object.details?.value !== undefined && object.details?.value !== null) {
           message.details = { $case: "gts", value: GtsDetails.fromPartial(object.details.value) };
-        }
-        break;
-      }
-      case "knowledgeGradient": {
-        if (object.details?.value !== undefined && object.details?.value !== null) {
-          message.details = {
-            $case: "knowledgeGradient",
-            value: KnowledgeGradientDetails.fromPartial(object.details.value),
-          };
         }
         break;
       }

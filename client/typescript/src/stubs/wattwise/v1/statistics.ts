@@ -164,7 +164,7 @@ export interface TrialStatistics {
   numRunning: number;
   /** Number of those that delivered a model: they have ended, and their metric reached the target at any cost. */
   numDeliveries: number;
-  /** Number of those that were decided without that. */
+  /** Number of those that were decided and missed the target. Those that reached it over the cost bound are deliveries. */
   numMissed: number;
   /** Number of those that ended without a decision: TRIAL_STATUS_INTERRUPTED and TRIAL_STATUS_FAILED. */
   numUndecided: number;
