@@ -183,6 +183,11 @@ func (s *TrialSession) Stopped() <-chan struct{} {
 // alone from then on.
 func (s *TrialSession) Report(ctx context.Context, epoch int, seconds float64, joules *float64, metric float64) (
 	*v1.Decision, error) {
+	if joules != nil {
+		// The caller may change its variable before the report is delivered.
+		copied := *joules
+		joules = &copied
+	}
 	result := &v1.TrainingResult{
 		Trial:       s.Trial.Id,
 		Measurement: &v1.Measurement{Epoch: int32(epoch), TimeSeconds: &seconds, EnergyJoules: joules, Metric: &metric},
