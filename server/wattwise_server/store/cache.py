@@ -85,6 +85,7 @@ class CachedJob:
         leases: Until when the leases of running trials last in the database, if they are kept there.
         checksums: Of the launch ids of all trials; None: not known.
         asked: Whether a launch id was looked for in the database.
+        replaces: Whether another job of this id was deleted before; None: not known.
         failed: Set when one of its commits failed.
         outdated: Set when another server has changed the job.
     """
@@ -100,6 +101,7 @@ class CachedJob:
     leases: dict[int, datetime] = field(default_factory=dict)
     checksums: array[int] | None = None
     asked: bool = False
+    replaces: bool | None = None
     submitted: Submission | None = None
     users: int = 0
     failed: bool = False
@@ -562,8 +564,15 @@ class CachedTransaction:
 
     async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
         """Whether a launch was deleted with its job."""
-        await self.cached.durable()
-        return await self.store.queries.was_launch_deleted(self.job_id, launch_id, started)
+        cached, queries = self.cached, self.store.queries
+        if self.job is not None and cached.replaces is False:
+            return False
+        await cached.durable()
+        if self.job is not None and cached.replaces is None:
+            # Only what was deleted before this job was created counts, so that the answer does not change.
+            cached.replaces = await queries.was_job_deleted(self.job_id)
+            return cached.replaces and await queries.was_launch_deleted(self.job_id, launch_id, started)
+        return await queries.was_launch_deleted(self.job_id, launch_id, started)
 
     def lease_expired(self, trial: Trial) -> bool:
         """Whether the lease of a running trial has expired; if so, the commit fails if that has changed."""
@@ -628,6 +637,7 @@ class CachedTransaction:
         cached = self.cached
         if self.deleted:
             cached.job, cached.running, cached.launches, cached.ended = None, {}, {}, {}
+            cached.replaces = True
             return ()
         newest = cached.job.num_trials if cached.job is not None else 0
         if self.job is not None:

@@ -104,6 +104,13 @@ _DELIVERIES = """
 """
 _LEAST_MICROS = -(2**63)
 _JOBS_AT_A_STRETCH = 100
+_DELETED_LAUNCH = "SELECT 1 FROM deletions WHERE job_id = $1 AND launch_id = $2 LIMIT 1"
+"""The deletion of a job itself has an empty launch id."""
+
+_DELETED_SINCE = (
+    "SELECT 1 FROM deletions WHERE job_id = $1 AND launch_id = '' AND $2 BETWEEN create_time AND delete_time LIMIT 1"
+)
+
 _METRIC_SPAN = """
     SELECT count(*) AS epochs, min(metric) AS least, max(metric) AS most,
            (SELECT metric FROM measurements WHERE job_key = $1 AND trial_number = $2 ORDER BY epoch LIMIT 1) AS first
@@ -388,11 +395,13 @@ class Queries(ABC):
 
     async def was_launch_deleted(self, job_id: str, launch_id: str, started: datetime | None) -> bool:
         """Whether a launch was deleted with its job: by its id or, unless `started` is None, by its start."""
-        sql = (
-            "SELECT 1 FROM deletions WHERE job_id = $1 AND (launch_id != '' AND launch_id = $2 "
-            "OR launch_id = '' AND $3 BETWEEN create_time AND delete_time)"
-        )
-        return bool(await self._all(sql, job_id, launch_id, None if started is None else to_micros(started)))
+        if launch_id and await self._all(_DELETED_LAUNCH, job_id, launch_id):
+            return True
+        return started is not None and bool(await self._all(_DELETED_SINCE, job_id, to_micros(started)))
+
+    async def was_job_deleted(self, job_id: str) -> bool:
+        """Whether a job of this id was deleted."""
+        return bool(await self._all(_DELETED_LAUNCH, job_id, ""))
 
     async def measured_trials(self, after: tuple[int, int], limit: int, ended_before: int) -> Sequence[Row]:
         """The next trials that have measurements.

@@ -49,6 +49,7 @@ from wattwise_server.usecases.labels import NO_LABELS, label_faults
 from wattwise_server.usecases.lifecycle import Lifecycle, after
 from wattwise_server.usecases.lookup import (
     bound_of,
+    check_not_deleted,
     decision_for,
     find_job,
     find_launch,
@@ -171,7 +172,8 @@ class Optimizer:
 
         Raises:
             JobNotFoundError: there is no such job.
-            TrialNotFoundError, TrialDeletedError: `resume`, but the launch has no trial.
+            TrialDeletedError: the launch's trial was deleted with its job; no retry dispatches a second one.
+            TrialNotFoundError: `resume`, but the launch has no trial.
             NoBatchSizeLeftError: no batch size is left.
             InvalidRequestError: an id is empty or invalid, or a label is invalid.
         """
@@ -183,8 +185,8 @@ class Optimizer:
         async with self._store.transaction(job_id) as tx:
             if resume:
                 known: Trial | None = (await find_launch(tx, TrialKey(job_id, launch_id)))[1]
-            else:
-                known = await tx.trial_of_launch(launch_id)
+            elif (known := await tx.trial_of_launch(launch_id)) is None:
+                await check_not_deleted(tx, job_id, launch_id)
             job = find_job(tx, job_id)
             if known is not None:
                 answer = await self._repeat_dispatch(tx, job, known, resume=resume)

@@ -26,12 +26,14 @@ from wattwise import (
     ResumeError,
     ServerUnavailableError,
     TrainFailError,
+    TrialDeletedError,
     UnauthenticatedError,
     UnsupportedCallError,
     UntrustedServerError,
     v1,
 )
 from wattwise.commands.main import main
+from wattwise.training import launch
 from wattwise.training.delivery import deliver_record
 from wattwise.training.journal import TrialRecord
 from wattwise.training.rules import resolved
@@ -469,3 +471,15 @@ def test_spool_survives_a_refusal_at_the_end(server: LiveServer, spool: Path) ->
     (record,) = spooled()
     assert "32" in record.refusal
     assert spool.exists()
+
+
+def test_launch_whose_trial_was_deleted_has_no_fallback(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated launch whose trial was deleted with its job ends with an error, although it has a fallback."""
+    monkeypatch.setattr(launch, "new_id", lambda: "repeated")
+    with optimizer(server.address, timeout=None, job_id="test-repeated") as bso:
+        bso.get_batch_size()
+    with Client(server.address) as client:
+        client.delete_job("test-repeated")
+    with pytest.raises(TrialDeletedError):
+        optimizer(server.address, timeout=None, job_id="test-repeated").get_batch_size()
+    assert not spooled()

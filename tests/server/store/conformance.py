@@ -652,6 +652,24 @@ class StoreConformance(FigureTests):
             known = [await was_launch_deleted(store, "j", "", now - age * day) for age in (21, 19, 9)]
         assert known == [False, True, True]
 
+    async def test_launches_of_a_deleted_job_are_known_to_the_next_job_of_its_id(self, opener: Opener) -> None:
+        """Also if nothing had been deleted when the store was asked before; the launches of the next job are not."""
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(with_trials(a_job(), 1))
+                tx.save_trial(a_trial(1))
+            assert not await was_launch_deleted(store, "j", "launch 1", None)
+            async with store.transaction("j") as tx:
+                tx.delete_job()
+            async with store.transaction("j") as tx:
+                tx.save_job(with_trials(a_job(), 1))
+                tx.save_trial(a_trial(1, launch_id="launch 2"))
+            known = [await was_launch_deleted(store, "j", f"launch {number}", None) for number in range(3)]
+            assert known == [False, True, False]
+        async with opener() as store:
+            known = [await was_launch_deleted(store, "j", f"launch {number}", None) for number in range(3)]
+            assert known == [False, True, False]
+
     async def test_callbacks_run_once_the_changes_are_durable(self, opener: Opener) -> None:
         """They run in order, before the block exits; not for a block that raised or only read."""
         called: list[str] = []

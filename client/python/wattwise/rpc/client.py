@@ -205,7 +205,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if `resume` is set and the server has no trial of this launch.
-            TrialDeletedError: if `resume` is set and the trial was deleted with its job.
+            TrialDeletedError: if the trial of the launch was deleted with its job.
             NoBatchSizeLeftError: if no batch size is left to try.
         """
         request = v1.GetNextBatchSizeRequest(

@@ -152,7 +152,7 @@ class GetNextBatchSizeRequest(_message.Message):
     continues from a checkpoint; launch_id is then that of the launch that began the trial. A trial that was preempted or lost
     is dispatched again and continues from its newest measurement. It becomes a concurrent trial if its exploration has been
     given to another trial since. A trial that still runs gets a full lease: make sure that only one process trains it. If the
-    job has no trial with this launch_id, the call fails with NOT_FOUND and dispatches nothing.
+    job has no trial with this launch_id, the call fails with TRIAL_NOT_FOUND and dispatches nothing.
     """
     unconnected_ranks: _builtins.int
     """0: the launch has one process, or its processes are connected to each other; 1 means the same. More: number of processes of

@@ -111,8 +111,9 @@ class BatchSizeOptimizerServicer(object):
     def GetNextBatchSize(self, request, context):
         """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
         lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-        state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
-        NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
+        state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
+        TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
+        TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,8 +46,9 @@ class BatchSizeOptimizerStub:
     GetNextBatchSize: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]
     """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
     lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-    state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
-    NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
+    state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
+    TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
+    TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
     """
     ReportResult: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]
     """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
@@ -113,8 +114,9 @@ class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
     GetNextBatchSize: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]  # type: ignore[assignment]
     """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
     lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-    state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
-    NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
+    state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
+    TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
+    TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
     """
     ReportResult: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]  # type: ignore[assignment]
     """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
@@ -189,8 +191,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_batch_size_optimizer_pb2.GetNextBatchSizeResponse, _abc.Awaitable[_batch_size_optimizer_pb2.GetNextBatchSizeResponse]]:
         """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
         lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-        state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
-        NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
+        state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
+        TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
+        TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
         """
 
     @_abc_1.abstractmethod

@@ -121,7 +121,7 @@ export interface GetNextBatchSizeRequest {
    * continues from a checkpoint; launch_id is then that of the launch that began the trial. A trial that was preempted or lost
    * is dispatched again and continues from its newest measurement. It becomes a concurrent trial if its exploration has been
    * given to another trial since. A trial that still runs gets a full lease: make sure that only one process trains it. If the
-   * job has no trial with this launch_id, the call fails with NOT_FOUND and dispatches nothing.
+   * job has no trial with this launch_id, the call fails with TRIAL_NOT_FOUND and dispatches nothing.
    */
   resume: boolean;
   /**
@@ -1926,8 +1926,9 @@ export const BatchSizeOptimizerService = {
   /**
    * Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
    * lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
-   * NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
+   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
+   * TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
+   * TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
    */
   getNextBatchSize: {
     path: "/wattwise.v1.BatchSizeOptimizer/GetNextBatchSize" as const,
@@ -2075,8 +2076,9 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
   /**
    * Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
    * lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
-   * NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
+   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
+   * TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
+   * TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
    */
   getNextBatchSize: handleUnaryCall<GetNextBatchSizeRequest, GetNextBatchSizeResponse>;
   /**
@@ -2158,8 +2160,9 @@ export interface BatchSizeOptimizerClient extends Client {
   /**
    * Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
    * lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED,
-   * NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS.
+   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
+   * TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
+   * TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
    */
   getNextBatchSize(
     request: GetNextBatchSizeRequest,
